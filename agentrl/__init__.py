@@ -1,0 +1,5 @@
+"""agentrl: reinforcement learning of language-model agents written as plain async Python."""
+
+from agentrl.episode import Episode, Reward
+
+__all__ = ["Episode", "Reward"]

@@ -1,0 +1,324 @@
+"""Interruptible generation on transformers' continuous batching.
+
+    submit ─► manager's queue ─► scheduler ─► model forward ─► RequestSampler ─► Request.output_ids
+                                    ▲                               │
+              control thread ───────┘ pauses the loop between two   └─► finished: the owner is told
+                                      forwards, changes weights
+
+Continuous batching schedules, pages the KV cache and runs the model. Sampling is ours, installed as its last logits
+processor, because a request here carries its own temperature, top-p, seed and stop rules, and every token must be
+recorded with its logprob and the version of the weights that produced it. Only the generation thread appends tokens, and
+weights and versions change only while that thread is parked.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LogitsProcessorList,
+)
+from transformers.generation.continuous_batching.cb_logits_processors import (
+    ContinuousBatchingLogitsProcessor,
+    ContinuousBatchingLogitsProcessorList,
+)
+from transformers.generation.continuous_batching.requests import FutureRequestState
+
+from agentrl.engine.protocol import PauseMode, Sampling
+from agentrl.engine.varlen_attention import use_varlen_attention
+
+PAGE_TOKENS = 16
+"""KV-cache page: prompts share whole pages, so a small page shares more of a multi-turn prefix."""
+
+
+@dataclass(eq=False)
+class Request:
+    """One reply in the making. `T` grows by one with every forward pass that includes it."""
+
+    input_ids: list[int]
+    sampling: Sampling
+    on_change: Callable[[], None]
+    """Called, from the generation thread, when tokens arrived or the request ended."""
+    streams: bool = False
+    output_ids: list[int] = field(default_factory=list)  # [T]
+    logprobs: list[float] = field(default_factory=list)  # [T]
+    top_logprobs: list[list[tuple[float, int]]] = field(default_factory=list)  # [T][K]
+    version_starts: list[tuple[str, int]] = field(default_factory=list)
+    """(version, first output position sampled under it), in order."""
+    finish: dict[str, Any] | None = None
+    """SGLang's `finish_reason`, once it ended."""
+    batching_id: str = ""
+    slot: int = -1
+
+    @property
+    def weight_versions(self) -> list[dict[str, Any]]:
+        """SGLang's spans: `[{"version", "start", "end"}, ...]` over the output tokens."""
+        ends = [start for _, start in self.version_starts[1:]] + [len(self.output_ids)]
+        return [
+            {"version": version, "start": start, "end": end}
+            for (version, start), end in zip(self.version_starts, ends, strict=True)
+        ]
+
+
+def draw(logits: torch.Tensor, samplings: list[Sampling], positions: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw one token a row. `logits`: [N, V] float. `positions`: each row's output position, which seeds its draw.
+
+    Returns the tokens [N] and log softmax(logits / temperature) [N, V]; a row of temperature 0 takes the most likely
+    token and is reported at temperature 1, as SGLang does. Drawing is by the Gumbel-max trick.
+    """
+    greedy = torch.tensor([s.temperature == 0 for s in samplings])
+    temperature = torch.tensor([s.temperature or 1.0 for s in samplings])
+    logprobs = torch.log_softmax(logits / temperature.unsqueeze(1), dim=-1)
+    allowed = logprobs
+    if any(s.top_p < 1 for s in samplings):
+        top_p = torch.tensor([s.top_p for s in samplings]).unsqueeze(1)
+        ordered, order = logprobs.sort(dim=-1, descending=True)
+        mass = ordered.exp()
+        outside = (mass.cumsum(dim=-1) - mass) > top_p
+        allowed = logprobs.masked_fill(torch.zeros_like(outside).scatter(1, order, outside), -torch.inf)
+    uniform = torch.rand(logits.shape)
+    for row, sampling in enumerate(samplings):
+        if sampling.seed is not None:
+            generator = torch.Generator().manual_seed(hash((sampling.seed, positions[row])) & (2**63 - 1))
+            uniform[row] = torch.rand(logits.shape[1], generator=generator)
+    gumbel = -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
+    tokens = torch.where(greedy, logprobs.argmax(dim=-1), (allowed + gumbel).argmax(dim=-1))
+    return tokens, logprobs
+
+
+class RequestSampler(ContinuousBatchingLogitsProcessor):
+    """The logits processor that samples: it records each request's token and lets only that token through."""
+
+    supported_kwargs = {"slot": int}  # noqa: RUF012 - the base class's contract
+    ignored_kwargs = ()
+
+    def __init__(
+        self, lock: threading.RLock, on_finished: Callable[[Request], None], decode: Callable[[list[int]], str]
+    ) -> None:
+        self.version = "0"
+        self.requests: dict[int, Request] = {}
+        self._lock = lock
+        self._on_finished = on_finished
+        self._decode = decode
+
+    def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        int32_tensor.fill_(-1)
+
+    def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
+        return torch.tensor([r.state.logit_processor_kwargs["slot"] for r in requests_with_new_token], dtype=torch.int32)
+
+    def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        requests = [self.requests.get(slot) for slot in tensor_arg[: scores.shape[0]].tolist()]
+        rows = [row for row, request in enumerate(requests) if request is not None]
+        live = [request for request in requests if request is not None]
+        chosen = torch.zeros(scores.shape[0], dtype=torch.long)
+        if live:
+            samplings = [r.sampling for r in live]
+            tokens, logprobs = draw(scores[rows].float().cpu(), samplings, [len(r.output_ids) for r in live])
+            chosen[rows] = tokens
+            picked = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
+            with self._lock:
+                for row, (request, token, logprob) in enumerate(zip(live, tokens.tolist(), picked, strict=True)):
+                    if request.finish is None:
+                        self._append(request, token, logprob, logprobs[row])
+        only = torch.full_like(scores, -torch.inf)
+        return only.scatter_(1, chosen.unsqueeze(1).to(scores.device), 0.0)
+
+    def _append(self, request: Request, token: int, logprob: float, distribution: torch.Tensor) -> None:
+        if request.sampling.top_logprobs:
+            top = distribution.topk(min(request.sampling.top_logprobs, distribution.shape[0]))
+            request.top_logprobs.append(list(zip(top.values.tolist(), top.indices.tolist(), strict=True)))
+        if not request.version_starts or request.version_starts[-1][0] != self.version:
+            request.version_starts.append((self.version, len(request.output_ids)))
+        request.output_ids.append(token)
+        request.logprobs.append(logprob)
+        sampling = request.sampling
+        if token in sampling.stop_token_ids:
+            request.finish = {"type": "stop", "matched": token}
+        elif (matched := self._matched_stop(request)) is not None:
+            request.finish = {"type": "stop", "matched": matched}
+        elif len(request.output_ids) >= sampling.max_new_tokens:
+            request.finish = {"type": "length", "length": sampling.max_new_tokens}
+        if request.finish is not None:
+            self._on_finished(request)
+        elif request.streams:
+            request.on_change()
+
+    def _matched_stop(self, request: Request) -> str | None:
+        stops = request.sampling.stop
+        if not stops:
+            return None
+        # A stop string of n characters ends within the last n tokens; a few more cover split characters.
+        tail = self._decode(request.output_ids[-(max(map(len, stops)) + 4) :])
+        return next((stop for stop in stops if stop in tail), None)
+
+
+class BatchingEngine:
+    """A model with its continuous-batching loop, sampler and weight version.
+
+    `submit` and `abort` may be called from any thread. `pause`, `resume` and `load_weights` must all be called from one
+    thread: transformers counts pauses by thread.
+    """
+
+    def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
+        self.tokenizer = AutoTokenizer.from_pretrained(model_path)
+        self.model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, dtype))
+        use_varlen_attention(self.model)
+        config = self.model.config.get_text_config()
+        self.context_length: int = config.max_position_embeddings
+        self.vocabulary: int = config.vocab_size
+        self._manager: Any = self.model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=self.context_length),
+            continuous_batching_config=ContinuousBatchingConfig(
+                page_size=PAGE_TOKENS,
+                num_blocks=-(-max_total_tokens // PAGE_TOKENS),
+                max_batch_tokens=2048,
+                use_cuda_graph=False,
+                use_async_batching=False,
+                auto_switch_to_flash=False,
+                max_blocks_per_request=0,
+            ),
+        )
+        self._lock = threading.RLock()
+        self._sampler = RequestSampler(self._lock, self._finished, self.tokenizer.decode)
+        self._manager.logit_processor = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([self._sampler]))
+        self._manager.logit_processor.tensors_required = 1
+        self._slots = itertools.count()
+        self._pause: AbstractContextManager[None] | None = None
+        self._pause_mode: PauseMode | None = None
+
+    @property
+    def version(self) -> str:
+        """The version of the weights in use."""
+        return self._sampler.version
+
+    @property
+    def running(self) -> int:
+        """Requests that have not ended."""
+        return len(self._sampler.requests)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the generation loop runs."""
+        return bool(self._manager.is_running())
+
+    def start(self) -> None:
+        """Start the generation loop and wait until it can be paused."""
+        self._manager.start()
+        with self._manager.pause():
+            pass
+
+    def stop(self) -> None:
+        """End the generation loop; requests in flight are dropped."""
+        if self._pause is not None:
+            self.resume()
+        self._manager.stop(block=True, timeout=10, hard_stop=True)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request; it starts with the next forward pass, or after a pause."""
+        with self._lock:
+            request.slot = next(self._slots)
+            self._sampler.requests[request.slot] = request
+            self._enqueue(request)
+
+    def abort(self, request: Request) -> None:
+        """End a request with what it has; it finishes as SGLang's `abort`."""
+        with self._lock:
+            if request.finish is None and self._sampler.requests.pop(request.slot, None) is not None:
+                request.finish = {"type": "abort", "message": "Abort in waiting queue or while running"}
+                self._manager.cancel_request(request.batching_id)
+        request.on_change()
+
+    def pause(self, mode: PauseMode) -> None:
+        """Park the generation loop between two forward passes; see `PauseMode` for what happens to open requests."""
+        if self._pause is None:
+            self._pause = self._manager.pause()
+            self._pause.__enter__()
+        self._pause_mode = mode
+        if mode == "abort":
+            for request in list(self._sampler.requests.values()):
+                self.abort(request)
+            self._drop_cancelled()
+        elif mode == "retract":
+            self._retract()
+
+    def resume(self) -> None:
+        """Let the generation loop go on."""
+        if self._pause is not None:
+            pause, self._pause, self._pause_mode = self._pause, None, None
+            pause.__exit__(None, None, None)
+
+    def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
+        """Copy the safetensors of `directory` into the model. Raises ValueError, changing nothing, when they do not fit.
+
+        Outside a pause it takes one for its duration, and open requests keep their cache.
+        """
+        tensors = {name: tensor for file in sorted(directory.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+        parameters = dict(self.model.named_parameters())
+        missing = sorted(parameters.keys() - tensors.keys())
+        wrong = sorted(n for n in parameters.keys() & tensors.keys() if parameters[n].shape != tensors[n].shape)
+        if missing or wrong:
+            raise ValueError(f"{directory} does not fit the model: missing {missing[:3]}, wrong shape {wrong[:3]}")
+        if flush_cache and self._pause_mode == "in_place" and self.running:
+            raise ValueError("flush_cache must be false in pause mode in_place: open requests keep their KV cache")
+        own_pause = self._pause is None
+        if own_pause:
+            self.pause("retract" if flush_cache else "in_place")
+        try:
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.copy_(tensors[name])
+            if version is not None:
+                self._sampler.version = version
+            if flush_cache:
+                self._manager.batch_processor.cache.evict_cached_blocks()
+        finally:
+            if own_pause:
+                self.resume()
+
+    def _enqueue(self, request: Request) -> None:
+        request.batching_id = f"{request.slot}.{len(request.output_ids)}"
+        self._manager.add_request(
+            request.input_ids + request.output_ids,
+            request_id=request.batching_id,
+            max_new_tokens=request.sampling.max_new_tokens - len(request.output_ids),
+            eos_token_id=list(request.sampling.stop_token_ids) or -1,
+            slot=request.slot,
+        )
+
+    def _finished(self, request: Request) -> None:
+        self._sampler.requests.pop(request.slot, None)
+        if request.finish is not None and isinstance(request.finish.get("matched"), str):
+            # Continuous batching ends a request at its stop tokens and its length by itself, not at a string.
+            self._manager.cancel_request(request.batching_id)
+        request.on_change()
+
+    def _retract(self) -> None:
+        """Send every open request back to the queue as prompt + output, with no KV cache to reuse."""
+        with self._lock:
+            requests = [r for r in self._sampler.requests.values() if r.finish is None]
+            for request in requests:
+                self._manager.batch_processor.scheduler.set_request_cancellation(request.batching_id)
+            self._drop_cancelled()
+            queued = {state.request_id for state in list(self._manager.input_queue.queue)}
+            for request in requests:
+                # One that still waits in the manager's queue holds no cache and stays there, under its own id.
+                if request.batching_id not in queued:
+                    self._enqueue(request)
+
+    def _drop_cancelled(self) -> None:
+        processor = self._manager.batch_processor
+        processor.scheduler.clear_cancelled_requests()
+        processor.cache.evict_cached_blocks()

@@ -1,0 +1,337 @@
+"""The embedded server: SGLang's native HTTP subset on one small model, for laptops, tests and the quickstart.
+
+`python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
+`/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`, `/health`,
+`/model_info` and `/get_model_info`. It prints `listening on PORT` once it serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import pydantic_core
+import torch
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentrl.engine.continuous_batching import BatchingEngine, Request
+from agentrl.engine.protocol import Sampling
+
+T = TypeVar("T")
+
+
+class SamplingParams(BaseModel):
+    """The fields of SGLang's `sampling_params` that this server honours; any other is refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_new_tokens: Annotated[int, Field(ge=1)] = 128
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    sampling_seed: int | None = None
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+
+class GenerateBody(BaseModel):
+    """`POST /generate`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input_ids: Annotated[list[int], Field(min_length=1)]
+    sampling_params: SamplingParams = SamplingParams()
+    rid: str | None = None
+    session_id: str | None = None
+    return_logprob: bool = False
+    top_logprobs_num: Annotated[int, Field(ge=0)] = 0
+    stream: bool = False
+
+
+class AbortBody(BaseModel):
+    """`POST /abort_request`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+class PauseBody(BaseModel):
+    """`POST /pause_generation`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+class UpdateBody(BaseModel):
+    """`POST /update_weights_from_disk`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model_path: str
+    load_format: str | None = None
+    weight_version: str | None = None
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+
+
+class EmbeddedServer:
+    """The HTTP face of a `BatchingEngine`."""
+
+    def __init__(self, engine: BatchingEngine, model_path: Path) -> None:
+        self._engine = engine
+        self._model_path = model_path
+        self._requests: dict[str, Request] = {}
+        # transformers counts pauses by thread, so one thread makes them all.
+        self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
+
+    def app(self) -> web.Application:
+        """The aiohttp application."""
+        app = web.Application(client_max_size=64 * 2**20, middlewares=[_errors_as_json])
+        app.add_routes(
+            [
+                web.post("/generate", self.generate),
+                web.post("/abort_request", self.abort_request),
+                web.post("/pause_generation", self.pause_generation),
+                web.post("/continue_generation", self.continue_generation),
+                web.post("/update_weights_from_disk", self.update_weights_from_disk),
+                web.get("/health", self.health),
+                web.get("/model_info", self.model_info),
+                web.get("/get_model_info", self.model_info),
+            ]
+        )
+        return app
+
+    async def _in_control_thread(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._control, call)
+
+    async def generate(self, http: web.Request) -> web.StreamResponse:
+        """Continue `input_ids`; with `stream`, a server-sent event with everything so far as the reply grows."""
+        body = await _parse(http, GenerateBody)
+        room = self._engine.context_length - len(body.input_ids)
+        if room <= 0:
+            raise _Refused(
+                f"The input ({len(body.input_ids)} tokens) is longer than the model's context length "
+                f"({self._engine.context_length} tokens)."
+            )
+        outside = [token for token in body.input_ids if not 0 <= token < self._engine.vocabulary]
+        if outside:
+            raise _Refused(f"input_ids holds {outside[0]}, outside the vocabulary of {self._engine.vocabulary} tokens.")
+        rid = body.rid or uuid.uuid4().hex
+        if rid in self._requests:
+            raise _Refused(f"Duplicate request ID detected: {rid}")
+
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        request = Request(
+            body.input_ids, self._sampling(body, room), lambda: loop.call_soon_threadsafe(changed.set), body.stream
+        )
+        started = time.perf_counter()
+        self._requests[rid] = request
+        try:
+            self._engine.submit(request)
+            if not body.stream:
+                while request.finish is None:
+                    await changed.wait()
+                    changed.clear()
+                return _json(self._reply(rid, body, request, started))
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            await response.prepare(http)
+            finished = False
+            while not finished:
+                await changed.wait()
+                changed.clear()
+                finished = request.finish is not None
+                await response.write(b"data: " + pydantic_core.to_json(self._reply(rid, body, request, started)) + b"\n\n")
+            await response.write(b"data: [DONE]\n\n")
+            return response
+        finally:
+            self._engine.abort(request)  # does nothing to a request that ended
+            del self._requests[rid]
+
+    def _sampling(self, body: GenerateBody, room: int) -> Sampling:
+        params = body.sampling_params
+        eos = [] if params.ignore_eos else [self._engine.tokenizer.eos_token_id]
+        return Sampling(
+            max_new_tokens=min(params.max_new_tokens, room),
+            temperature=params.temperature,
+            top_p=params.top_p,
+            stop=[params.stop] if isinstance(params.stop, str) else params.stop or [],
+            stop_token_ids=[*eos, *(params.stop_token_ids or [])],
+            seed=params.sampling_seed,
+            top_logprobs=body.top_logprobs_num if body.return_logprob else 0,
+        )
+
+    def _reply(self, rid: str, body: GenerateBody, request: Request, started: float) -> dict[str, Any]:
+        count = len(request.output_ids)
+        meta: dict[str, Any] = {
+            "id": rid,
+            "finish_reason": request.finish,
+            "prompt_tokens": len(request.input_ids),
+            "completion_tokens": count,
+            "weight_version": request.version_starts[-1][0] if request.version_starts else self._engine.version,
+            "weight_versions": request.weight_versions,
+            "e2e_latency": time.perf_counter() - started,
+        }
+        if body.return_logprob:
+            meta["output_token_logprobs"] = [
+                [logprob, token, None]
+                for logprob, token in zip(request.logprobs[:count], request.output_ids[:count], strict=True)
+            ]
+        if body.return_logprob and body.top_logprobs_num:
+            meta["output_top_logprobs"] = [
+                [[logprob, token, None] for logprob, token in top] for top in request.top_logprobs[:count]
+            ]
+        ids = request.output_ids[:count]
+        text = self._engine.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens)
+        return {"text": text, "output_ids": ids, "meta_info": meta}
+
+    async def abort_request(self, http: web.Request) -> web.Response:
+        """End one request, or all; each answers with what it has and `finish_reason.type == "abort"`."""
+        body = await _parse(http, AbortBody)
+        for rid, request in list(self._requests.items()):
+            if body.abort_all or rid == body.rid:
+                self._engine.abort(request)
+        return web.Response()
+
+    async def pause_generation(self, http: web.Request) -> web.Response:
+        """Stop producing tokens until `/continue_generation`."""
+        body = await _parse(http, PauseBody)
+        await self._in_control_thread(lambda: self._engine.pause(body.mode))
+        return _json({"message": "Generation paused successfully.", "status": "ok"})
+
+    async def continue_generation(self, http: web.Request) -> web.Response:
+        """Produce tokens again."""
+        await self._in_control_thread(self._engine.resume)
+        return _json({"message": "Generation continued successfully.", "status": "ok"})
+
+    async def update_weights_from_disk(self, http: web.Request) -> web.Response:
+        """Load the safetensors of `model_path`, under `weight_version`."""
+        body = await _parse(http, UpdateBody)
+        if body.abort_all_requests:
+            for request in list(self._requests.values()):
+                self._engine.abort(request)
+        waiting = self._engine.running
+
+        def load() -> None:
+            self._engine.load_weights(Path(body.model_path), body.weight_version, flush_cache=body.flush_cache)
+
+        try:
+            await self._in_control_thread(load)
+        except (OSError, ValueError) as error:
+            return _json({"success": False, "message": str(error), "num_paused_requests": 0}, status=400)
+        self._model_path = Path(body.model_path)
+        message = f"Succeeded to update model weights. Weight version updated to {self._engine.version}."
+        return _json({"success": True, "message": message, "num_paused_requests": waiting})
+
+    async def health(self, http: web.Request) -> web.Response:
+        """200 while the generation loop runs."""
+        return web.Response(status=200 if self._engine.alive else 503)
+
+    async def model_info(self, http: web.Request) -> web.Response:
+        """What is served, and under which weight version."""
+        return _json(
+            {
+                "model_path": str(self._model_path),
+                "tokenizer_path": str(self._model_path),
+                "is_generation": True,
+                "weight_version": self._engine.version,
+                "model_type": self._engine.model.config.model_type,
+                "architectures": self._engine.model.config.architectures,
+            }
+        )
+
+    def close(self) -> None:
+        """Stop the engine."""
+        self._control.submit(self._engine.stop).result(timeout=15)
+        self._control.shutdown()
+
+
+class _Refused(Exception):
+    """A request that is wrong; its message goes to the client with status 400."""
+
+
+@web.middleware
+async def _errors_as_json(http: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+    try:
+        response: web.StreamResponse = await handler(http)
+    except _Refused as error:
+        return _json({"error": {"message": str(error)}}, status=400)
+    return response
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def _parse(http: web.Request, model: type[Body]) -> Body:
+    try:
+        return model.model_validate_json(await http.read() or b"{}")
+    except ValidationError as error:
+        raise _Refused("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
+
+
+def _json(content: dict[str, Any], status: int = 200) -> web.Response:
+    return web.Response(body=pydantic_core.to_json(content), status=status, content_type="application/json")
+
+
+async def serve(args: argparse.Namespace) -> None:
+    """Serve until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
+    engine = BatchingEngine(args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens)
+    engine_server = EmbeddedServer(engine, args.model_path)
+    await engine_server._in_control_thread(engine.start)
+    runner = web.AppRunner(engine_server.app(), handler_cancellation=True, shutdown_timeout=1, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, args.host, args.port)
+    await site.start()
+    assert site._server is not None
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+    print(f"listening on {port}", flush=True)
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if args.exit_with_stdin:
+
+        def watch_stdin() -> None:
+            sys.stdin.buffer.read()
+            loop.call_soon_threadsafe(stop.set)
+
+        threading.Thread(target=watch_stdin, daemon=True).start()
+    await stop.wait()
+    await runner.cleanup()
+    engine_server.close()
+
+
+def main() -> None:
+    """The command line of this module; its flags are named as SGLang's."""
+    parser = argparse.ArgumentParser(prog="python -m agentrl.engine.embedded", description=__doc__)
+    parser.add_argument("--model-path", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--max-total-tokens", type=int, default=65_536, help="size of the KV cache")
+    parser.add_argument("--threads", type=int, default=1, help="threads of one forward pass")
+    parser.add_argument("--random-seed", type=int, default=0)
+    parser.add_argument("--exit-with-stdin", action="store_true", help="stop when standard input closes")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.random_seed)
+    asyncio.run(serve(args))
+
+
+if __name__ == "__main__":
+    main()

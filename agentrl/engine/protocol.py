@@ -1,0 +1,100 @@
+"""What an engine is to the rest of agentrl: token ids in, token ids with logprobs and weight versions out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol
+
+PauseMode = Literal["retract", "in_place", "abort"]
+"""How a weight update interrupts replies in flight.
+
+`retract`: they stay open and their KV cache is recomputed under the new weights. `in_place`: they stay open and keep the
+old KV cache. `abort`: the server hands back what it has, and the client resubmits prompt + partial ids.
+"""
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How the tokens of one reply are drawn."""
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    """0 is greedy decoding."""
+    top_p: float = 1.0
+    stop: Sequence[str] = ()
+    """Strings that end the reply; the ids up to and including the match are returned."""
+    stop_token_ids: Sequence[int] = ()
+    seed: int | None = None
+    top_logprobs: int = 0
+    """How many of the most likely tokens to report at every position."""
+
+
+@dataclass(frozen=True)
+class VersionSpan:
+    """Output tokens `start` to `end` (exclusive) were sampled under weights `version`."""
+
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One reply: `T` tokens, each with the logprob and the weight version it was sampled with.
+
+    `logprobs[t]` is log softmax(logits / temperature) at the sampled token: the behaviour policy after temperature and
+    before any top-p cut. A reply that a weight update interrupted after 12 of 40 tokens has
+    `versions == [VersionSpan(3, 0, 12), VersionSpan(4, 12, 40)]`.
+    """
+
+    output_ids: list[int]  # [T]
+    logprobs: list[float]  # [T]
+    versions: list[VersionSpan]
+    finish: FinishReason
+    cached_tokens: int = 0
+    """Prompt tokens whose KV cache was reused."""
+    top_logprobs: list[list[tuple[float, int]]] = field(default_factory=list)  # [T][K] of (logprob, id)
+
+
+OnProgress = Callable[[list[int]], None]
+"""Called with all output ids so far, while a reply grows."""
+
+
+class Engine(Protocol):
+    """A source of tokens whose weights can change while replies are in flight."""
+
+    @property
+    def version(self) -> int:
+        """The weight version that serves new tokens."""
+        ...
+
+    async def generate(
+        self, input_ids: list[int], sampling: Sampling, session: str, on_progress: OnProgress | None = None
+    ) -> Generation:
+        """Continue `input_ids`. Calls of one `session` prefer one server, for its prefix cache.
+
+        Returns one uninterrupted reply, whatever weight updates happen meanwhile. Raises EngineError when the servers
+        refuse or fail. Cancelling the call aborts the generation on the server.
+        """
+        ...
+
+    async def update_weights(self, checkpoint: Path, version: int) -> float:
+        """Load `checkpoint` as `version` into every server, interrupting replies in flight. Returns the pause in
+        seconds."""
+        ...
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop producing tokens until `resume`."""
+        ...
+
+    async def resume(self) -> None:
+        """Produce tokens again."""
+        ...
+
+    async def health(self) -> None:
+        """Return when every server answers; raise EngineError when one does not."""
+        ...

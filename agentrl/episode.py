@@ -1,0 +1,118 @@
+"""What a workflow sees: one `Episode`, and the `Reward` it may return."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agentrl.errors import BadRewardError, EpisodeError
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from agentrl.envs import AsyncToolEnv
+    from agentrl.proxy import Session
+
+Task = dict[str, Any]
+"""One line of the task file."""
+
+
+@dataclass(frozen=True)
+class Reward:
+    """What an episode was worth, with numbers to chart beside it.
+
+    Raises BadRewardError when `value` or a metric is not a finite number.
+    """
+
+    value: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in {"the reward": self.value, **self.metrics}.items():
+            _check_finite(name, value)
+
+    @classmethod
+    def of(cls, returned: object) -> Reward:
+        """The reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else."""
+        if isinstance(returned, Reward):
+            return returned
+        if isinstance(returned, bool | int | float):
+            return cls(float(returned))
+        raise BadRewardError(
+            f"run(episode) returned {returned!r} of type {type(returned).__name__}; return a number or a Reward"
+        )
+
+
+class Episode:
+    """One attempt at one task.
+
+    Attributes:
+        task: the line of the task file, as a dict.
+        seed: an integer of this attempt; use it for everything random, so that the attempt can be repeated.
+        client: an `openai.AsyncOpenAI` that speaks to the model being trained.
+        base_url, api_key: the same model for any other program that speaks OpenAI's API.
+        model: the model name to ask for.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        seed: int,
+        client: AsyncOpenAI,
+        base_url: str,
+        api_key: str,
+        model: str,
+        session: Session | None = None,
+    ) -> None:
+        self.task = task
+        self.seed = seed
+        self.client = client
+        self.base_url = base_url
+        self.api_key = api_key
+        self.model = model
+        self.metrics: dict[str, float] = {}
+        self._session = session
+        self._envs: list[AsyncToolEnv] = []
+
+    def env(self, env_id: str, **kwargs: Any) -> AsyncToolEnv:
+        """A tool environment by its gymnasium id; `kwargs` go to `gymnasium.make`. It is closed with the episode."""
+        import gymnasium
+
+        from agentrl.envs import AsyncToolEnv
+
+        env = AsyncToolEnv(gymnasium.make(env_id, **kwargs))
+        self._envs.append(env)
+        return env
+
+    def reward(self, completion_id: str, value: float) -> None:
+        """Give one model call (`completion.id`) a reward of its own.
+
+        Its tokens are then scored by `value` in place of the episode's reward. Raises BadRewardError when `value` is not a
+        finite number, EpisodeError when no call of this episode has that id.
+        """
+        _check_finite(f"the reward of {completion_id}", value)
+        if self._session is None:
+            return  # evaluation against a foreign endpoint: there is no record to credit
+        try:
+            self._session.credit(completion_id, float(value))
+        except KeyError:
+            raise EpisodeError(f"no model call of this episode has the id {completion_id!r}") from None
+
+    def log(self, **metrics: float) -> None:
+        """Chart numbers of this episode; a later value of a name replaces the earlier."""
+        for name, value in metrics.items():
+            _check_finite(f"the metric {name!r}", value)
+        self.metrics.update(metrics)
+
+    def close(self) -> None:
+        """Close the environments that the workflow opened."""
+        for env in self._envs:
+            env.close()
+
+
+def _check_finite(name: str, value: object) -> None:
+    if not isinstance(value, bool | int | float) or not math.isfinite(value):
+        raise BadRewardError(f"{name} is {value!r}; it must be a finite number")

@@ -1,0 +1,70 @@
+"""Every error a user can meet. Each message says what happened, to which value, and what to do about it.
+
+    AgentRLError
+    ├── UsageError            bad input, found before any work starts; the command line exits with code 2
+    │   ├── ConfigError       a field of the run configuration
+    │   ├── WorkflowError     the workflow file
+    │   └── TaskFileError     the task file, with its line number
+    ├── EngineError           an inference server refused, failed or went silent
+    ├── EpisodeError          one episode failed; it is recorded and the run goes on
+    │   ├── EpisodeTimeoutError
+    │   ├── NoModelCallError
+    │   └── BadRewardError
+    ├── StoreError            the run directory cannot be used
+    ├── TrainerError          the trainer process failed
+    └── TooManyFailuresError  more episodes failed than the run allows
+
+All of them pickle, so that they cross process boundaries unchanged.
+"""
+
+
+class AgentRLError(Exception):
+    """Root of all errors that agentrl raises on purpose."""
+
+
+class UsageError(AgentRLError):
+    """The input cannot be used. Raised before work starts."""
+
+
+class ConfigError(UsageError):
+    """A field of the run configuration is unknown, malformed, or contradicts another."""
+
+
+class WorkflowError(UsageError):
+    """The workflow file cannot be loaded, or has no `async def run(episode)`."""
+
+
+class TaskFileError(UsageError):
+    """The task file cannot be read, or one of its lines is not a JSON object."""
+
+
+class EngineError(AgentRLError):
+    """An inference server refused a request, failed, or did not answer within its bound."""
+
+
+class EpisodeError(AgentRLError):
+    """One episode failed. The run goes on."""
+
+
+class EpisodeTimeoutError(EpisodeError):
+    """The workflow ran longer than `rollout.episode_timeout_s`."""
+
+
+class NoModelCallError(EpisodeError):
+    """The workflow returned without calling the model, so there is nothing to learn from."""
+
+
+class BadRewardError(EpisodeError):
+    """The workflow returned something that is not a finite number or a `Reward`."""
+
+
+class StoreError(AgentRLError):
+    """The run directory cannot be used as asked."""
+
+
+class TrainerError(AgentRLError):
+    """The trainer process failed or went silent."""
+
+
+class TooManyFailuresError(AgentRLError):
+    """A larger share of episodes failed than `rollout.max_failed_share` allows."""

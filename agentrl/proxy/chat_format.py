@@ -1,0 +1,150 @@
+"""Messages to tokens and back, through the `renderers` library.
+
+One `ChatFormat` a model. It adds to a renderer only what the OpenAI API has and a renderer has not: forced tool calls
+(`tool_choice`), stop strings, and the ids that tool calls carry.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
+from renderers.base import MODEL_RENDERER_MAP, ToolCallParseStatus
+from transformers import AutoConfig, AutoTokenizer
+
+from agentrl.errors import ConfigError
+
+Message = dict[str, Any]
+Tool = dict[str, Any]
+
+
+@dataclass
+class AssistantMessage:
+    """What the model said: text, reasoning kept apart, and tool calls in OpenAI's form."""
+
+    content: str
+    reasoning: str | None = None
+    tool_calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> Message:
+        """OpenAI's `message`."""
+        message: Message = {"role": "assistant", "content": self.content or None, "refusal": None}
+        if self.tool_calls:
+            message["tool_calls"] = self.tool_calls
+        else:
+            message["content"] = self.content
+        if self.reasoning:
+            message["reasoning_content"] = self.reasoning
+        return message
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """The chat format of one model."""
+
+    tokenizer: Any
+    renderer: Renderer
+    context_length: int
+
+    def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> list[int]:
+        """The prompt of a conversation that starts here, up to where the model speaks."""
+        return list(self.renderer.render_ids(list(messages), tools=tools or None, add_generation_prompt=True))
+
+    def extend(
+        self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
+    ) -> list[int] | None:
+        """The next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
+        bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, list(messages), tools=tools or None)
+        if bridged is None:
+            return None
+        ids = list(bridged.token_ids)
+        past = len(prompt_ids) + len(output_ids)
+        kept = ids[: len(prompt_ids)] == prompt_ids and ids[len(prompt_ids) : past] == output_ids
+        return ids if kept else None
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Ids that end the model's turn."""
+        return list(self.renderer.get_stop_token_ids())
+
+    @property
+    def call_end_id(self) -> int | None:
+        """The id that closes a tool call, where the format has one."""
+        return self._special("</tool_call>")
+
+    def forced_call(self, name: str | None) -> list[int]:
+        """Ids that make the model's turn a call of tool `name` (None: of any tool), for formats with JSON in
+        `<tool_call>`. Raises ValueError for other formats."""
+        opening = self._special("<tool_call>")
+        if opening is None or not type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3")):
+            raise ValueError(f"{type(self.renderer).__name__} has no JSON tool calls to force")
+        text = '\n{"name": "' if name is None else f'\n{{"name": {json.dumps(name)}, "arguments": '
+        return [opening, *self.tokenizer.encode(text, add_special_tokens=False)]
+
+    def _special(self, token: str) -> int | None:
+        token_id = self.tokenizer.convert_tokens_to_ids(token)
+        return token_id if isinstance(token_id, int) and token_id != self.tokenizer.unk_token_id else None
+
+    def parse(
+        self,
+        output_ids: list[int],
+        tools: list[Tool] | None,
+        *,
+        stop: Sequence[str] = (),
+        call_ids: list[str] | None = None,
+    ) -> AssistantMessage:
+        """The message in `output_ids` (forced ids included). A malformed tool call stays in the content as text.
+
+        `call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
+        """
+        parsed = self.renderer.parse_response(output_ids, tools=tools or None)
+        content = parsed.content
+        names = call_ids if call_ids is not None else []
+        calls: list[dict[str, Any]] = []
+        for call in parsed.tool_calls:
+            if call.status != ToolCallParseStatus.OK or not tools:
+                start, end = call.token_span or (0, 0)
+                content += self.tokenizer.decode(output_ids[start:end]) if end else call.raw
+                continue
+            if len(calls) == len(names):
+                names.append(call.id or f"call_{uuid.uuid4().hex[:24]}")
+            text = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments, ensure_ascii=False)
+            function = {"name": call.name, "arguments": text}
+            calls.append({"id": names[len(calls)], "type": "function", "function": function})
+        for text in stop:
+            content = content.partition(text)[0]
+        return AssistantMessage(content, parsed.reasoning_content, calls)
+
+
+def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: Any) -> ChatFormat:
+    """The chat format of the model at `model_path`.
+
+    `renderer` is a name of the `renderers` library; "auto" goes by the model's name, then by the `model_type` of its
+    config, then falls back to the tokenizer's own chat template. `options` go to the renderer's config. History keeps the
+    model's thinking by default (`thinking_retention="all"`), so that no recorded token is dropped or rendered again.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    config = AutoConfig.from_pretrained(model_path).get_text_config()
+    if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:
+        try:
+            config_from_name(config.model_type)
+            renderer = config.model_type
+        except (KeyError, ValueError):
+            renderer = "default"
+    if renderer != "default":
+        options = {"thinking_retention": "all", **options}
+    try:
+        if renderer == "auto":
+            chosen = create_renderer(tokenizer, AutoRendererConfig(**options))
+        elif renderer == "default":
+            chosen = create_renderer(tokenizer, DefaultRendererConfig(**options))
+        else:
+            chosen = create_renderer(tokenizer, type(config_from_name(renderer))(**options))
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"model.renderer = {renderer!r} with options {options}: {error}") from error
+    return ChatFormat(tokenizer, chosen, config.max_position_embeddings)

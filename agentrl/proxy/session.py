@@ -1,0 +1,105 @@
+"""One session an episode: its key, its token record, and which recorded call a new request continues."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic_core
+
+from agentrl.engine.protocol import Generation
+from agentrl.proxy.chat_format import ChatFormat, Message, Tool
+from agentrl.trajectory import TokenRecord, Turn
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingDefaults:
+    """What a request that does not say gets."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int | None = None
+    """Bound of one reply; None: what the context leaves."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the engine is sent for one request."""
+
+    input_ids: list[int]
+    parent: Turn | None
+    """The recorded call that the request continues; None: a new branch."""
+    history: bytes
+    """Fingerprint of tools and messages."""
+
+
+@dataclass(eq=False)
+class Session:
+    """The model calls of one episode. Its key is the api key that the agent uses."""
+
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    key: str = field(default_factory=lambda: f"sk-agentrl-{secrets.token_urlsafe(24)}")
+    record: TokenRecord = field(default_factory=TokenRecord)
+    closed: bool = False
+    _calls: dict[bytes, Turn] = field(default_factory=dict)
+    """Conversation up to and including a recorded reply -> the turn that made the reply."""
+
+    def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
+        """The prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
+        fingerprints = _fingerprints(messages, tools)
+        history = fingerprints[-1]
+        for end in range(len(messages) - 1, 0, -1):
+            if messages[end - 1]["role"] != "assistant":
+                continue
+            turn = self._calls.get(fingerprints[end - 1])
+            if turn is None:
+                continue
+            path = turn.token_ids()
+            split = len(path) - len(turn.output_ids)
+            extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
+            if extended is not None:
+                return Prompt(extended, turn, history)
+        return Prompt(chat_format.render(messages, tools), None, history)
+
+    def add(
+        self, completion_id: str, prompt: Prompt, generation: Generation, temperature: float, reply: Message
+    ) -> Turn:
+        """Record a reply to `prompt`."""
+        turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature)
+        self._calls[_digest(prompt.history, reply)] = turn
+        return turn
+
+    def credit(self, completion_id: str, value: float) -> None:
+        """Give one model call a reward of its own. Raises KeyError for an id that this session never answered."""
+        turns = [turn for turn in self.record.turns if turn.completion_id == completion_id]
+        if not turns:
+            raise KeyError(completion_id)
+        for turn in turns:
+            turn.credit = value
+
+
+def _fingerprints(messages: Sequence[Message], tools: list[Tool] | None) -> list[bytes]:
+    """One digest a message, each of the tools and all messages up to and including it."""
+    digest = hashlib.blake2b(pydantic_core.to_json(tools or []), digest_size=16).digest()
+    digests = []
+    for message in messages:
+        digest = _digest(digest, message)
+        digests.append(digest)
+    return digests
+
+
+def _digest(before: bytes, message: Message) -> bytes:
+    """Chain one message onto a digest. Only what OpenAI's message means counts, not how a client spells it: null
+    fields, an empty text, reasoning that the client dropped, one text part instead of a string."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(part.get("text", "") for part in content)
+    calls = [
+        (call.get("id"), call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls") or []
+    ]
+    meaning = (message["role"], content, calls, message.get("tool_call_id"), message.get("name"))
+    return hashlib.blake2b(before + pydantic_core.to_json(meaning), digest_size=16).digest()

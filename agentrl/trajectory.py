@@ -1,0 +1,149 @@
+"""The token record of an episode: a tree of turns, and its paths as trajectories that are ready to train on.
+
+    prompt_ids ── output_ids ──┬── prompt_ids ── output_ids            branch 1: the conversation went on
+       turn 1                  │      turn 2
+                               └── prompt_ids ── output_ids            branch 2: it went on differently
+
+A turn is one model call. Its `prompt_ids` are only what the call added after its parent's path, so a shared prefix is
+stored once. Along any path the concatenation of prompt_ids and output_ids is exactly what the engine was sent and
+returned: input_ids of a call = path up to its prompt, and nothing is ever tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agentrl.engine.protocol import Generation, VersionSpan
+
+
+@dataclass(eq=False)
+class Turn:
+    """One model call."""
+
+    completion_id: str
+    parent: Turn | None
+    prompt_ids: list[int]
+    """Ids between the end of the parent's path and this call's output: rendered messages, never sampled."""
+    output_ids: list[int]  # [T]
+    logprobs: list[float]  # [T]
+    versions: list[VersionSpan]
+    temperature: float
+    credit: float | None = None
+    """The reward of this one call, where the workflow gave it one."""
+
+    @property
+    def depth(self) -> int:
+        """Tokens of the path that ends with this turn."""
+        return (self.parent.depth if self.parent else 0) + len(self.prompt_ids) + len(self.output_ids)
+
+    def path(self) -> list[Turn]:
+        """The turns from the root to this one."""
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.parent
+        return turns[::-1]
+
+    def token_ids(self) -> list[int]:
+        """All ids of the path that ends with this turn, output included."""
+        return [token for turn in self.path() for token in (*turn.prompt_ids, *turn.output_ids)]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One path of the tree, `T` tokens, ready to train on.
+
+    For a prompt of 3 tokens and a reply of 2, sampled under version 5 at temperature 1:
+
+        token_ids   [11, 12, 13, 40, 41]
+        loss_mask   [ 0,  0,  0,  1,  1]       1: sampled by the policy, and trained on in this path
+        logprobs    [ 0,  0,  0, -.3, -.1]     behaviour logprobs; 0 where nothing was sampled
+        versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
+        temperature [ 1,  1,  1,  1,  1]
+        rewards     [ r,  r,  r,  r,  r]       the episode's, or the credit of the token's own call
+
+    A token that several paths share is trained on in the first of them only.
+    """
+
+    token_ids: list[int]  # [T]
+    loss_mask: list[bool]  # [T]
+    logprobs: list[float]  # [T]
+    versions: list[int]  # [T]
+    temperatures: list[float]  # [T]
+    rewards: list[float]  # [T]
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass
+class TokenRecord:
+    """The turns of one episode, in the order in which their calls ended."""
+
+    turns: list[Turn] = field(default_factory=list)
+
+    def add(
+        self, completion_id: str, parent: Turn | None, input_ids: list[int], generation: Generation, temperature: float
+    ) -> Turn:
+        """Record a call that was sent `input_ids`. Raises ValueError if they do not extend the parent's path."""
+        prefix = parent.token_ids() if parent else []
+        if input_ids[: len(prefix)] != prefix:
+            raise ValueError("input_ids do not extend the path of the parent turn")
+        turn = Turn(
+            completion_id=completion_id,
+            parent=parent,
+            prompt_ids=input_ids[len(prefix) :],
+            output_ids=generation.output_ids,
+            logprobs=generation.logprobs,
+            versions=generation.versions,
+            temperature=temperature or 1.0,
+        )
+        self.turns.append(turn)
+        return turn
+
+    def leaves(self) -> list[Turn]:
+        """Turns that no other turn continues."""
+        parents = {id(turn.parent) for turn in self.turns}
+        return [turn for turn in self.turns if id(turn) not in parents]
+
+    def trajectories(self, reward: float) -> Iterator[Trajectory]:
+        """One trajectory a leaf. `reward` is the episode's."""
+        trained: set[int] = set()
+        for leaf in self.leaves():
+            path = leaf.path()
+            columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
+            ids, mask, logprobs, versions, temperatures, rewards = columns
+            for turn in path:
+                prompt, output = len(turn.prompt_ids), len(turn.output_ids)
+                ids += turn.prompt_ids + turn.output_ids
+                mask += [False] * prompt + [id(turn) not in trained] * output
+                logprobs += [0.0] * prompt + turn.logprobs
+                versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
+                temperatures += [turn.temperature] * (prompt + output)
+                rewards += [reward if turn.credit is None else turn.credit] * (prompt + output)
+                trained.add(id(turn))
+            yield Trajectory(*columns)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The tree as JSON values; `parent` is an index into the list."""
+        position = {id(turn): index for index, turn in enumerate(self.turns)}
+        rows = []
+        for turn in self.turns:
+            row = {name: value for name, value in vars(turn).items() if name != "parent"}
+            row["parent"] = None if turn.parent is None else position[id(turn.parent)]
+            row["versions"] = [asdict(span) for span in turn.versions]
+            rows.append(row)
+        return rows
+
+    @classmethod
+    def from_json(cls, rows: list[dict[str, Any]]) -> TokenRecord:
+        """The inverse of `to_json`."""
+        record = cls()
+        for row in rows:
+            parent = None if row["parent"] is None else record.turns[row["parent"]]
+            spans = [VersionSpan(**span) for span in row["versions"]]
+            record.turns.append(Turn(**{**row, "parent": parent, "versions": spans}))
+        return record

@@ -1,0 +1,1 @@
+"""The trainer: losses, advantages, packing, the trainer process and weight publishing."""

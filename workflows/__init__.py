@@ -1,0 +1,1 @@
+"""Ready workflows: run them as they are, or copy one as a start."""
