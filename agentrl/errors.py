@@ -4,13 +4,13 @@
     ├── UsageError            bad input, found before any work starts; the command line exits with code 2
     │   ├── ConfigError       a field of the run configuration
     │   ├── WorkflowError     the workflow file
-    │   └── TaskFileError     the task file, with its line number
+    │   ├── TaskFileError     the task file, with its line number
+    │   └── StoreError        the run directory cannot be used as asked
     ├── EngineError           an inference server refused, failed or went silent
     ├── EpisodeError          one episode failed; it is recorded and the run goes on
     │   ├── EpisodeTimeoutError
     │   ├── NoModelCallError
     │   └── BadRewardError
-    ├── StoreError            the run directory cannot be used
     ├── TrainerError          the trainer process failed
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -58,7 +58,7 @@ class BadRewardError(EpisodeError):
     """The workflow returned something that is not a finite number or a `Reward`."""
 
 
-class StoreError(AgentRLError):
+class StoreError(UsageError):
     """The run directory cannot be used as asked."""
 
 

@@ -248,9 +248,10 @@ class BatchingEngine:
             self._pause.__enter__()
         self._pause_mode = mode
         if mode == "abort":
-            for request in list(self._sampler.requests.values()):
+            requests = list(self._sampler.requests.values())
+            for request in requests:
                 self.abort(request)
-            self._drop_cancelled()
+            self._drop(requests)
         elif mode == "retract":
             self._retract()
 
@@ -308,17 +309,18 @@ class BatchingEngine:
     def _retract(self) -> None:
         """Send every open request back to the queue as prompt + output, with no KV cache to reuse."""
         with self._lock:
-            requests = [r for r in self._sampler.requests.values() if r.finish is None]
+            scheduler = self._manager.batch_processor.scheduler
+            # The others are still on their way to the scheduler: they hold no cache, and arrive there by themselves.
+            held = scheduler.active_requests.keys() | scheduler.waiting_requests.keys()
+            requests = [r for r in self._sampler.requests.values() if r.finish is None and r.batching_id in held]
+            self._drop(requests)
             for request in requests:
-                self._manager.batch_processor.scheduler.set_request_cancellation(request.batching_id)
-            self._drop_cancelled()
-            queued = {state.request_id for state in list(self._manager.input_queue.queue)}
-            for request in requests:
-                # One that still waits in the manager's queue holds no cache and stays there, under its own id.
-                if request.batching_id not in queued:
-                    self._enqueue(request)
+                self._enqueue(request)
 
-    def _drop_cancelled(self) -> None:
+    def _drop(self, requests: list[Request]) -> None:
+        """Take requests out of the scheduler and forget all cached prefixes. Only while the loop is parked."""
         processor = self._manager.batch_processor
+        for request in requests:
+            processor.scheduler.set_request_cancellation(request.batching_id)
         processor.scheduler.clear_cancelled_requests()
         processor.cache.evict_cached_blocks()

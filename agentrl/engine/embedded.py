@@ -28,6 +28,8 @@ from agentrl.engine.continuous_batching import BatchingEngine, Request
 from agentrl.engine.protocol import Sampling
 
 T = TypeVar("T")
+LIVENESS_CHECK_S = 5.0
+"""How often a waiting reply checks that the generation loop is alive."""
 
 
 class SamplingParams(BaseModel):
@@ -145,15 +147,13 @@ class EmbeddedServer:
             self._engine.submit(request)
             if not body.stream:
                 while request.finish is None:
-                    await changed.wait()
-                    changed.clear()
+                    await self._change(changed)
                 return _json(self._reply(rid, body, request, started))
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(http)
             finished = False
             while not finished:
-                await changed.wait()
-                changed.clear()
+                await self._change(changed)
                 finished = request.finish is not None
                 await response.write(b"data: " + pydantic_core.to_json(self._reply(rid, body, request, started)) + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
@@ -161,6 +161,16 @@ class EmbeddedServer:
         finally:
             self._engine.abort(request)  # does nothing to a request that ended
             del self._requests[rid]
+
+    async def _change(self, changed: asyncio.Event) -> None:
+        """Wait until the generation thread has something new. Raises web.HTTPInternalServerError when it is dead."""
+        while not changed.is_set():
+            try:
+                await asyncio.wait_for(changed.wait(), LIVENESS_CHECK_S)
+            except TimeoutError:
+                if not self._engine.alive:
+                    raise web.HTTPInternalServerError(text="the generation loop died; see the server's log") from None
+        changed.clear()
 
     def _sampling(self, body: GenerateBody, room: int) -> Sampling:
         params = body.sampling_params

@@ -107,7 +107,8 @@ class ChatFormat:
         names = call_ids if call_ids is not None else []
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls:
-            if call.status != ToolCallParseStatus.OK or not tools:
+            well_formed = isinstance(call.name, str) and isinstance(call.arguments, dict | str)
+            if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
                 start, end = call.token_span or (0, 0)
                 content += self.tokenizer.decode(output_ids[start:end]) if end else call.raw
                 continue

@@ -1,0 +1,85 @@
+"""Child processes that cannot outlive their parent: they end when their standard input closes, however it closes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from agentrl.errors import AgentRLError
+
+STOP_TIMEOUT_S = 10.0
+"""How long a child may take to end after its standard input closed; then it is killed."""
+MAX_LINE_BYTES = 2**20
+
+
+class ChildProcess:
+    """A running child that is talked to in lines. Open it with `child_process`."""
+
+    def __init__(self, name: str, process: anyio.abc.Process, log: Path, error: type[AgentRLError]) -> None:
+        assert process.stdout is not None
+        self._name = name
+        self._process = process
+        self._log = log
+        self._error = error
+        self._lines = BufferedByteReceiveStream(process.stdout)
+
+    async def write_line(self, line: str) -> None:
+        """Send one line."""
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send(line.encode() + b"\n")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise self._died() from None
+
+    async def read_line(self, timeout_s: float) -> str:
+        """The next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
+        try:
+            with anyio.fail_after(timeout_s):
+                return (await self._lines.receive_until(b"\n", MAX_LINE_BYTES)).decode()
+        except TimeoutError:
+            raise self._error(f"the {self._name} said nothing for {timeout_s:g} s; its log is {self._log}") from None
+        except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError):
+            raise self._died() from None
+
+    def _died(self) -> AgentRLError:
+        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
+        tail = "\n".join(lines[-15:])
+        return self._error(f"the {self._name} ended; the end of its log {self._log}:\n{tail}")
+
+
+@asynccontextmanager
+async def child_process(
+    name: str, module_and_args: Sequence[str], *, log: Path, error: type[AgentRLError]
+) -> AsyncIterator[ChildProcess]:
+    """Run `python -m module args...` for the length of the context; its standard error goes to `log`.
+
+    It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
+    good order.
+    """
+    with log.open("ab") as stderr:
+        process = await anyio.open_process(
+            [sys.executable, "-m", *module_and_args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    try:
+        yield ChildProcess(name, process, log, error)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.stdin is not None:
+                await process.stdin.aclose()
+            with anyio.move_on_after(STOP_TIMEOUT_S):
+                await process.wait()
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+            await process.aclose()

@@ -1,0 +1,196 @@
+"""The command line: `agentrl train`, `agentrl eval`.
+
+Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
+Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from agentrl.config import RunConfig, config_keys, load_config
+from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    parser = _parser()
+    args, rest = parser.parse_known_args(argv)
+    try:
+        overrides = _overrides(rest)
+        code: int = args.command(args, overrides)
+    except BaseExceptionGroup as group:
+        error = _first_error(group)
+        if error is None:
+            raise
+        return _report(error)
+    except AgentRLError as error:
+        return _report(error)
+    except KeyboardInterrupt:
+        print("agentrl: interrupted", file=sys.stderr)
+        return 130
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="agentrl", description="Reinforcement learning of language-model agents.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    keys = "configuration keys, each an option: " + ", ".join(config_keys())
+
+    train = commands.add_parser("train", help="train a model on a workflow", epilog=keys, allow_abbrev=False)
+    train.add_argument("workflow", nargs="?", help="Python file with `async def run(episode)`")
+    train.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with the run in this directory")
+    train.set_defaults(command=_train)
+
+    evaluate = commands.add_parser("eval", help="run a workflow over tasks, without training", epilog=keys, allow_abbrev=False)
+    evaluate.add_argument("workflow", help="Python file with `async def run(episode)`")
+    evaluate.add_argument("--base-url", help="an OpenAI-compatible endpoint; none given: the model is served here")
+    evaluate.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY", "-"), help="default: $OPENAI_API_KEY")
+    evaluate.add_argument("--out", type=Path, help="write one JSON line an episode to this file")
+    evaluate.set_defaults(command=_evaluate)
+
+    for command in (train, evaluate):
+        command.add_argument("--config", type=Path, help="TOML file")
+        command.add_argument("--tasks", help="task file, one JSON object a line")
+        command.add_argument("--model", help="directory of a Hugging Face checkpoint (model.path)")
+    return parser
+
+
+def _overrides(rest: Sequence[str]) -> dict[str, str]:
+    overrides: dict[str, str] = {}
+    words = list(rest)
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            raise ConfigError(f"unexpected argument {word!r}; options are written --section.key VALUE")
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            if not words or words[0].startswith("--"):
+                raise ConfigError(f"--{key} needs a value")
+            value = words.pop(0)
+        overrides[key] = value
+    return overrides
+
+
+def _config(args: argparse.Namespace, overrides: dict[str, str]) -> RunConfig:
+    if args.model:
+        overrides = {"model.path": json.dumps(args.model), **overrides}
+    return load_config(args.config, overrides, workflow=args.workflow, tasks=args.tasks)
+
+
+def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from agentrl.terminal import terminal_view
+    from agentrl.train import Interrupted, train
+
+    if args.resume is not None:
+        if args.workflow or args.config or args.tasks or args.model:
+            raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
+        saved = args.resume / "config.json"
+        if not saved.is_file():
+            raise StoreError(f"{args.resume} holds no run to resume")
+        config = _resumed_config(saved, overrides)
+    else:
+        config = _config(args, overrides)
+        _require(config, "workflow", "tasks", "model.path")
+        if not config.run_dir:
+            config = config.model_copy(update={"run_dir": time.strftime("runs/%Y-%m-%d-%H%M%S")})
+    with terminal_view(config) as view:
+        result = anyio.run(lambda: train(config, resume=args.resume is not None, view=view))
+    if isinstance(result, Interrupted):
+        print(f"interrupted at step {result.step}; go on with: agentrl train --resume {result.run_dir}")
+        return 130
+    print(json.dumps(result, indent=2))
+    return 0
+
+
+def _resumed_config(saved: Path, overrides: dict[str, str]) -> RunConfig:
+    content: dict[str, Any] = json.loads(saved.read_text())
+    return load_config(None, overrides, **content)
+
+
+def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    config = _config(args, overrides)
+    _require(config, "workflow", "tasks", "model.path")
+    return anyio.run(_run_evaluation, config, args)
+
+
+async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
+    import tempfile
+
+    from agentrl.engine.launch import open_engine
+    from agentrl.evaluate import evaluate
+    from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
+    from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner
+    from agentrl.rollout.tasks import load_tasks, load_workflow
+    from agentrl.train import check_model
+
+    workflow, tasks = load_workflow(Path(config.workflow)), load_tasks(Path(config.tasks))[: config.eval.limit]
+    timeout_s = config.rollout.episode_timeout_s
+    async with AsyncExitStack() as stack:
+        if args.base_url:
+            runner = await stack.enter_async_context(
+                remote_runner(
+                    workflow, base_url=args.base_url, api_key=args.api_key, model=config.model.path, timeout_s=timeout_s
+                )
+            )
+        else:
+            check_model(config)
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
+            engine = await stack.enter_async_context(
+                open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
+            )
+            chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
+            proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
+            defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+            runner = await stack.enter_async_context(
+                local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults)
+            )
+        log = stack.enter_context(args.out.open("w")) if args.out else None
+
+        def on_outcome(outcome: Outcome) -> None:
+            if log is not None:
+                fields = ("status", "reward", "metrics", "error", "duration_s")
+                log.write(json.dumps({name: getattr(outcome, name) for name in fields}) + "\n")
+
+        result = await evaluate(
+            runner, tasks, max_concurrent=config.eval.max_concurrent, seed=config.seed, on_outcome=on_outcome
+        )
+    print(json.dumps(vars(result), indent=2))
+    return 0 if result.failed < result.episodes else 1
+
+
+def _require(config: RunConfig, *keys: str) -> None:
+    for key in keys:
+        value: Any = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        if not value:
+            option = {"workflow": "WORKFLOW", "model.path": "--model"}.get(key, f"--{key}")
+            raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
+
+
+def _first_error(group: BaseExceptionGroup[BaseException]) -> AgentRLError | None:
+    for error in group.exceptions:
+        found = _first_error(error) if isinstance(error, BaseExceptionGroup) else error
+        if isinstance(found, AgentRLError):
+            return found
+    return None
+
+
+def _report(error: AgentRLError) -> int:
+    print(f"agentrl: {error}", file=sys.stderr)
+    return 2 if isinstance(error, UsageError) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""One run is one `RunConfig`: from Python, from a TOML file, and from dotted overrides on the command line.
+
+Later sources win: defaults < TOML < command line. An unknown key or a wrong value is a ConfigError that names it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from agentrl.errors import ConfigError
+
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class ModelConfig(_Section):
+    """The policy and its chat format."""
+
+    path: str = ""
+    """Directory of a Hugging Face checkpoint; for `eval --base-url`, the model name to ask for."""
+    renderer: str = "auto"
+    """Chat format, a name of the `renderers` library; auto goes by the model."""
+    renderer_options: dict[str, Any] = {}
+    """Options of the renderer, such as `enable_thinking`."""
+
+
+class RolloutConfig(_Section):
+    """How episodes are made."""
+
+    batch_size: Positive = 64
+    """B: episodes in one training batch, a multiple of group_size."""
+    group_size: Positive = 8
+    """Episodes of one task that are compared with each other."""
+    max_staleness: NotNegative = 2
+    """η: how many versions behind the trainer an episode may start; 0 is synchronous training."""
+    order: Literal["fifo", "window", "greedy"] = "window"
+    """Which finished groups a batch takes: the oldest, the oldest within a window, or whatever is finished."""
+    window: Positive | None = None
+    """W: groups in the window of order = "window". Default: the groups of one batch."""
+    max_concurrent: Positive = 64
+    """Episodes that run at the same time, at most."""
+    temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Sampling temperature, where the workflow does not say."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling, where the workflow does not say."""
+    max_tokens: Positive | None = None
+    """Bound of one reply, where the workflow does not say. Default: what the context leaves."""
+    episode_timeout_s: Seconds = 600
+    """Bound of one episode."""
+    retries: NotNegative = 1
+    """How often a failed episode is tried again."""
+    max_failed_share: Share = 0.5
+    """The run stops when more than this share of its episodes (at least 20) failed for good."""
+    drop_uniform_groups: bool = True
+    """Drop groups whose rewards are all equal: they teach nothing."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RolloutConfig:
+        if self.batch_size % self.group_size:
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not a multiple of group_size = {self.group_size}; "
+                f"use {self.batch_size // self.group_size * self.group_size or self.group_size}"
+            )
+        if self.window is not None and self.order != "window":
+            raise ValueError(f'window = {self.window} needs order = "window", not "{self.order}"')
+        return self
+
+    @property
+    def groups_per_batch(self) -> int:
+        """G: groups in one training batch."""
+        return self.batch_size // self.group_size
+
+
+class EngineConfig(_Section):
+    """Where tokens come from."""
+
+    urls: list[str] = []
+    """SGLang servers that serve the model already. None given: the embedded engine is started."""
+    pause_mode: Literal["retract", "in_place", "abort"] = "retract"
+    """How a weight update interrupts replies in flight."""
+    request_timeout_s: Seconds = 600
+    """Bound of one reply."""
+    start_timeout_s: Seconds = 120
+    """Bound of starting the embedded engine."""
+    threads: Positive = 1
+    """CPU threads of the embedded engine."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of the embedded engine."""
+    max_total_tokens: Positive = 65_536
+    """KV cache of the embedded engine, in tokens."""
+
+
+class TrainerConfig(_Section):
+    """How the policy learns."""
+
+    lr: Annotated[float, Field(gt=0)] = 1e-5
+    """Peak learning rate of AdamW."""
+    warmup_steps: NotNegative = 5
+    """Optimizer steps over which the learning rate rises from 0."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW's weight decay."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Gradients are clipped to this norm."""
+    minibatches: Positive = 1
+    """K: optimizer steps a training step."""
+    tokens_per_pack: Positive = 4096
+    """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
+    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    """How rewards of a group become advantages."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """ε: the ratio is clipped below 1 − ε."""
+    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    """ε': the ratio is clipped above 1 + ε'."""
+    weight_cap: Annotated[float, Field(gt=1)] = 5.0
+    """Bound of the weight p/b that corrects for stale and mismatched sampling."""
+    weight_mode: Literal["truncate", "mask"] = "truncate"
+    """What happens to a weight above the bound: it becomes the bound, or its token is left out."""
+    mismatch_sequences: NotNegative = 8
+    """Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
+    checkpoint_every: Positive = 10
+    """Training steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: Positive = 2
+    """How many checkpoints stay on disk."""
+    threads: Positive = 1
+    """CPU threads of the trainer."""
+    step_timeout_s: Seconds = 3600
+    """Bound of one training step."""
+
+
+class EvalConfig(_Section):
+    """Held-out evaluation before and after training."""
+
+    tasks: str | None = None
+    """Task file; none given: no evaluation."""
+    limit: Positive | None = None
+    """Use the first so many tasks."""
+    max_concurrent: Positive = 64
+    """Episodes at the same time."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    """Sampling temperature, where the workflow does not say."""
+
+
+class RunConfig(_Section):
+    """One run, complete."""
+
+    workflow: str = ""
+    """Python file with `async def run(episode)`."""
+    tasks: str = ""
+    """Training tasks, one JSON object a line."""
+    run_dir: str = ""
+    """Where the run keeps its store, checkpoints and metrics. Default: runs/ and the time."""
+    steps: Positive = 100
+    """Training steps."""
+    seed: int = 0
+    """Seed of the run: task order and episode seeds."""
+    model: ModelConfig = ModelConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    eval: EvalConfig = EvalConfig()
+
+
+def load_config(file: Path | None = None, overrides: Mapping[str, str] | None = None, **values: Any) -> RunConfig:
+    """The configuration of `file`, then `values` (non-empty), then dotted `overrides` such as {"trainer.lr": "1e-4"}.
+
+    An override's text is read as TOML where it is TOML ("1e-4", "[1, 2]", "true") and as a string otherwise.
+    Raises ConfigError.
+    """
+    content: dict[str, Any] = {}
+    if file is not None:
+        try:
+            content = tomllib.loads(file.read_text())
+        except OSError as error:
+            raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"{file} is not TOML: {error}") from error
+    content.update({name: value for name, value in values.items() if value not in (None, "")})
+    for dotted, text in (overrides or {}).items():
+        *parents, name = dotted.split(".")
+        section = content
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"--{dotted}: {parent!r} is a value, not a section")
+        section[name] = _value(text)
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_complaints(error))) from None
+
+
+def config_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
+    """Every dotted key, such as `rollout.batch_size`."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from config_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors():
+        key = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            close = difflib.get_close_matches(key, list(config_keys()), n=1)
+            yield f"unknown configuration key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            shown = json.dumps(problem["input"], default=str)
+            yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

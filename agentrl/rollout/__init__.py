@@ -1,0 +1,1 @@
+"""The rollout side: running episodes, the staleness gate, the store."""

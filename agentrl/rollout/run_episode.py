@@ -1,0 +1,113 @@
+"""Run one episode: a session, an `Episode`, the workflow within its bounds, and what came of it."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import anyio
+import httpx2
+from openai import AsyncOpenAI
+
+from agentrl.episode import Episode, Reward, Task
+from agentrl.errors import EpisodeTimeoutError, NoModelCallError
+from agentrl.proxy import Proxy, SamplingDefaults
+from agentrl.rollout.tasks import Workflow
+from agentrl.trajectory import TokenRecord
+
+IN_PROCESS_URL = "http://agentrl.invalid/v1"
+"""Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of one episode. `error` is the traceback of a failed one."""
+
+    status: Literal["finished", "failed"]
+    reward: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    record: TokenRecord = field(default_factory=TokenRecord)
+    started_at: float = 0.0
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeRunner:
+    """Runs episodes of one workflow against one endpoint. Open it with `local_runner` or `remote_runner`."""
+
+    workflow: Workflow
+    client: AsyncOpenAI
+    model: str
+    timeout_s: float
+    proxy: Proxy | None = None
+    """None: a foreign endpoint, reached with the client's own key; nothing is recorded."""
+    defaults: SamplingDefaults = SamplingDefaults()
+
+    async def run(self, task: Task, seed: int) -> Outcome:
+        """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled."""
+        started_at, started = time.time(), time.perf_counter()
+        session = self.proxy.open_session(self.defaults) if self.proxy else None
+        client = self.client.with_options(api_key=session.key) if session else self.client
+        base_url = self.proxy.base_url if self.proxy else str(self.client.base_url)
+        episode = Episode(
+            task=task,
+            seed=seed,
+            client=client,
+            base_url=base_url,
+            api_key=client.api_key,
+            model=self.model,
+            session=session,
+        )
+        error: str | None = None
+        reward = Reward(0.0)
+        try:
+            with anyio.move_on_after(self.timeout_s) as bound:
+                reward = Reward.of(await self.workflow(episode))
+            if bound.cancelled_caught:
+                raise EpisodeTimeoutError(
+                    f"the episode took longer than rollout.episode_timeout_s = {self.timeout_s:g} s"
+                )
+            if session is not None and not session.record.turns:
+                raise NoModelCallError("run(episode) returned without calling the model")
+        except (Exception, SystemExit) as failure:
+            error = "".join(traceback.format_exception(failure))
+        finally:
+            episode.close()
+            if session is not None and self.proxy is not None:
+                self.proxy.close_session(session)
+        return Outcome(
+            status="finished" if error is None else "failed",
+            reward=reward.value,
+            metrics={**episode.metrics, **reward.metrics},
+            error=error,
+            record=session.record if session else TokenRecord(),
+            started_at=started_at,
+            duration_s=time.perf_counter() - started,
+        )
+
+
+@asynccontextmanager
+async def local_runner(
+    workflow: Workflow, proxy: Proxy, *, timeout_s: float, defaults: SamplingDefaults
+) -> AsyncIterator[EpisodeRunner]:
+    """A runner whose episodes reach `proxy` inside this process."""
+    transport = proxy.in_process_transport()
+    async with httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http:  # noqa: S113
+        client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)
+        yield EpisodeRunner(
+            workflow=workflow, client=client, model=proxy.model, timeout_s=timeout_s, proxy=proxy, defaults=defaults
+        )
+
+
+@asynccontextmanager
+async def remote_runner(
+    workflow: Workflow, *, base_url: str, api_key: str, model: str, timeout_s: float
+) -> AsyncIterator[EpisodeRunner]:
+    """A runner whose episodes reach any OpenAI-compatible endpoint."""
+    async with AsyncOpenAI(api_key=api_key, base_url=base_url) as client:
+        yield EpisodeRunner(workflow=workflow, client=client, model=model, timeout_s=timeout_s)

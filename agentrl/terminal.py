@@ -1,0 +1,100 @@
+"""A run in the terminal: a live table where there is one, plain lines where the output is a file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from agentrl.config import RunConfig
+from agentrl.train import RunView
+
+REFRESH_PER_S = 4
+SPARKS = "▁▂▃▄▅▆▇█"
+CHARTED_STEPS = 60
+
+
+class TerminalView(RunView):
+    """A `RunView` that prints."""
+
+    def __init__(self, config: RunConfig, console: Console) -> None:
+        super().__init__(config)
+        self._console = console
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+    def on_step(self, metrics: dict[str, Any]) -> None:
+        super().on_step(metrics)
+        if not self._console.is_terminal:
+            self.say(
+                f"step {metrics['step']:4d}  reward {metrics['reward_mean']:.3f}  "
+                f"staleness {metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})  "
+                f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
+                f"{self.tokens_per_s():,.0f} tokens/s  failed {metrics['episodes_failed']}"
+            )
+
+    def tokens_per_s(self) -> float:
+        """Generated tokens a second since training started."""
+        if self.controller is None or self.training_started is None:
+            return 0.0
+        return self.controller.progress.tokens / max(1e-9, time.perf_counter() - self.training_started)
+
+    def seconds_to_go(self) -> float | None:
+        """Time to the last step at the pace so far."""
+        taken = self.step - self.first_step
+        if not taken or self.training_started is None:
+            return None
+        return (time.perf_counter() - self.training_started) / taken * (self.config.steps - self.step)
+
+    def __rich__(self) -> Panel:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", justify="right")
+        table.add_column()
+        table.add_row("phase", self.phase)
+        table.add_row("step", f"{self.step} / {self.config.steps}")
+        table.add_row("", ProgressBar(total=self.config.steps, completed=self.step, width=40))
+        if self.steps:
+            last = self.steps[-1]
+            rewards = [s["reward_mean"] for s in self.steps[-CHARTED_STEPS:]]
+            table.add_row("reward", f"{last['reward_mean']:.3f}  {_spark(rewards)}")
+            table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
+            if "logprob_mismatch_mean_abs" in last:
+                table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
+            table.add_row("train", f"{last['train_s']:.1f} s  waited {last['wait_s']:.1f} s  pause {last['pause_s'] * 1000:.0f} ms")
+        if self.controller is not None:
+            p = self.controller.progress
+            table.add_row("tokens/s", f"{self.tokens_per_s():,.0f}")
+            table.add_row(
+                "episodes",
+                f"{p.running} running  {p.finished} finished  {p.failed} failed  {p.rejected_groups} groups dropped",
+            )
+        to_go = self.seconds_to_go()
+        if to_go is not None:
+            table.add_row("time to go", f"{int(to_go // 60)}:{int(to_go % 60):02d}")
+        return Panel(table, title=f"agentrl  {self.config.run_dir}", title_align="left", width=96)
+
+
+@contextmanager
+def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
+    """A view of the run for the length of the context."""
+    console = Console()
+    view = TerminalView(config, console)
+    if not console.is_terminal:
+        yield view
+        return
+    with Live(view, console=console, refresh_per_second=REFRESH_PER_S):
+        yield view
+
+
+def _spark(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    scale = (len(SPARKS) - 1) / ((high - low) or 1.0)
+    return "".join(SPARKS[round((value - low) * scale)] for value in values)

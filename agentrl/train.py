@@ -1,0 +1,330 @@
+"""One training run, from configuration to summary.
+
+    engine ◄── proxy ◄── Controller (episodes) ──► store
+      ▲                       │ batch
+      │ weights v+1           ▼
+      └──────────────── trainer process ──► checkpoints
+
+The main loop is `_train`: take a batch, train on it, load the new weights into running generation, open the gate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from agentrl.config import RunConfig
+from agentrl.engine.launch import open_engine
+from agentrl.engine.sglang import SGLangEngine
+from agentrl.errors import AgentRLError, ConfigError, StoreError
+from agentrl.evaluate import Evaluation, evaluate
+from agentrl.proxy import Proxy, SamplingDefaults, load_chat_format, open_proxy
+from agentrl.rollout.controller import Controller
+from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.run_episode import EpisodeRunner, local_runner
+from agentrl.rollout.store import Store
+from agentrl.rollout.tasks import Workflow, load_tasks, load_workflow
+from agentrl.trainer_client import TrainerClient, Weights, open_trainer
+
+SAVE_TIMEOUT_S = 300.0
+"""Bound of the checkpoint that is made when the run is interrupted."""
+
+
+@dataclass
+class RunView:
+    """What an observer of the run may show. Updated in place; `on_step` and `say` are called by the run."""
+
+    config: RunConfig
+    phase: str = "starting"
+    step: int = 0
+    first_step: int = 0
+    controller: Controller | None = None
+    engine: SGLangEngine | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+    training_started: float | None = None
+
+    def on_step(self, metrics: dict[str, Any]) -> None:
+        """A training step ended."""
+        self.steps.append(metrics)
+
+    def say(self, text: str) -> None:
+        """Something a user should read."""
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """How a run ended that a signal stopped."""
+
+    step: int
+    run_dir: Path
+
+
+@dataclass
+class _Run:
+    config: RunConfig
+    run_dir: Path
+    view: RunView
+    store: Store
+    engine: SGLangEngine
+    trainer: TrainerClient
+    controller: Controller
+    weights: Weights
+    consumed: list[tuple[int, list[int]]] = field(default_factory=list)
+    """(step, groups) of the batches that no checkpoint contains yet."""
+
+
+async def train(config: RunConfig, *, resume: bool = False, view: RunView | None = None) -> dict[str, Any] | Interrupted:
+    """Train as `config` says. Returns the summary that is also written to `summary.json`.
+
+    SIGINT or SIGTERM ends the run in good order, with a checkpoint, and returns Interrupted. Raises UsageError for bad
+    input before any work starts, and other AgentRLErrors when the run cannot go on.
+    """
+    view = view or RunView(config)
+    workflow = load_workflow(Path(config.workflow))
+    tasks = load_tasks(Path(config.tasks))
+    eval_tasks = load_tasks(Path(config.eval.tasks))[: config.eval.limit] if config.eval.tasks else []
+    run_dir = Path(config.run_dir)
+    prepare_run_dir(config, resume=resume)
+
+    async with AsyncExitStack() as stack:
+        store = stack.enter_context(Store(run_dir / "store.sqlite"))
+        store.begin_life()
+        checkpoint = store.last_checkpoint()
+        view.phase = "starting engine and trainer"
+        weights_dir = await stack.enter_async_context(_weights_directory(run_dir))
+        engine = await stack.enter_async_context(
+            open_engine(config.model.path, config.engine, log=run_dir / "engine.log", seed=config.seed + store.life)
+        )
+        trainer = await stack.enter_async_context(open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s))
+        chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
+        proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
+        weights = await trainer.load(checkpoint[1] if checkpoint else None)
+        if engine.version != weights.version or config.engine.urls:
+            await engine.update_weights(weights.path, weights.version)
+
+        runner = await stack.enter_async_context(_training_runner(config, workflow, proxy))
+        gate = StalenessGate(
+            groups_per_batch=config.rollout.groups_per_batch,
+            max_staleness=config.rollout.max_staleness,
+            order=config.rollout.order,
+            window=config.rollout.window,
+            version=weights.version,
+        )
+        controller = Controller(tasks, config.rollout, config.seed, runner, store, gate)
+        view.controller, view.engine = controller, engine
+        view.step = view.first_step = weights.version
+        bound = "none (greedy)" if gate.bound is None else str(gate.bound)
+        view.say(
+            f"run {run_dir}: step {weights.version} of {config.steps}, order {config.rollout.order}, "
+            f"η = {config.rollout.max_staleness}, staleness bound {bound}"
+        )
+        run = _Run(config, run_dir, view, store, engine, trainer, controller, weights)
+        before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
+        if await _train_until_done_or_signal(run) == "interrupted":
+            return Interrupted(run.weights.version, run_dir)
+        after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
+        return _summary(run, before, after)
+    raise AssertionError("unreachable")
+
+
+def prepare_run_dir(config: RunConfig, *, resume: bool) -> None:
+    """Check that the run directory fits a new run, or the one being resumed, and write the configuration to it."""
+    run_dir = Path(config.run_dir)
+    check_model(config)
+    exists = (run_dir / "store.sqlite").exists()
+    if exists and not resume:
+        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
+    if resume and not exists:
+        raise StoreError(f"{run_dir} holds no run to resume")
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
+
+
+def check_model(config: RunConfig) -> None:
+    """Raise ConfigError unless `model.path` is the directory of a checkpoint."""
+    if not Path(config.model.path).is_dir():
+        raise ConfigError(
+            f"model.path = {config.model.path!r} is not a directory; give the directory of a Hugging Face checkpoint"
+        )
+    if not (Path(config.model.path) / "config.json").is_file():
+        raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
+
+
+@asynccontextmanager
+async def _weights_directory(run_dir: Path) -> AsyncIterator[Path]:
+    """Where weights pass from trainer to engine: shared memory where there is some, else the run directory."""
+    shared = Path("/dev/shm")  # noqa: S108
+    # Named by the run directory: what a killed run left behind is found and removed by the next life.
+    name = "agentrl-" + hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]
+    directory = shared / name if shared.is_dir() and os.access(shared, os.W_OK) else run_dir / "weights"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@asynccontextmanager
+async def _training_runner(config: RunConfig, workflow: Workflow, proxy: Proxy) -> AsyncIterator[EpisodeRunner]:
+    rollout = config.rollout
+    defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
+    async with local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults) as runner:
+        yield runner
+
+
+async def _evaluate(
+    run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str
+) -> Evaluation | None:
+    if not tasks or (when.startswith("before") and run.weights.version > 0):
+        return None
+    run.view.phase = f"evaluating {when}"
+    config = run.config
+    defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+    timeout_s = config.rollout.episode_timeout_s
+    async with local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults) as runner:
+        result = await evaluate(runner, tasks, max_concurrent=config.eval.max_concurrent, seed=config.seed)
+    if result.failed == result.episodes:
+        run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
+    run.view.say(f"evaluation {when}: mean reward {result.mean_reward:.3f} over {result.episodes} held-out tasks")
+    if when.startswith("before"):
+        (run.run_dir / "eval_before.json").write_text(json.dumps(vars(result)) + "\n")
+    return result
+
+
+async def _train_until_done_or_signal(run: _Run) -> str:
+    """Train to the last step, or until SIGINT or SIGTERM. However it ends, what was trained is checkpointed."""
+    ended = "done"
+    try:
+        async with anyio.create_task_group() as tasks:
+
+            async def watch_signals() -> None:
+                nonlocal ended
+                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+                    async for _ in signals:
+                        ended = "interrupted"
+                        run.view.say("stopping: finishing the training step in progress, then writing a checkpoint")
+                        tasks.cancel_scope.cancel()
+                        return
+
+            tasks.start_soon(watch_signals)
+            tasks.start_soon(run.controller.run)
+            await _train(run)
+            tasks.cancel_scope.cancel()
+    except BaseException:
+        with suppress(AgentRLError):
+            await _save_the_rest(run)
+        raise
+    await _save_the_rest(run)
+    return ended
+
+
+async def _save_the_rest(run: _Run) -> None:
+    with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
+        if run.consumed:
+            await _checkpoint(run)
+
+
+async def _train(run: _Run) -> None:
+    config, view = run.config, run.view
+    view.phase = "training"
+    view.training_started = time.perf_counter()
+    with (run.run_dir / "metrics.jsonl").open("a") as log:
+        while run.weights.version < config.steps:
+            started = time.perf_counter()
+            batch = await run.controller.next_batch()
+            waited_s = time.perf_counter() - started
+            # Shielded: the trainer takes no other command before it has answered this one.
+            with anyio.CancelScope(shield=True):
+                run.weights, metrics = await run.trainer.step(batch.group_ids)
+                run.consumed.append((run.weights.version, batch.group_ids))
+            pause_s = await run.engine.update_weights(run.weights.path, run.weights.version)
+            run.controller.advance()
+
+            view.step = run.weights.version
+            progress = run.controller.progress
+            record = {
+                "step": view.step,
+                "reward_mean": sum(batch.rewards) / len(batch.rewards),
+                "episodes": len(batch.rewards),
+                **metrics,
+                "wait_s": waited_s,
+                "pause_s": pause_s,
+                "step_s": time.perf_counter() - started,
+                "wall_s": time.perf_counter() - view.started,
+                "tokens": progress.tokens,
+                "episodes_running": progress.running,
+                "episodes_finished": progress.finished,
+                "episodes_failed": progress.failed,
+                "groups_rejected": progress.rejected_groups,
+            }
+            log.write(json.dumps(record) + "\n")
+            log.flush()
+            view.on_step(record)
+            if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
+                await _checkpoint(run)
+
+
+async def _checkpoint(run: _Run) -> None:
+    step = run.weights.version
+    directory = run.run_dir / "checkpoints" / f"step-{step:06d}"
+    with anyio.CancelScope(shield=True):
+        await run.trainer.save(directory)
+        await anyio.to_thread.run_sync(run.store.commit_checkpoint, step, directory, list(run.consumed))
+        run.consumed.clear()
+    for old in await anyio.to_thread.run_sync(run.store.forget_checkpoints, run.config.trainer.keep_checkpoints):
+        await anyio.to_thread.run_sync(lambda path: shutil.rmtree(path, ignore_errors=True), old)
+
+
+def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
+    """The figures of the whole run, over all its lives, from its store and its metrics."""
+    steps = _metrics(run.run_dir)
+    totals = run.store.totals()
+    eval_before = run.run_dir / "eval_before.json"
+    tokens = sum(s["trained_tokens"] for s in steps) or 1
+    compared = [s for s in steps if "logprob_mismatch_mean_abs" in s]
+    compared_tokens = sum(s["logprob_mismatch_tokens"] for s in compared)
+    summary = {
+        "eval_before": json.loads(eval_before.read_text())["mean_reward"] if eval_before.exists() else None,
+        "eval_after": after.mean_reward if after else None,
+        "steps": run.weights.version,
+        "wall_s": time.perf_counter() - run.view.started,
+        "reward_first_step": steps[0]["reward_mean"] if steps else None,
+        "reward_last_step": steps[-1]["reward_mean"] if steps else None,
+        "staleness_mean": sum(s["staleness_mean"] * s["trained_tokens"] for s in steps) / tokens,
+        "staleness_max": max((s["staleness_max"] for s in steps), default=0.0),
+        "staleness_bound": run.controller.gate.bound,
+        "tokens_total": totals.tokens,
+        "tokens_in_interrupted_replies": totals.interrupted_tokens,
+        "logprob_mismatch_mean": (
+            sum(s["logprob_mismatch_mean_abs"] * s["logprob_mismatch_tokens"] for s in compared) / compared_tokens
+            if compared_tokens
+            else None
+        ),
+        "logprob_mismatch_max": max((s["logprob_mismatch_max_abs"] for s in compared), default=None),
+        "pause_s_total": sum(s["pause_s"] for s in steps),
+        "episodes_finished": totals.finished,
+        "episodes_failed": totals.failed,
+    }
+    (run.run_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def _metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts."""
+    path = run_dir / "metrics.jsonl"
+    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return list({row["step"]: row for row in rows}.values())

@@ -1,0 +1,58 @@
+"""The trainer as the main process sees it: commands to the trainer process, one at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.child_process import ChildProcess, child_process
+from agentrl.errors import TrainerError
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Published weights."""
+
+    version: int
+    path: Path
+
+
+class TrainerClient:
+    """The commands of `agentrl.trainer.__main__`. Open it with `open_trainer`."""
+
+    def __init__(self, child: ChildProcess, timeout_s: float) -> None:
+        self._child = child
+        self._timeout_s = timeout_s
+
+    async def load(self, checkpoint: Path | None) -> Weights:
+        """Start from a checkpoint, or from the model as it is."""
+        reply = await self._ask(op="load", checkpoint=None if checkpoint is None else str(checkpoint))
+        return Weights(reply["version"], Path(reply["weights"]))
+
+    async def step(self, groups: Sequence[int]) -> tuple[Weights, dict[str, float]]:
+        """Train on some groups; the new weights and the step's metrics."""
+        reply = await self._ask(op="step", groups=list(groups))
+        return Weights(reply["version"], Path(reply["weights"])), reply["metrics"]
+
+    async def save(self, directory: Path) -> None:
+        """Write a checkpoint."""
+        await self._ask(op="save", directory=str(directory))
+
+    async def _ask(self, **command: Any) -> dict[str, Any]:
+        await self._child.write_line(json.dumps(command))
+        reply: dict[str, Any] = json.loads(await self._child.read_line(self._timeout_s))
+        if "error" in reply:
+            raise TrainerError(f"{command['op']} failed in the trainer: {reply['error']}")
+        return reply
+
+
+@asynccontextmanager
+async def open_trainer(run_dir: Path, weights_dir: Path, timeout_s: float) -> AsyncIterator[TrainerClient]:
+    """A trainer process for the run in `run_dir`, for the length of the context."""
+    args = ["agentrl.trainer", str(run_dir), str(weights_dir)]
+    async with child_process("trainer", args, log=run_dir / "trainer.log", error=TrainerError) as child:
+        yield TrainerClient(child, timeout_s)

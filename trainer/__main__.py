@@ -1,0 +1,148 @@
+"""The trainer process: `python -m agentrl.trainer RUN_DIR WEIGHTS_DIR`, started by `agentrl train`.
+
+It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
+standard input closes. Episodes it reads from the run's store, weights it publishes into WEIGHTS_DIR.
+
+    {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
+    {"op": "step", "groups": [ids]}                -> {"version": 1, "weights": PATH, "metrics": {...}}
+    {"op": "save", "directory": PATH}              -> {}
+    any of them, failed                            -> {"error": TEXT}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.config import RunConfig
+from agentrl.rollout.store import Store, StoredEpisode
+from agentrl.trainer.advantages import Estimator, baselines
+from agentrl.trainer.packing import TrainingSequence
+from agentrl.trainer.policy import Policy
+
+PUBLISHED_VERSIONS_KEPT = 8
+"""Weights that stay published, so that stale tokens can be re-scored under the weights that sampled them."""
+
+
+def training_sequences(episodes: Sequence[StoredEpisode], estimator: Estimator) -> list[TrainingSequence]:
+    """The trajectories of whole groups, each token with its advantage. Paths without a trained token are left out."""
+    sequences: list[TrainingSequence] = []
+    for _, members in groupby(episodes, key=lambda episode: episode.group_id):
+        group = list(members)
+        for episode, baseline in zip(group, baselines([e.reward for e in group], estimator), strict=True):
+            sequences += [
+                TrainingSequence(
+                    token_ids=torch.tensor(path.token_ids),
+                    loss_mask=torch.tensor(path.loss_mask),
+                    behaviour_logprobs=torch.tensor(path.logprobs),
+                    versions=torch.tensor(path.versions),
+                    temperatures=torch.tensor(path.temperatures),
+                    advantages=torch.tensor([baseline.advantage(reward) for reward in path.rewards]),
+                )
+                for path in episode.record.trajectories(episode.reward)
+                if any(path.loss_mask)
+            ]
+    return sequences
+
+
+class TrainerProcess:
+    """The commands."""
+
+    def __init__(self, run_dir: Path, weights_dir: Path) -> None:
+        self._config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+        self._weights_dir = weights_dir
+        self._published: dict[int, Path] = {}
+        torch.set_num_threads(self._config.trainer.threads)
+        torch.manual_seed(self._config.seed)
+        self._store = Store(run_dir / "store.sqlite")
+        self._policy = Policy(Path(self._config.model.path), self._config.trainer)
+
+    def load(self, checkpoint: str | None) -> dict[str, Any]:
+        """Go on from a checkpoint, or from the model as it is."""
+        if checkpoint is not None:
+            self._policy.load(Path(checkpoint))
+        return self._publish()
+
+    def step(self, groups: list[int]) -> dict[str, Any]:
+        """Train on some groups and publish the new weights."""
+        started = time.perf_counter()
+        episodes = self._store.episodes(groups)
+        sequences = training_sequences(episodes, self._config.trainer.advantage)
+        current = training_sequences(
+            [e for e in episodes if e.life == self._store.life], self._config.trainer.advantage
+        )
+        version = self._policy.version
+        metrics = staleness(sequences, version)
+        compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)
+        if compared is not None:
+            metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
+        # A trajectory whose advantages are all zero has no gradient.
+        useful = [s for s in sequences if bool((s.advantages[s.loss_mask] != 0).any())]
+        result = self._policy.step(useful)
+        tokens = max(1.0, result.stats.tokens)
+        metrics |= {
+            "loss": result.loss,
+            "grad_norm": result.grad_norm,
+            "lr": result.lr,
+            "sequences": len(sequences),
+            "trained_tokens": sum(int(s.loss_mask.sum()) for s in sequences),
+            "clipped_share": result.stats.clipped / tokens,
+            "capped_share": result.stats.capped / tokens,
+            "weight_mean": result.stats.weight / tokens,
+            "kl_step": result.stats.kl / tokens,
+        }
+        reply = self._publish()
+        metrics["train_s"] = time.perf_counter() - started
+        return {**reply, "metrics": metrics}
+
+    def save(self, directory: str) -> dict[str, Any]:
+        """Write a checkpoint."""
+        self._policy.save(Path(directory), Path(self._config.model.path))
+        return {}
+
+    def _publish(self) -> dict[str, Any]:
+        path = self._published[self._policy.version] = self._policy.publish(self._weights_dir)
+        for version in sorted(self._published)[:-PUBLISHED_VERSIONS_KEPT]:
+            shutil.rmtree(self._published.pop(version), ignore_errors=True)
+        return {"version": self._policy.version, "weights": str(path)}
+
+
+def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, float]:
+    """Mean and maximum of (trainer's version − token's version) over the trained tokens."""
+    lags = [version - s.versions[s.loss_mask] for s in sequences]
+    lag = torch.cat(lags).float() if lags else torch.zeros(1)
+    return {"staleness_mean": float(lag.mean()), "staleness_max": float(lag.max())}
+
+
+def main() -> None:
+    """Answer commands until standard input closes."""
+    # Whatever a library prints must not mix with the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    process: TrainerProcess | None = None
+    for line in sys.stdin:
+        command = json.loads(line)
+        operation = command.pop("op")
+        try:
+            if process is None:
+                process = TrainerProcess(Path(sys.argv[1]), Path(sys.argv[2]))
+            reply = {"load": process.load, "step": process.step, "save": process.save}[operation](**command)
+        except Exception as error:
+            traceback.print_exc()
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        answers.write(json.dumps(reply) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()
