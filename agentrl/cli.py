@@ -24,10 +24,9 @@ from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    parser = _parser()
-    args, rest = parser.parse_known_args(argv)
     try:
-        overrides = _overrides(rest)
+        words, overrides = _split_overrides(sys.argv[1:] if argv is None else argv)
+        args = _parser().parse_args(words)
         code: int = args.command(args, overrides)
     except BaseExceptionGroup as group:
         error = _first_error(group)
@@ -52,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with the run in this directory")
     train.set_defaults(command=_train)
 
-    evaluate = commands.add_parser("eval", help="run a workflow over tasks, without training", epilog=keys, allow_abbrev=False)
+    evaluate = commands.add_parser(
+        "eval", help="run a workflow over tasks, without training", epilog=keys, allow_abbrev=False
+    )
     evaluate.add_argument("workflow", help="Python file with `async def run(episode)`")
     evaluate.add_argument("--base-url", help="an OpenAI-compatible endpoint; none given: the model is served here")
     evaluate.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY", "-"), help="default: $OPENAI_API_KEY")
@@ -66,20 +67,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _overrides(rest: Sequence[str]) -> dict[str, str]:
+def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Part the configuration keys from the options of the command itself."""
+    own = {"--config", "--tasks", "--model", "--resume", "--base-url", "--api-key", "--out", "--help"}
+    rest: list[str] = []
     overrides: dict[str, str] = {}
-    words = list(rest)
-    while words:
-        word = words.pop(0)
-        if not word.startswith("--"):
-            raise ConfigError(f"unexpected argument {word!r}; options are written --section.key VALUE")
-        key, equals, value = word[2:].partition("=")
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, value = word.partition("=")
+        if not name.startswith("--") or name in own:
+            rest.append(word)
+            if name in own - {"--help"} and not equals and queue:
+                rest.append(queue.pop(0))
+            continue
         if not equals:
-            if not words or words[0].startswith("--"):
-                raise ConfigError(f"--{key} needs a value")
-            value = words.pop(0)
-        overrides[key] = value
-    return overrides
+            if not queue:
+                raise ConfigError(f"{name} needs a value")
+            value = queue.pop(0)
+        overrides[name.removeprefix("--")] = value
+    return rest, overrides
 
 
 def _config(args: argparse.Namespace, overrides: dict[str, str]) -> RunConfig:
@@ -94,7 +101,9 @@ def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     if args.resume is not None:
         if args.workflow or args.config or args.tasks or args.model:
-            raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
+            raise ConfigError(
+                "--resume takes the configuration of the run; change single keys with --section.key VALUE"
+            )
         saved = args.resume / "config.json"
         if not saved.is_file():
             raise StoreError(f"{args.resume} holds no run to resume")

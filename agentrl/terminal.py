@@ -29,7 +29,7 @@ class TerminalView(RunView):
         self._console = console
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def on_step(self, metrics: dict[str, Any]) -> None:
         super().on_step(metrics)
@@ -68,7 +68,10 @@ class TerminalView(RunView):
             table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
             if "logprob_mismatch_mean_abs" in last:
                 table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
-            table.add_row("train", f"{last['train_s']:.1f} s  waited {last['wait_s']:.1f} s  pause {last['pause_s'] * 1000:.0f} ms")
+            table.add_row(
+                "train",
+                f"{last['train_s']:.1f} s  waited {last['wait_s']:.1f} s  pause {last['pause_s'] * 1000:.0f} ms",
+            )
         if self.controller is not None:
             p = self.controller.progress
             table.add_row("tokens/s", f"{self.tokens_per_s():,.0f}")

@@ -16,8 +16,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,9 @@ class _Run:
     """(step, groups) of the batches that no checkpoint contains yet."""
 
 
-async def train(config: RunConfig, *, resume: bool = False, view: RunView | None = None) -> dict[str, Any] | Interrupted:
+async def train(
+    config: RunConfig, *, resume: bool = False, view: RunView | None = None
+) -> dict[str, Any] | Interrupted:
     """Train as `config` says. Returns the summary that is also written to `summary.json`.
 
     SIGINT or SIGTERM ends the run in good order, with a checkpoint, and returns Interrupted. Raises UsageError for bad
@@ -104,7 +106,7 @@ async def train(config: RunConfig, *, resume: bool = False, view: RunView | None
         store.begin_life()
         checkpoint = store.last_checkpoint()
         view.phase = "starting engine and trainer"
-        weights_dir = await stack.enter_async_context(_weights_directory(run_dir))
+        weights_dir = stack.enter_context(_weights_directory(run_dir))
         engine = await stack.enter_async_context(
             open_engine(config.model.path, config.engine, log=run_dir / "engine.log", seed=config.seed + store.life)
         )
@@ -163,8 +165,8 @@ def check_model(config: RunConfig) -> None:
         raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
 
 
-@asynccontextmanager
-async def _weights_directory(run_dir: Path) -> AsyncIterator[Path]:
+@contextmanager
+def _weights_directory(run_dir: Path) -> Iterator[Path]:
     """Where weights pass from trainer to engine: shared memory where there is some, else the run directory."""
     shared = Path("/dev/shm")  # noqa: S108
     # Named by the run directory: what a killed run left behind is found and removed by the next life.
@@ -186,9 +188,7 @@ async def _training_runner(config: RunConfig, workflow: Workflow, proxy: Proxy) 
         yield runner
 
 
-async def _evaluate(
-    run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str
-) -> Evaluation | None:
+async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:
     if not tasks or (when.startswith("before") and run.weights.version > 0):
         return None
     run.view.phase = f"evaluating {when}"
@@ -201,7 +201,7 @@ async def _evaluate(
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(f"evaluation {when}: mean reward {result.mean_reward:.3f} over {result.episodes} held-out tasks")
     if when.startswith("before"):
-        (run.run_dir / "eval_before.json").write_text(json.dumps(vars(result)) + "\n")
+        await anyio.Path(run.run_dir / "eval_before.json").write_text(json.dumps(vars(result)) + "\n")
     return result
 
 

@@ -6,7 +6,6 @@ from typing import Any, Protocol, cast
 
 import anyio
 import gymnasium
-
 from agentrl.envs.tool_env import Message, ToolEnv
 
 
@@ -30,8 +29,9 @@ class AsyncToolEnv:
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self.env = env
-        self.messages: list[Message] = []
-        self.tools: list[dict[str, Any]] = cast(ToolEnv, env.unwrapped).tools
+        # Any: openai types each role's message on its own.
+        self.messages: list[Any] = []
+        self.tools: list[Any] = list(cast(ToolEnv, env.unwrapped).tools)
         self.done = False
         self.total_reward = 0.0
 

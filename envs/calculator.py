@@ -63,7 +63,7 @@ def evaluate(expression: str) -> int:
 class CalculatorEnv(ToolEnv):
     """One chained sum an episode. The task is a reasoning-gym `chain_sum` entry: `question`, `answer`, `metadata`."""
 
-    tools = [TOOL]
+    tools = (TOOL,)
     max_turns = 4
 
     def __init__(self) -> None:

@@ -1,12 +1,13 @@
 """`ToolEnv`: a `gymnasium.Env` whose actions are assistant messages, with tool calls, and whose observations are messages.
 
-    reset(seed, options=task) ─► [user message]            the conversation so far
-    step(assistant message)   ─► [tool message, ...], reward, terminated, truncated, info
+reset(seed, options=task) ─► [user message]            the conversation so far
+step(assistant message)   ─► [tool message, ...], reward, terminated, truncated, info
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -51,7 +52,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     is truncated with reward 0.
     """
 
-    tools: list[dict[str, Any]]
+    tools: Sequence[dict[str, Any]]
     max_turns: int = 8
 
     def __init__(self) -> None:
@@ -93,7 +94,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return results, 0.0, False, self._turn >= self.max_turns, {}
 
     def _call_safely(self, function: dict[str, Any]) -> str:
-        name = function.get("name")
+        name = str(function.get("name"))
         known = [tool["function"]["name"] for tool in self.tools]
         if name not in known:
             return f"error: no tool {name!r}; the tools are {', '.join(known)}"

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from agentrl.config import RunConfig
-from agentrl.rollout.store import Store, StoredEpisode
 from agentrl.trainer.advantages import Estimator, baselines
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
+
+from agentrl.config import RunConfig
+from agentrl.rollout.store import Store, StoredEpisode
 
 PUBLISHED_VERSIONS_KEPT = 8
 """Weights that stay published, so that stale tokens can be re-scored under the weights that sampled them."""
@@ -136,7 +136,7 @@ def main() -> None:
         try:
             if process is None:
                 process = TrainerProcess(Path(sys.argv[1]), Path(sys.argv[2]))
-            reply = {"load": process.load, "step": process.step, "save": process.save}[operation](**command)
+            reply = getattr(process, operation)(**command)
         except Exception as error:
             traceback.print_exc()
             reply = {"error": f"{type(error).__name__}: {error}"}

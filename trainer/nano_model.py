@@ -19,11 +19,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from agentrl.envs.calculator import TOOL, distinct_tasks, evaluate
 from renderers import Qwen3RendererConfig, create_renderer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-
-from agentrl.envs.calculator import TOOL, distinct_tasks, evaluate
 
 VOCABULARY = 640
 CONTEXT = 1024
@@ -89,8 +88,8 @@ def build_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        eos_token="<|im_end|>",  # noqa: S106
+        pad_token="<|endoftext|>",  # noqa: S106
         additional_special_tokens=SPECIAL[1:],
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
@@ -179,7 +178,7 @@ def make(directory: Path, recipe: Recipe) -> None:
             print(f"step {step:4d}  loss {loss.item():.4f}  {time.perf_counter() - started:5.1f} s", flush=True)
 
     directory.mkdir(parents=True, exist_ok=True)
-    model.to(torch.bfloat16).save_pretrained(directory)
+    model.bfloat16().save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     size = (directory / "model.safetensors").stat().st_size
     print(f"{directory}: weights of {size:,} bytes")

@@ -62,7 +62,9 @@ def first_fit_decreasing(lengths: Sequence[int], budget: int) -> list[list[int]]
 
 def pack(sequences: Sequence[TrainingSequence], budget: int) -> list[Pack]:
     """Lay `sequences` into packs of at most `budget` tokens."""
-    return [_join([sequences[i] for i in chosen]) for chosen in first_fit_decreasing([len(s) for s in sequences], budget)]
+    return [
+        _join([sequences[i] for i in chosen]) for chosen in first_fit_decreasing([len(s) for s in sequences], budget)
+    ]
 
 
 def _join(sequences: Sequence[TrainingSequence]) -> Pack:

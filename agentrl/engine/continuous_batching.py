@@ -62,13 +62,13 @@ class Request:
     batching_id: str = ""
     slot: int = -1
 
-    @property
-    def weight_versions(self) -> list[dict[str, Any]]:
-        """SGLang's spans: `[{"version", "start", "end"}, ...]` over the output tokens."""
-        ends = [start for _, start in self.version_starts[1:]] + [len(self.output_ids)]
+    def weight_versions(self, count: int) -> list[dict[str, Any]]:
+        """SGLang's spans, `[{"version", "start", "end"}, ...]`, over the first `count` output tokens."""
+        starts = [(version, start) for version, start in self.version_starts if start < count]
+        ends = [start for _, start in starts[1:]] + [count] * bool(starts)
         return [
             {"version": version, "start": start, "end": end}
-            for (version, start), end in zip(self.version_starts, ends, strict=True)
+            for (version, start), end in zip(starts, ends, strict=True)
         ]
 
 
@@ -117,7 +117,9 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
         int32_tensor.fill_(-1)
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
-        return torch.tensor([r.state.logit_processor_kwargs["slot"] for r in requests_with_new_token], dtype=torch.int32)
+        return torch.tensor(
+            [r.state.logit_processor_kwargs["slot"] for r in requests_with_new_token], dtype=torch.int32
+        )
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
         requests = [self.requests.get(slot) for slot in tensor_arg[: scores.shape[0]].tolist()]
@@ -142,8 +144,9 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
             request.top_logprobs.append(list(zip(top.values.tolist(), top.indices.tolist(), strict=True)))
         if not request.version_starts or request.version_starts[-1][0] != self.version:
             request.version_starts.append((self.version, len(request.output_ids)))
-        request.output_ids.append(token)
         request.logprobs.append(logprob)
+        # Last: a reader in another thread takes the number of ids for the number of complete tokens.
+        request.output_ids.append(token)
         sampling = request.sampling
         if token in sampling.stop_token_ids:
             request.finish = {"type": "stop", "matched": token}
@@ -192,7 +195,7 @@ class BatchingEngine:
             ),
         )
         self._lock = threading.RLock()
-        self._sampler = RequestSampler(self._lock, self._finished, self.tokenizer.decode)
+        self._sampler = RequestSampler(self._lock, self._finished, lambda ids: str(self.tokenizer.decode(ids)))
         self._manager.logit_processor = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([self._sampler]))
         self._manager.logit_processor.tensors_required = 1
         self._slots = itertools.count()
@@ -266,7 +269,9 @@ class BatchingEngine:
 
         Outside a pause it takes one for its duration, and open requests keep their cache.
         """
-        tensors = {name: tensor for file in sorted(directory.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+        tensors = {
+            name: tensor for file in sorted(directory.glob("*.safetensors")) for name, tensor in load_file(file).items()
+        }
         parameters = dict(self.model.named_parameters())
         missing = sorted(parameters.keys() - tensors.keys())
         wrong = sorted(n for n in parameters.keys() & tensors.keys() if parameters[n].shape != tensors[n].shape)

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import pydantic_core
 import torch
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agentrl.engine.continuous_batching import BatchingEngine, Request
@@ -125,22 +126,22 @@ class EmbeddedServer:
         body = await _parse(http, GenerateBody)
         room = self._engine.context_length - len(body.input_ids)
         if room <= 0:
-            raise _Refused(
+            raise _RefusedError(
                 f"The input ({len(body.input_ids)} tokens) is longer than the model's context length "
                 f"({self._engine.context_length} tokens)."
             )
         outside = [token for token in body.input_ids if not 0 <= token < self._engine.vocabulary]
         if outside:
-            raise _Refused(f"input_ids holds {outside[0]}, outside the vocabulary of {self._engine.vocabulary} tokens.")
+            raise _RefusedError(
+                f"input_ids holds {outside[0]}, outside the vocabulary of {self._engine.vocabulary} tokens."
+            )
         rid = body.rid or uuid.uuid4().hex
         if rid in self._requests:
-            raise _Refused(f"Duplicate request ID detected: {rid}")
+            raise _RefusedError(f"Duplicate request ID detected: {rid}")
 
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
-        request = Request(
-            body.input_ids, self._sampling(body, room), lambda: loop.call_soon_threadsafe(changed.set), body.stream
-        )
+        request = Request(body.input_ids, self._sampling(body, room), lambda: _notify(loop, changed), body.stream)
         started = time.perf_counter()
         self._requests[rid] = request
         try:
@@ -155,7 +156,9 @@ class EmbeddedServer:
             while not finished:
                 await self._change(changed)
                 finished = request.finish is not None
-                await response.write(b"data: " + pydantic_core.to_json(self._reply(rid, body, request, started)) + b"\n\n")
+                await response.write(
+                    b"data: " + pydantic_core.to_json(self._reply(rid, body, request, started)) + b"\n\n"
+                )
             await response.write(b"data: [DONE]\n\n")
             return response
         finally:
@@ -193,7 +196,7 @@ class EmbeddedServer:
             "prompt_tokens": len(request.input_ids),
             "completion_tokens": count,
             "weight_version": request.version_starts[-1][0] if request.version_starts else self._engine.version,
-            "weight_versions": request.weight_versions,
+            "weight_versions": request.weight_versions(count),
             "e2e_latency": time.perf_counter() - started,
         }
         if body.return_logprob:
@@ -270,17 +273,20 @@ class EmbeddedServer:
         self._control.shutdown()
 
 
-class _Refused(Exception):
+def _notify(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
+    loop.call_soon_threadsafe(changed.set)
+
+
+class _RefusedError(Exception):
     """A request that is wrong; its message goes to the client with status 400."""
 
 
 @web.middleware
-async def _errors_as_json(http: web.Request, handler: Callable[[web.Request], Any]) -> web.StreamResponse:
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
-        response: web.StreamResponse = await handler(http)
-    except _Refused as error:
+        return await handler(request)
+    except _RefusedError as error:
         return _json({"error": {"message": str(error)}}, status=400)
-    return response
 
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -290,7 +296,7 @@ async def _parse(http: web.Request, model: type[Body]) -> Body:
     try:
         return model.model_validate_json(await http.read() or b"{}")
     except ValidationError as error:
-        raise _Refused("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
+        raise _RefusedError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
 
 
 def _json(content: dict[str, Any], status: int = 200) -> web.Response:

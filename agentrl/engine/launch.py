@@ -13,7 +13,9 @@ from agentrl.errors import EngineError
 
 
 @asynccontextmanager
-async def embedded_server(model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0) -> AsyncIterator[str]:
+async def embedded_server(
+    model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0
+) -> AsyncIterator[str]:
     """An embedded server of `model_path` in a process of its own, for the length of the context. Yields its URL."""
     args = [
         "agentrl.engine.embedded",

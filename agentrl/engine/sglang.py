@@ -197,7 +197,9 @@ class SGLangEngine:
             reported = (await self._get(url, "/model_info")).get("weight_version", "0")
             versions.add(int(reported) if str(reported).isdigit() else 0)
         if len(versions) != 1:
-            raise EngineError(f"the servers {', '.join(self._urls)} serve different weight versions: {sorted(versions)}")
+            raise EngineError(
+                f"the servers {', '.join(self._urls)} serve different weight versions: {sorted(versions)}"
+            )
         self._version = versions.pop()
 
     async def _on_every_server(self, call: Callable[[str], Awaitable[Any]]) -> None:

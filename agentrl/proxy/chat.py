@@ -1,15 +1,15 @@
 """`/v1/chat/completions`: one request checked, answered and recorded.
 
-    body ─► ChatRequest ─► Session.prompt ─► Engine.generate ─► ChatFormat.parse ─► Session.add ─► completion JSON
-                                                  │
-                                                  └─ on progress: the reply so far, as deltas (stream=True)
+body ─► ChatRequest ─► Session.prompt ─► Engine.generate ─► ChatFormat.parse ─► Session.add ─► completion JSON
+                                              │
+                                              └─ on progress: the reply so far, as deltas (stream=True)
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -149,8 +149,12 @@ def parse_request(body: bytes) -> ChatRequest:
         place = [part for part in first["loc"] if not (isinstance(part, str) and part.startswith(("_", "list[")))]
         param = ".".join(map(str, place)) or None
         if first["type"] == "extra_forbidden":
-            raise ApiError(400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter") from None
-        raise ApiError(400, f"Invalid '{param or 'body'}': {first['msg']}.", param=param, code="invalid_value") from None
+            raise ApiError(
+                400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter"
+            ) from None
+        raise ApiError(
+            400, f"Invalid '{param or 'body'}': {first['msg']}.", param=param, code="invalid_value"
+        ) from None
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
     if any(not text for text in request.stop_strings):
@@ -368,7 +372,11 @@ class _Sent:
         """The deltas from what was sent to `message`. Until the end, an unfinished character or call is held back."""
         deltas: list[Json] = []
         reasoning = message.reasoning or ""
-        if len(reasoning) > len(self.reasoning) and reasoning.startswith(self.reasoning) and _complete(reasoning, final):
+        if (
+            len(reasoning) > len(self.reasoning)
+            and reasoning.startswith(self.reasoning)
+            and _complete(reasoning, final)
+        ):
             deltas.append({"reasoning_content": reasoning[len(self.reasoning) :]})
             self.reasoning = reasoning
         content = message.content if final or not message.content.count("<tool_call>") else self.content
@@ -399,7 +407,7 @@ def _usage(call: _Call, generations: Sequence[Generation]) -> Json:
     return usage
 
 
-async def _all_of(call: Callable[[int], Awaitable[None]], count: int) -> None:
+async def _all_of(call: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
     try:
         async with anyio.create_task_group() as group:
             for index in range(count):

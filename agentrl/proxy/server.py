@@ -1,8 +1,8 @@
 """The proxy: sessions, and the OpenAI API over two doors that lead to the same place.
 
-    episode.client ── InProcessTransport ──┐
-                                           ├── Proxy.handle ─► ChatCompletions ─► Engine
-    any other program ── loopback HTTP ────┘
+episode.client ── InProcessTransport ──┐
+                                       ├── Proxy.handle ─► ChatCompletions ─► Engine
+any other program ── loopback HTTP ────┘
 """
 
 from __future__ import annotations

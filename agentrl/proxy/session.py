@@ -6,7 +6,6 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pydantic_core
 

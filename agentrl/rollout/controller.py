@@ -1,14 +1,14 @@
 """The controller: keeps episodes running, as many and as fresh as the gate allows, and hands out batches.
 
-                 can_start and a free slot                 all its episodes ended
-    task ──────────────────────────────► group of n episodes ────────────────────► finished ──► next_batch
-                                           │ each: run, commit to the store         or rejected (too few, or uniform)
-                                           └ failed: tried again `retries` times
+             can_start and a free slot                 all its episodes ended
+task ──────────────────────────────► group of n episodes ────────────────────► finished ──► next_batch
+                                       │ each: run, commit to the store         or rejected (too few, or uniform)
+                                       └ failed: tried again `retries` times
 
-    who waits                    for what                          what wakes it
-    the starter                  the gate, a free episode slot     a batch trained, a group rejected, an episode ended
-    an episode of a group        a free episode slot               an episode ended
-    next_batch                   G groups that the order allows    a group finished or rejected
+who waits                    for what                          what wakes it
+the starter                  the gate, a free episode slot     a batch trained, a group rejected, an episode ended
+an episode of a group        a free episode slot               an episode ended
+next_batch                   G groups that the order allows    a group finished or rejected
 """
 
 from __future__ import annotations

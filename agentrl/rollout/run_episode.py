@@ -46,7 +46,7 @@ class EpisodeRunner:
     timeout_s: float
     proxy: Proxy | None = None
     """None: a foreign endpoint, reached with the client's own key; nothing is recorded."""
-    defaults: SamplingDefaults = SamplingDefaults()
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     async def run(self, task: Task, seed: int) -> Outcome:
         """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled."""
@@ -97,7 +97,7 @@ async def local_runner(
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach `proxy` inside this process."""
     transport = proxy.in_process_transport()
-    async with httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http:  # noqa: S113
+    async with httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http:
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)
         yield EpisodeRunner(
             workflow=workflow, client=client, model=proxy.model, timeout_s=timeout_s, proxy=proxy, defaults=defaults

@@ -94,7 +94,9 @@ class Store:
         except sqlite3.DatabaseError as error:
             raise StoreError(f"{path} cannot be used as a store: {error}") from error
         if version not in (0, SCHEMA_VERSION):
-            raise StoreError(f"{path} has schema {version}; this agentrl reads {SCHEMA_VERSION}. Use a new run directory.")
+            raise StoreError(
+                f"{path} has schema {version}; this agentrl reads {SCHEMA_VERSION}. Use a new run directory."
+            )
         self.life: int = self._db.execute("SELECT COALESCE(MAX(life), 0) FROM lives").fetchone()[0]
 
     def __enter__(self) -> Store:
@@ -155,11 +157,12 @@ class Store:
         with self._lock:
             rows = self._db.execute(
                 "SELECT id, life, group_id, reward, record FROM episodes WHERE status = 'finished'"
-                f" AND group_id IN ({marks}) ORDER BY group_id, sample, id",  # noqa: S608
+                f" AND group_id IN ({marks}) ORDER BY group_id, sample, id",
                 list(group_ids),
             ).fetchall()
         return [
-            StoredEpisode(*row[:4], TokenRecord.from_json(json.loads(zlib.decompress(row[4])))) for row in rows
+            StoredEpisode(id_, life, group_id, reward, TokenRecord.from_json(json.loads(zlib.decompress(record))))
+            for id_, life, group_id, reward, record in rows
         ]
 
     def commit_checkpoint(self, step: int, path: Path, consumed: Sequence[tuple[int, Sequence[int]]]) -> None:

@@ -1,0 +1,45 @@
+# Two commands do all the set-up on a machine with Python 3.11+ and nothing else: `make quickstart` and `make test`.
+PYTHON ?= python3
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+BIN := .venv/bin
+
+.PHONY: quickstart test lint format bench nano-model clean
+
+quickstart: .venv/ready
+	rm -rf runs/quickstart
+	$(BIN)/python -m agentrl.envs.calculator runs/quickstart/tasks
+	$(BIN)/agentrl train --config workflows/quickstart.toml --model agentrl/models/nano
+
+test: .venv/ready lint
+	$(BIN)/python -m pytest
+
+# mypy follows files, not import hooks: it is shown the folders under the names they are imported by.
+lint: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	rm -rf .build/typed && mkdir -p .build/typed/agentrl
+	ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
+	ln -s $(CURDIR)/envs $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
+	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready
+	$(BIN)/python benchmarks/proxy_overhead.py
+	$(BIN)/python benchmarks/async_vs_sync.py
+
+nano-model: .venv/ready
+	$(BIN)/python -m agentrl.trainer.nano_model agentrl/models/nano
+
+clean:
+	rm -rf .venv .build build dist *.egg-info
+
+# torch comes first and by its exact version, so that no other package draws in a build with CUDA.
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentrl needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install $(PIP_FLAGS) $(shell grep -h '^torch==' constraints.txt)
+	$(BIN)/pip install $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev]'
+	touch .venv/ready

@@ -1,0 +1,76 @@
+"""Shared fixtures. Everything real: the nano model, an embedded server in a process of its own, loopback HTTP."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from agentrl.models import NANO
+from agentrl.proxy import ChatFormat, load_chat_format
+
+START_TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def nano_format() -> ChatFormat:
+    return load_chat_format(NANO)
+
+
+def start_server(model_path: Path, *flags: str) -> tuple[subprocess.Popen[str], str]:
+    """An embedded server and its URL. It ends when its standard input closes."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={model_path}", "--exit-with-stdin", *flags],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("listening on "), "the embedded server did not start"
+    return process, f"http://127.0.0.1:{line.split()[-1]}"
+
+
+def stop_server(process: subprocess.Popen[str]) -> int:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    code = process.wait(timeout=20)
+    process.stdout.close()
+    return code
+
+
+@pytest.fixture(scope="session")
+def server_url() -> Iterator[str]:
+    process, url = start_server(NANO)
+    yield url
+    assert stop_server(process) == 0
+
+
+@pytest.fixture(scope="session")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Weights of versions 0 to 3: the nano model, and three that differ from it in every parameter."""
+    base = load_file(NANO / "model.safetensors")
+    generator = torch.Generator().manual_seed(0)
+    paths = []
+    for version in range(4):
+        path = tmp_path_factory.mktemp(f"v{version}")
+        noise = 0.02 * version
+        tensors = {
+            name: tensor.float() * (1 + noise * torch.randn(tensor.shape, generator=generator))
+            for name, tensor in base.items()
+        }
+        save_file(tensors, path / "model.safetensors")
+        paths.append(path)
+    return paths

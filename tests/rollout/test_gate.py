@@ -1,0 +1,148 @@
+"""The staleness gate: the bound that docs/staleness.md derives holds on random episode times, failures and rejections."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.rollout.gate import StalenessGate
+
+
+@dataclass
+class Simulated:
+    """What a simulated run did."""
+
+    staleness: list[list[int]]
+    """Of every group, batch by batch: trainer's version at training − version at the group's start."""
+    ids: list[list[int]]
+    stuck: bool
+
+
+def simulate(
+    gate: StalenessGate, *, batches: int, slots: int, seed: int, long_share: float, rejected_share: float, train_s: float
+) -> Simulated:
+    """Event-driven run of groups of random duration against a trainer that takes `train_s` a batch."""
+    rng = random.Random(seed)
+    clock, next_id, trainer_free_at = 0.0, 0, 0.0
+    ends: list[tuple[float, int]] = []
+    started_under: dict[int, int] = {}
+    done = Simulated([], [], stuck=False)
+    training: list[int] | None = None
+    while len(done.ids) < batches:
+        while gate.can_start() and len(ends) < slots:
+            gate.start(next_id)
+            started_under[next_id] = gate.version
+            duration = rng.uniform(20, 60) if rng.random() < long_share else rng.uniform(0.5, 2)
+            heapq.heappush(ends, (clock + duration, next_id))
+            next_id += 1
+        if training is None and (training := gate.take()) is not None:
+            trainer_free_at = clock + train_s
+            done.ids.append(training)
+            done.staleness.append([gate.version - started_under[g] for g in training])
+        if training is not None and (not ends or trainer_free_at <= ends[0][0]):
+            clock, training = trainer_free_at, None
+            gate.advance()
+        elif ends:
+            clock, group = heapq.heappop(ends)
+            if rng.random() < rejected_share:
+                gate.reject(group)
+            else:
+                gate.finish(group)
+        else:
+            done.stuck = True
+            break
+    return done
+
+
+RUNS = st.fixed_dictionaries(
+    {
+        "seed": st.integers(0, 2**32),
+        "slots": st.integers(1, 40),
+        "long_share": st.sampled_from([0.0, 0.05, 0.3]),
+        "rejected_share": st.sampled_from([0.0, 0.2, 0.7]),
+        "train_s": st.sampled_from([0.1, 3.0, 30.0]),
+    }
+)
+
+
+@pytest.mark.parametrize("order", ["fifo", "window", "greedy"])
+@given(groups=st.integers(1, 8), eta=st.integers(0, 4), window=st.integers(1, 30), run=RUNS)
+def test_no_group_is_staler_than_the_bound_and_none_is_taken_twice(
+    order: Any, groups: int, eta: int, window: int, run: dict[str, Any]
+) -> None:
+    gate = StalenessGate(groups_per_batch=groups, max_staleness=eta, order=order, window=window)
+    done = simulate(gate, batches=12, **run)
+
+    assert not done.stuck
+    taken = [group for batch in done.ids for group in batch]
+    assert len(taken) == len(set(taken))
+    assert all(len(batch) == groups for batch in done.ids)
+    if gate.bound is not None:
+        assert max(lag for batch in done.staleness for lag in batch) <= gate.bound
+
+
+@given(groups=st.integers(1, 8), eta=st.integers(0, 4), run=RUNS)
+def test_fifo_takes_groups_in_the_order_in_which_they_started(groups: int, eta: int, run: dict[str, Any]) -> None:
+    gate = StalenessGate(groups_per_batch=groups, max_staleness=eta, order="fifo")
+    taken = [group for batch in simulate(gate, batches=8, **run).ids for group in batch]
+    assert taken == sorted(taken)
+
+
+def test_the_window_bound_is_reached() -> None:
+    """η + ⌈(W−1)/G⌉ is not merely safe: a slow oldest group attains it."""
+    gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="window", window=4)
+    for group in range(4):
+        gate.start(group)
+    assert not gate.can_start()
+    for group in (1, 2):
+        gate.finish(group)
+    assert gate.take() == [1, 2]
+    gate.advance()
+    for group in (4, 5):
+        gate.start(group)
+    gate.finish(3)
+    gate.finish(4)
+    assert gate.take() is None, "group 4 lies outside the window of 4 that the oldest, 0, holds in place"
+    gate.finish(0)
+    assert gate.take() == [0, 3]
+    assert gate.bound == 3
+
+
+def test_greedy_exceeds_what_a_window_would_allow() -> None:
+    """The gate alone bounds the mean, not the maximum."""
+    worst = 0
+    for seed in range(20):
+        gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="greedy")
+        done = simulate(gate, batches=40, slots=8, seed=seed, long_share=0.1, rejected_share=0.0, train_s=0.1)
+        worst = max(worst, *(lag for batch in done.staleness for lag in batch))
+    assert worst > 4
+
+
+def test_synchronous_training_is_staleness_zero_in_every_order() -> None:
+    for order in ("fifo", "greedy"):
+        gate = StalenessGate(groups_per_batch=3, max_staleness=0, order=order)  # type: ignore[arg-type]
+        done = simulate(gate, batches=10, slots=8, seed=1, long_share=0.2, rejected_share=0.2, train_s=1.0)
+        assert {lag for batch in done.staleness for lag in batch} == {0}
+        assert gate.bound == 0
+
+
+def test_a_rejected_group_gives_its_slot_back() -> None:
+    gate = StalenessGate(groups_per_batch=1, max_staleness=0, order="fifo")
+    gate.start(0)
+    assert not gate.can_start()
+    gate.reject(0)
+    assert gate.can_start()
+
+
+def test_a_resumed_run_starts_at_its_version() -> None:
+    gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="fifo", version=7)
+    for group in range(4):
+        assert gate.can_start()
+        gate.start(group)
+    assert not gate.can_start()
