@@ -1,0 +1,108 @@
+"""The policy: steps learn, checkpoints continue exactly, published weights are whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agentrl.config import TrainerConfig
+from agentrl.models import NANO
+from agentrl.trainer.packing import TrainingSequence, pack
+from agentrl.trainer.policy import Policy
+
+
+def sequences(policy: Policy, count: int = 6, advantage: float = 1.0) -> list[TrainingSequence]:
+    """On-policy sequences: their behaviour logprobs are the policy's own."""
+    generator = torch.Generator().manual_seed(1)
+    made = []
+    for _ in range(count):
+        ids = torch.randint(9, 470, (20,), generator=generator)
+        mask = torch.arange(20) >= 10
+        made.append(
+            TrainingSequence(
+                token_ids=ids,
+                loss_mask=mask,
+                behaviour_logprobs=torch.zeros(20),
+                versions=torch.where(mask, policy.version, -1),
+                temperatures=torch.ones(20),
+                advantages=torch.full((20,), advantage),
+            )
+        )
+    with torch.no_grad():
+        scored = [policy.logprobs(pack([s], 100)[0]) for s in made]
+    return [
+        TrainingSequence(**{**vars(s), "behaviour_logprobs": logprobs})
+        for s, logprobs in zip(made, scored, strict=True)
+    ]
+
+
+def score(policy: Policy, batch: list[TrainingSequence]) -> float:
+    with torch.no_grad():
+        (packed,) = pack(batch, 10_000)
+        return float(policy.logprobs(packed)[packed.loss_mask].sum())
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_a_step_moves_logprobs_the_way_the_advantage_points(advantage: float) -> None:
+    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, minibatches=2))
+    batch = sequences(policy, advantage=advantage)
+    before = score(policy, batch)
+    result = policy.step(batch)
+    assert (score(policy, batch) - before) * advantage > 0
+    assert policy.version == 1
+    assert result.stats.tokens == 60
+    assert result.stats.weight / result.stats.tokens == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_learning_rate_warms_up_over_optimizer_steps() -> None:
+    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=4, minibatches=2))
+    batch = sequences(policy)
+    assert [policy.step(batch).lr for _ in range(3)] == pytest.approx([5e-4, 1e-3, 1e-3])
+
+
+def test_a_checkpoint_continues_exactly(tmp_path: Path) -> None:
+    config = TrainerConfig(lr=1e-4, warmup_steps=0)
+    straight = Policy(NANO, config)
+    batch = sequences(straight)
+    straight.step(batch)
+    straight.save(tmp_path / "step-1", NANO)
+    straight.step(batch)
+
+    resumed = Policy(NANO, config)
+    resumed.load(tmp_path / "step-1")
+    assert resumed.version == 1
+    resumed.step(batch)
+    for one, other in zip(straight.model.parameters(), resumed.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_is_a_hugging_face_model(tmp_path: Path) -> None:
+    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0))
+    policy.step(sequences(policy))
+    policy.save(tmp_path / "step-1", NANO)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", dtype=torch.float32)
+    assert torch.equal(model.model.norm.weight, policy.model.model.norm.weight)
+    assert AutoTokenizer.from_pretrained(tmp_path / "step-1").encode("12") == AutoTokenizer.from_pretrained(
+        NANO
+    ).encode("12")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-1"]
+
+
+def test_mismatch_is_measured_under_the_weights_that_sampled(tmp_path: Path) -> None:
+    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0))
+    old = sequences(policy)
+    published = {0: policy.publish(tmp_path)}
+    policy.step(old)
+    published[1] = policy.publish(tmp_path)
+    assert sorted(load_file(published[0] / "model.safetensors")) == sorted(
+        name for name, _ in policy.model.named_parameters()
+    )
+    exact = policy.mismatch(old, published)
+    assert exact is not None
+    assert exact.tokens == 60
+    assert exact.max_abs < 1e-5
+    assert policy.mismatch(old, {1: published[1]}) is None
