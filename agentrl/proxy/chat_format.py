@@ -83,7 +83,8 @@ class ChatFormat:
         opening = self._special("<tool_call>")
         if opening is None or not type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3")):
             raise ValueError(f"{type(self.renderer).__name__} has no JSON tool calls to force")
-        text = '\n{"name": "' if name is None else f'\n{{"name": {json.dumps(name)}, "arguments": '
+        # No trailing space: vocabularies join a space to what follows it, so a model never saw one stand alone.
+        text = '\n{"name":' if name is None else f'\n{{"name": {json.dumps(name)}, "arguments":'
         return [opening, *self.tokenizer.encode(text, add_special_tokens=False)]
 
     def _special(self, token: str) -> int | None:

@@ -1,0 +1,274 @@
+"""What agentrl relies on in a server that speaks SGLang's native API, as requests and replies."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from agentrl.models import NANO
+
+pytestmark = pytest.mark.anyio
+PROMPT = [1, 20, 30, 40]
+
+
+class Server:
+    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+        self.http, self.url = http, url
+
+    async def post(self, path: str, body: dict[str, Any], status: int = 200) -> Any:
+        async with self.http.post(self.url + path, json=body) as response:
+            assert response.status == status, await response.text()
+            text = await response.text()
+            return json.loads(text) if text else None
+
+    async def generate(self, ids: list[int] = PROMPT, **params: Any) -> Any:
+        params = {"max_new_tokens": 8, "ignore_eos": True, **params}
+        return await self.post("/generate", {"input_ids": ids, "sampling_params": params, "return_logprob": True})
+
+
+@pytest.fixture
+async def server(server_url: str) -> AsyncIterator[Server]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
+        yield Server(http, server_url)
+
+
+async def test_a_reply_has_ids_logprobs_spans_and_a_finish_reason(server: Server) -> None:
+    reply = await server.generate()
+    meta = reply["meta_info"]
+    assert len(reply["output_ids"]) == 8
+    assert [token for _, token, _ in meta["output_token_logprobs"]] == reply["output_ids"]
+    assert meta["finish_reason"] == {"type": "length", "length": 8}
+    assert (meta["prompt_tokens"], meta["completion_tokens"]) == (4, 8)
+    assert meta["weight_versions"] == [{"version": meta["weight_version"], "start": 0, "end": 8}]
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+async def test_logprobs_are_those_after_temperature(server: Server, temperature: float) -> None:
+    reply = await server.generate(temperature=temperature)
+    ids = PROMPT + reply["output_ids"]
+    model = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32, attn_implementation="eager").eval()
+    with torch.no_grad():
+        scored = torch.log_softmax(model(torch.tensor([ids])).logits[0] / temperature, -1)
+    for position, (logprob, token, _) in enumerate(reply["meta_info"]["output_token_logprobs"]):
+        assert logprob == pytest.approx(float(scored[3 + position, token]), abs=1e-4)
+
+
+async def test_temperature_zero_is_greedy(server: Server) -> None:
+    replies = [await server.generate(temperature=0) for _ in range(2)]
+    assert replies[0]["output_ids"] == replies[1]["output_ids"]
+    assert all(logprob <= 0 for logprob, _, _ in replies[0]["meta_info"]["output_token_logprobs"])
+
+
+async def test_a_tiny_top_p_is_greedy_and_keeps_the_logprobs_of_the_whole_distribution(server: Server) -> None:
+    greedy, nucleus = await server.generate(temperature=0), await server.generate(top_p=1e-6)
+    assert nucleus["output_ids"] == greedy["output_ids"]
+    assert nucleus["meta_info"]["output_token_logprobs"][0][0] < 0
+
+
+async def test_a_seed_repeats_a_reply_whatever_else_runs(server: Server) -> None:
+    first = await server.generate(sampling_seed=7, max_new_tokens=20)
+    replies: list[Any] = []
+
+    async def again(seed: int | None) -> None:
+        reply = await server.generate(sampling_seed=seed, max_new_tokens=20)
+        if seed == 7:
+            replies.append(reply)
+
+    async with anyio.create_task_group() as group:
+        for seed in (None, 7, 8, 7):
+            group.start_soon(again, seed)
+    assert [reply["output_ids"] for reply in replies] == [first["output_ids"]] * 2
+    assert (await server.generate(sampling_seed=8, max_new_tokens=20))["output_ids"] != first["output_ids"]
+
+
+async def test_sampling_follows_the_distribution(server: Server) -> None:
+    """Frequencies of the first token over many draws, against its probabilities (three standard errors)."""
+    draws = 1500
+    counts: dict[int, int] = {}
+    top: list[Any] = []
+
+    async def draw(_: int) -> None:
+        body = {
+            "input_ids": PROMPT,
+            "sampling_params": {"max_new_tokens": 1, "ignore_eos": True},
+            "return_logprob": True,
+            "top_logprobs_num": 3,
+        }
+        reply = await server.post("/generate", body)
+        token = reply["output_ids"][0]
+        counts[token] = counts.get(token, 0) + 1
+        top[:] = reply["meta_info"]["output_top_logprobs"][0]
+
+    for _ in range(draws // 100):
+        async with anyio.create_task_group() as group:
+            for index in range(100):
+                group.start_soon(draw, index)
+    assert len(top) == 3
+    for logprob, token, _ in top:
+        p = float(torch.tensor(logprob).exp())
+        assert abs(counts.get(token, 0) / draws - p) < 3.5 * (p * (1 - p) / draws) ** 0.5
+
+
+async def test_stop_token_and_stop_string_end_a_reply_and_are_reported(server: Server) -> None:
+    free = await server.generate(temperature=0, max_new_tokens=30)
+    stop_token = free["output_ids"][5]
+    stopped = await server.generate(temperature=0, max_new_tokens=30, stop_token_ids=[stop_token])
+    end = free["output_ids"].index(stop_token) + 1
+    assert stopped["output_ids"] == free["output_ids"][:end]
+    assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop_token}
+
+    text = free["text"][3:5]
+    stopped = await server.generate(temperature=0, max_new_tokens=30, stop=[text])
+    count = len(stopped["output_ids"])
+    assert stopped["output_ids"] == free["output_ids"][:count]
+    assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": text}
+    assert text in stopped["text"]
+
+
+async def test_a_stream_grows_to_the_whole_reply(server: Server) -> None:
+    body = {
+        "input_ids": PROMPT,
+        "sampling_params": {"max_new_tokens": 20, "ignore_eos": True},
+        "return_logprob": True,
+        "stream": True,
+    }
+    states: list[Any] = []
+    async with server.http.post(server.url + "/generate", json=body) as response:
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                states.append(json.loads(line[6:]))
+    assert len(states) > 2
+    for earlier, later in zip(states, states[1:], strict=False):
+        assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
+    assert states[-1]["meta_info"]["finish_reason"]["type"] == "length"
+    assert len(states[-1]["meta_info"]["output_token_logprobs"]) == 20
+
+
+async def open_request(server: Server, replies: list[Any], rid: str, tokens: int = 400) -> None:
+    params = {"max_new_tokens": tokens, "ignore_eos": True}
+    body = {"rid": rid, "input_ids": PROMPT, "sampling_params": params, "return_logprob": True}
+    replies.append(await server.post("/generate", body))
+
+
+async def test_abort_request_returns_what_there_is(server: Server) -> None:
+    replies: list[Any] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(open_request, server, replies, "to-abort")
+        await anyio.sleep(0.2)
+        await server.post("/abort_request", {"rid": "to-abort"})
+    assert replies[0]["meta_info"]["finish_reason"]["type"] == "abort"
+    assert 0 < len(replies[0]["output_ids"]) < 400
+
+
+@pytest.mark.parametrize("mode", ["retract", "in_place"])
+async def test_a_pause_holds_replies_open_and_an_update_splits_their_versions(
+    server: Server, versions: list[Path], mode: str
+) -> None:
+    replies: list[Any] = []
+    async with anyio.create_task_group() as group:
+        for index in range(4):
+            group.start_soon(open_request, server, replies, f"{mode}-{index}")
+        await anyio.sleep(0.2)
+        await server.post("/pause_generation", {"mode": mode})
+        update = {"model_path": str(versions[1]), "weight_version": "1", "flush_cache": mode == "retract"}
+        assert (await server.post("/update_weights_from_disk", update))["success"] is True
+        await anyio.sleep(0.1)
+        assert not replies, "a paused server went on"
+        await server.post("/continue_generation", {})
+    assert all(len(reply["output_ids"]) == 400 for reply in replies)
+    for reply in replies:
+        spans = reply["meta_info"]["weight_versions"]
+        assert [span["version"] for span in spans] == ["0", "1"]
+        assert spans[0]["end"] == spans[1]["start"]
+    await server.post("/update_weights_from_disk", {"model_path": str(versions[0]), "weight_version": "0"})
+
+
+async def test_pause_mode_abort_hands_open_replies_back_and_holds_new_ones(server: Server) -> None:
+    replies: list[Any] = []
+    late: list[Any] = []
+    async with anyio.create_task_group() as group:
+        for index in range(3):
+            group.start_soon(open_request, server, replies, f"abort-{index}")
+        await anyio.sleep(0.2)
+        await server.post("/pause_generation", {"mode": "abort"})
+        group.start_soon(open_request, server, late, "late", 5)
+        await anyio.sleep(0.2)
+        assert [reply["meta_info"]["finish_reason"]["type"] for reply in replies] == ["abort"] * 3
+        assert not late
+        await server.post("/continue_generation", {})
+    assert len(late[0]["output_ids"]) == 5
+
+
+async def test_in_place_refuses_to_flush_the_cache_of_open_replies(server: Server, versions: list[Path]) -> None:
+    replies: list[Any] = []
+    async with anyio.create_task_group() as group:
+        group.start_soon(open_request, server, replies, "flush", 300)
+        await anyio.sleep(0.1)
+        await server.post("/pause_generation", {"mode": "in_place"})
+        update = {"model_path": str(versions[0]), "flush_cache": True}
+        refused = await server.post("/update_weights_from_disk", update, status=400)
+        assert refused["success"] is False
+        assert "in_place" in refused["message"]
+        await server.post("/continue_generation", {})
+    assert len(replies[0]["output_ids"]) == 300
+
+
+async def test_weights_that_do_not_fit_change_nothing(server: Server, tmp_path: Path) -> None:
+    before = await server.generate(temperature=0)
+    refused = await server.post("/update_weights_from_disk", {"model_path": str(tmp_path)}, status=400)
+    assert "does not fit" in refused["message"]
+    assert (await server.generate(temperature=0))["output_ids"] == before["output_ids"]
+
+
+async def test_a_prompt_beyond_the_context_is_refused(server: Server) -> None:
+    body = {"input_ids": [1] * 1024, "sampling_params": {"max_new_tokens": 4}}
+    refused = await server.post("/generate", body, status=400)
+    assert "longer than the model's context length" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"input_ids": []}, "input_ids"),
+        ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "temperature"),
+        ({"input_ids": [1], "sampling_params": {"frequency_penalty": 1}}, "frequency_penalty"),
+        ({"input_ids": [99_999]}, "99999"),
+    ],
+)
+async def test_a_bad_request_is_refused_by_name(server: Server, body: dict[str, Any], named: str) -> None:
+    refused = await server.post("/generate", body, status=400)
+    assert named in refused["error"]["message"]
+
+
+async def test_a_client_that_leaves_frees_its_place(server: Server) -> None:
+    with anyio.move_on_after(0.2):
+        await open_request(server, [], "left", 900)
+    await anyio.sleep(0.3)
+    replies: list[Any] = []
+    await open_request(server, replies, "left", 3)  # the id is free again
+    assert len(replies[0]["output_ids"]) == 3
+
+
+async def test_health_and_model_info(server: Server) -> None:
+    async with server.http.get(server.url + "/health") as response:
+        assert response.status == 200
+    for path in ("/model_info", "/get_model_info"):
+        async with server.http.get(server.url + path) as response:
+            info = await response.json()
+        assert {"model_path", "weight_version", "is_generation"} <= info.keys()
+
+
+async def test_many_requests_at_once_all_end(server: Server) -> None:
+    replies: list[Any] = []
+    async with anyio.create_task_group() as group:
+        for index in range(150):
+            group.start_soon(open_request, server, replies, f"load-{index}", 10)
+    assert {len(reply["output_ids"]) for reply in replies} == {10}

@@ -1,0 +1,98 @@
+"""The client: failures are EngineErrors that say what to do, cancelling aborts, sessions stick."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentrl.engine.protocol import Generation, Sampling, VersionSpan
+from agentrl.engine.sglang import _join, sglang_engine
+from agentrl.errors import EngineError
+from agentrl.models import NANO
+from tests.conftest import start_server, stop_server
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_progress_is_reported_and_ends_with_the_reply(server_url: str) -> None:
+    async with sglang_engine([server_url]) as engine:
+        states: list[list[int]] = []
+        sampling = Sampling(max_new_tokens=30, seed=3)
+        generation = await engine.generate([1, 2, 3], sampling, "s", states.append)
+        assert states[-1] == generation.output_ids
+        assert (await engine.generate([1, 2, 3], sampling, "s")).output_ids == generation.output_ids
+
+
+async def test_a_slow_reply_is_an_error_with_the_setting_to_change(server_url: str) -> None:
+    async with sglang_engine([server_url], request_timeout_s=0.2) as engine, sglang_engine([server_url]) as other:
+        await other.pause("in_place")
+        try:
+            with pytest.raises(EngineError, match=r"engine\.request_timeout_s"):
+                await engine.generate([1, 2, 3, 4], Sampling(max_new_tokens=5), "s")
+        finally:
+            await other.resume()
+
+
+async def test_a_refused_request_names_the_server_and_its_reason(server_url: str) -> None:
+    async with sglang_engine([server_url]) as engine:
+        with pytest.raises(EngineError, match=r"/generate answered 400.*context length"):
+            await engine.generate([1] * 2000, Sampling(max_new_tokens=1), "s")
+        with pytest.raises(EngineError, match="could not load"):
+            await engine.update_weights(Path("/nonexistent"), 1)
+        assert len((await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids) <= 2
+
+
+async def test_a_server_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(EngineError, match="cannot be reached"):
+        async with sglang_engine(["http://127.0.0.1:9"]):
+            pass
+
+
+async def test_a_server_that_dies_is_an_error_not_a_hang() -> None:
+    process, url = start_server(NANO)
+    try:
+        async with sglang_engine([url]) as engine:
+            await engine.pause("in_place")
+            engine._running.set()
+            failures: list[EngineError] = []
+
+            async def ask() -> None:
+                try:
+                    await engine.generate([1, 2], Sampling(max_new_tokens=900), "s")
+                except EngineError as error:
+                    failures.append(error)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask)
+                await anyio.sleep(0.2)
+                process.kill()
+            assert "broke off" in str(failures[0])
+    finally:
+        stop_server(process)
+
+
+async def test_sessions_stick_to_a_server_and_new_ones_go_to_the_idle_one(server_url: str) -> None:
+    process, other = start_server(NANO)
+    try:
+        async with sglang_engine([server_url, other]) as engine:
+            assert engine._server("a") == server_url
+            engine._in_flight[server_url] = 3
+            assert engine._server("b") == other
+            assert engine._server("a") == server_url
+            engine._in_flight[server_url] = 0
+            await engine.generate([1], Sampling(max_new_tokens=2), "b")
+            await engine.health()
+    finally:
+        stop_server(process)
+
+
+def test_parts_of_an_aborted_reply_join_into_one() -> None:
+    first = Generation(output_ids=[1, 2], logprobs=[-1, -2], versions=[VersionSpan(3, 0, 2)], finish="abort")
+    second = Generation(output_ids=[3], logprobs=[-3], versions=[VersionSpan(4, 0, 1)], finish="stop")
+    same = Generation(output_ids=[4], logprobs=[-4], versions=[VersionSpan(4, 0, 1)], finish="length")
+    joined = _join(_join(first, second), same)
+    assert joined.output_ids == [1, 2, 3, 4]
+    assert joined.versions == [VersionSpan(3, 0, 2), VersionSpan(4, 2, 4)]
+    assert joined.finish == "length"
