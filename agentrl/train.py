@@ -31,7 +31,7 @@ from agentrl.engine.sglang import SGLangEngine
 from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.proxy import Proxy, SamplingDefaults, load_chat_format, open_proxy
-from agentrl.rollout.controller import Controller
+from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
@@ -247,35 +247,40 @@ async def _train(run: _Run) -> None:
             started = time.perf_counter()
             batch = await run.controller.next_batch()
             waited_s = time.perf_counter() - started
-            # Shielded: the trainer takes no other command before it has answered this one.
+            # Shielded: a step that has begun is finished, loaded and logged, also when the run is being stopped.
             with anyio.CancelScope(shield=True):
-                run.weights, metrics = await run.trainer.step(batch.group_ids)
-                run.consumed.append((run.weights.version, batch.group_ids))
-            pause_s = await run.engine.update_weights(run.weights.path, run.weights.version)
-            run.controller.advance()
-
-            view.step = run.weights.version
-            progress = run.controller.progress
-            record = {
-                "step": view.step,
-                "reward_mean": sum(batch.rewards) / len(batch.rewards),
-                "episodes": len(batch.rewards),
-                **metrics,
-                "wait_s": waited_s,
-                "pause_s": pause_s,
-                "step_s": time.perf_counter() - started,
-                "wall_s": time.perf_counter() - view.started,
-                "tokens": progress.tokens,
-                "episodes_running": progress.running,
-                "episodes_finished": progress.finished,
-                "episodes_failed": progress.failed,
-                "groups_rejected": progress.rejected_groups,
-            }
+                record = await _step(run, batch, waited_s)
             log.write(json.dumps(record) + "\n")
             log.flush()
             view.on_step(record)
             if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
                 await _checkpoint(run)
+
+
+async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
+    """Train on one batch and load the weights into running generation; the step's record."""
+    started = time.perf_counter()
+    run.weights, metrics = await run.trainer.step(batch.group_ids)
+    run.consumed.append((run.weights.version, batch.group_ids))
+    pause_s = await run.engine.update_weights(run.weights.path, run.weights.version)
+    run.controller.advance()
+    run.view.step = run.weights.version
+    progress = run.controller.progress
+    return {
+        "step": run.weights.version,
+        "reward_mean": sum(batch.rewards) / len(batch.rewards),
+        "episodes": len(batch.rewards),
+        **metrics,
+        "wait_s": waited_s,
+        "pause_s": pause_s,
+        "step_s": waited_s + time.perf_counter() - started,
+        "wall_s": time.perf_counter() - run.view.started,
+        "tokens": progress.tokens,
+        "episodes_running": progress.running,
+        "episodes_finished": progress.finished,
+        "episodes_failed": progress.failed,
+        "groups_rejected": progress.rejected_groups,
+    }
 
 
 async def _checkpoint(run: _Run) -> None:

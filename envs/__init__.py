@@ -1,6 +1,7 @@
 """Tool environments on gymnasium's `Env`. Importing this package registers `agentrl/...` with gymnasium."""
 
 import gymnasium
+
 from agentrl.envs.async_env import AsyncToolEnv
 from agentrl.envs.tool_env import Message, MessageSpace, ToolEnv
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol, cast
 
 import anyio
 import gymnasium
+
 from agentrl.envs.tool_env import Message, ToolEnv
 
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agentrl.trainer.advantages import Estimator, baselines
-from agentrl.trainer.packing import TrainingSequence
-from agentrl.trainer.policy import Policy
 
 from agentrl.config import RunConfig
 from agentrl.rollout.store import Store, StoredEpisode
+from agentrl.trainer.advantages import Estimator, baselines
+from agentrl.trainer.packing import TrainingSequence
+from agentrl.trainer.policy import Policy
 
 PUBLISHED_VERSIONS_KEPT = 8
 """Weights that stay published, so that stale tokens can be re-scored under the weights that sampled them."""

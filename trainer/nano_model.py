@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from agentrl.envs.calculator import TOOL, distinct_tasks, evaluate
 from renderers import Qwen3RendererConfig, create_renderer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from agentrl.envs.calculator import TOOL, distinct_tasks, evaluate
 
 VOCABULARY = 640
 CONTEXT = 1024
@@ -45,10 +46,10 @@ DEMONSTRATION_SEED = 20_000_000
 class Recipe:
     """The supervised warm start."""
 
-    steps: int = 500
+    steps: int = 700
     batch: int = 32
     lr: float = 3e-3
-    guess_share: float = 0.4
+    guess_share: float = 0.5
     """Share of demonstrations that answer with a guess instead of calling the calculator."""
     seed: int = 0
 

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from agentrl.trainer.losses import LossStats, Mismatch, decoupled_ppo_loss, mismatch, token_logprobs
-from agentrl.trainer.packing import Pack, TrainingSequence, pack
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.engine.varlen_attention import use_varlen_attention
+from agentrl.trainer.losses import LossStats, Mismatch, decoupled_ppo_loss, mismatch, token_logprobs
+from agentrl.trainer.packing import Pack, TrainingSequence, pack
 
 
 @dataclass(frozen=True)

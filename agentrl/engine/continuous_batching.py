@@ -67,8 +67,7 @@ class Request:
         starts = [(version, start) for version, start in self.version_starts if start < count]
         ends = [start for _, start in starts[1:]] + [count] * bool(starts)
         return [
-            {"version": version, "start": start, "end": end}
-            for (version, start), end in zip(starts, ends, strict=True)
+            {"version": version, "start": start, "end": end} for (version, start), end in zip(starts, ends, strict=True)
         ]
 
 

@@ -7,6 +7,7 @@ One `ChatFormat` a model. It adds to a renderer only what the OpenAI API has and
 from __future__ import annotations
 
 import json
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ from typing import Any
 
 from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
 from renderers.base import MODEL_RENDERER_MAP, ToolCallParseStatus
-from transformers import AutoConfig, AutoTokenizer
 
 from agentrl.errors import ConfigError
 
@@ -130,7 +130,10 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
     config, then falls back to the tokenizer's own chat template. `options` go to the renderer's config. History keeps the
     model's thinking by default (`thinking_retention="all"`), so that no recorded token is dropped or rendered again.
     """
+    from transformers import AutoConfig, AutoTokenizer  # loads torch, where there is one
+
     tokenizer = AutoTokenizer.from_pretrained(model_path)
+    tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
     config = AutoConfig.from_pretrained(model_path).get_text_config()
     if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:
         try:

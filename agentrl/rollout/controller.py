@@ -126,10 +126,12 @@ class Controller:
 
         comparable = len(rewards) >= min(2, self.config.group_size)
         uniform = self.config.drop_uniform_groups and len(rewards) > 1 and len(set(rewards)) == 1
-        if self._rejected_in_a_row >= MAX_REJECTED_BATCHES * self.config.groups_per_batch:
-            uniform = False
-        keep = comparable and not uniform
-        self._rejected_in_a_row = 0 if keep else self._rejected_in_a_row + 1
+        stalled = self._rejected_in_a_row >= MAX_REJECTED_BATCHES * self.config.groups_per_batch
+        keep = comparable and (stalled or not uniform)
+        if not keep:
+            self._rejected_in_a_row += 1
+        elif not uniform:
+            self._rejected_in_a_row = 0
         await anyio.to_thread.run_sync(self.store.close_group, group_id, "ready" if keep else "rejected")
         if keep:
             self._rewards[group_id] = rewards

@@ -50,7 +50,9 @@ async def setup(server_url: str, nano_format: ChatFormat) -> AsyncIterator[Setup
         yield Setup(engine, proxy, session, client)
 
 
-async def http_post(setup: Setup, body: Any, key: str | None = None, path: str = "/chat/completions") -> tuple[int, Any]:
+async def http_post(
+    setup: Setup, body: Any, key: str | None = None, path: str = "/chat/completions"
+) -> tuple[int, Any]:
     headers = {"Authorization": f"Bearer {setup.session.key if key is None else key}"}
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     async with aiohttp.ClientSession() as http:
@@ -131,7 +133,11 @@ async def test_without_parallel_tool_calls_the_reply_ends_with_the_first_call(se
 
 
 async def test_a_malformed_call_stays_in_the_content(nano_format: ChatFormat) -> None:
-    for body in ('{"name": "calculator", "argum', '{"name": {"a": 1}, "arguments": {}}', '{"name": "f", "arguments": 3}'):
+    for body in (
+        '{"name": "calculator", "argum',
+        '{"name": {"a": 1}, "arguments": {}}',
+        '{"name": "f", "arguments": 3}',
+    ):
         ids = nano_format.tokenizer.encode(f"<tool_call>\n{body}\n</tool_call><|im_end|>", add_special_tokens=False)
         message = nano_format.parse(ids, [TOOL])
         assert not message.tool_calls
@@ -255,9 +261,7 @@ async def test_a_bad_request_is_400_and_names_the_parameter(
 
 async def test_images_are_refused_not_dropped(setup: Setup) -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
-    status, reply = await http_post(
-        setup, {"model": "nano", "messages": [{"role": "user", "content": [image]}]}
-    )
+    status, reply = await http_post(setup, {"model": "nano", "messages": [{"role": "user", "content": [image]}]})
     assert status == 400
     assert reply["error"]["param"].startswith("messages.0.content")
 

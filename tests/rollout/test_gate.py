@@ -25,7 +25,14 @@ class Simulated:
 
 
 def simulate(
-    gate: StalenessGate, *, batches: int, slots: int, seed: int, long_share: float, rejected_share: float, train_s: float
+    gate: StalenessGate,
+    *,
+    batches: int,
+    slots: int,
+    seed: int,
+    long_share: float,
+    rejected_share: float,
+    train_s: float,
 ) -> Simulated:
     """Event-driven run of groups of random duration against a trainer that takes `train_s` a batch."""
     rng = random.Random(seed)

@@ -1,0 +1,275 @@
+"""The controller on the real engine: what bad workflows do to an episode, and never to the run."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl import Episode, Reward
+from agentrl.config import RolloutConfig
+from agentrl.engine.sglang import sglang_engine
+from agentrl.errors import TooManyFailuresError
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.rollout.controller import Batch, Controller
+from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.run_episode import EpisodeRunner, local_runner
+from agentrl.rollout.store import Store
+from agentrl.rollout.tasks import Workflow
+
+pytestmark = pytest.mark.anyio
+TASKS = [{"n": index} for index in range(5)]
+
+
+async def call(episode: Episode, text: str = "1 + 1 =") -> Any:
+    messages: list[Any] = [{"role": "user", "content": text}]
+    return await episode.client.chat.completions.create(model=episode.model, messages=messages, max_tokens=3)
+
+
+@asynccontextmanager
+async def runner_of(
+    workflow: Workflow, url: str, chat_format: ChatFormat, timeout_s: float = 30
+) -> AsyncIterator[EpisodeRunner]:
+    async with (
+        sglang_engine([url]) as engine,
+        open_proxy(engine, chat_format, "nano") as proxy,
+        local_runner(workflow, proxy, timeout_s=timeout_s, defaults=SamplingDefaults()) as runner,
+    ):
+        yield runner
+
+
+async def collect(
+    workflow: Workflow, url: str, chat_format: ChatFormat, path: Path, *, batches: int = 1, **config: Any
+) -> tuple[list[Batch], Controller, list[tuple[str, str | None]]]:
+    """Run until so many batches are complete; the batches, the controller, and (status, error) of every episode."""
+    settings = {"batch_size": 4, "group_size": 2, "max_concurrent": 8, "drop_uniform_groups": False, **config}
+    rollout = RolloutConfig.model_validate(settings)
+    with Store(path / "store.sqlite") as store:
+        store.begin_life()
+        async with runner_of(workflow, url, chat_format, rollout.episode_timeout_s) as runner:
+            gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, order="fifo")
+            controller = Controller(TASKS, rollout, 0, runner, store, gate)
+            taken = []
+            with anyio.fail_after(60):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(controller.run)
+                    for _ in range(batches):
+                        taken.append(await controller.next_batch())
+                        controller.advance()
+                    group.cancel_scope.cancel()
+        rows = store._db.execute("SELECT status, error FROM episodes ORDER BY id").fetchall()
+    return taken, controller, rows
+
+
+async def test_batches_hold_whole_groups_of_one_task(server_url: str, nano_format: ChatFormat, tmp_path: Path) -> None:
+    async def run(episode: Episode) -> Reward:
+        reply = await call(episode)
+        episode.log(task=episode.task["n"])
+        episode.reward(reply.id, 0.25)
+        return Reward(float(episode.task["n"]), metrics={"seed": float(episode.seed)})
+
+    batches, controller, _ = await collect(run, server_url, nano_format, tmp_path, batches=3)
+    assert [batch.group_ids for batch in batches] == [[0, 1], [2, 3], [4, 5]]
+    for batch in batches:
+        assert batch.rewards[0] == batch.rewards[1]
+        assert batch.rewards[2] == batch.rewards[3]
+    first_epoch = [batch.rewards[i] for batch in batches for i in (0, 2)][:5]
+    assert sorted(first_epoch) == [0, 1, 2, 3, 4]
+    with Store(tmp_path / "store.sqlite") as store:
+        (one, other) = store.episodes([0])
+        assert one.record.turns[0].credit == 0.25
+        assert one.id != other.id
+    assert controller.progress.failed == 0
+
+
+async def raises(episode: Episode) -> float:
+    await call(episode)
+    raise ZeroDivisionError("from the workflow")
+
+
+async def exits(episode: Episode) -> float:
+    await call(episode)
+    sys.exit(3)
+
+
+async def hangs(episode: Episode) -> float:
+    await call(episode)
+    await anyio.sleep(60)
+    return 0.0
+
+
+async def never_calls(episode: Episode) -> float:
+    return 1.0
+
+
+async def returns_nan(episode: Episode) -> float:
+    await call(episode)
+    return math.nan
+
+
+async def returns_text(episode: Episode) -> Any:
+    await call(episode)
+    return "good"
+
+
+async def credits_nobody(episode: Episode) -> float:
+    await call(episode)
+    episode.reward("chatcmpl-unknown", 1.0)
+    return 1.0
+
+
+async def asks_too_much(episode: Episode) -> float:
+    await call(episode, "1 " * 2000)
+    return 1.0
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (raises, "ZeroDivisionError: from the workflow"),
+        (exits, "SystemExit: 3"),
+        (hangs, "rollout.episode_timeout_s = 0.6"),
+        (never_calls, "without calling the model"),
+        (returns_nan, "the reward is nan; it must be a finite number"),
+        (returns_text, "returned 'good' of type str"),
+        (credits_nobody, "no model call of this episode has the id 'chatcmpl-unknown'"),
+        (asks_too_much, "maximum context length is 1024 tokens"),
+    ],
+)
+async def test_a_bad_episode_is_recorded_with_its_traceback_and_the_run_goes_on(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path, bad: Workflow, named: str
+) -> None:
+    async def run(episode: Episode) -> Any:
+        if episode.task["n"] == 0:
+            return await bad(episode)
+        await call(episode)
+        return 1.0
+
+    batches, controller, rows = await collect(
+        run, server_url, nano_format, tmp_path, batches=3, episode_timeout_s=0.6 if bad is hangs else 30
+    )
+    failed = [error or "" for status, error in rows if status == "failed"]
+    assert len(batches) == 3
+    assert failed
+    assert [error for error in failed if named not in error or "Traceback" not in error] == []
+    assert controller.progress.rejected_groups >= 1
+
+
+async def test_a_failed_episode_is_tried_again(server_url: str, nano_format: ChatFormat, tmp_path: Path) -> None:
+    attempts: dict[int, int] = {}
+
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        attempts[episode.seed] = attempts.get(episode.seed, 0) + 1
+        if attempts[episode.seed] == 1:
+            raise RuntimeError("the first time")
+        return 1.0
+
+    _, controller, rows = await collect(run, server_url, nano_format, tmp_path, retries=1)
+    assert controller.progress.failed == 0
+    assert controller.progress.rejected_groups == 0
+    assert [status for status, _ in rows].count("finished") >= 4
+    assert [status for status, _ in rows].count("failed") >= 4
+
+
+def iter_leaves(error: BaseException | None) -> Iterator[BaseException]:
+    for inner in error.exceptions if isinstance(error, BaseExceptionGroup) else ():
+        yield from iter_leaves(inner) if isinstance(inner, BaseExceptionGroup) else (inner,)
+
+
+async def test_too_many_failures_stop_the_run_with_the_last_one(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    with pytest.raises(ExceptionGroup) as stopped:
+        await collect(raises, server_url, nano_format, tmp_path, retries=0, max_failed_share=0.5)
+    matching, rest = stopped.value.split(TooManyFailuresError)
+    assert rest is None
+    shown = str(next(iter_leaves(matching)))
+    assert "rollout.max_failed_share = 0.5" in shown
+    assert "ZeroDivisionError: from the workflow" in shown
+
+
+async def test_uniform_groups_are_dropped_and_give_their_slots_back(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        return float(episode.seed % 7) if episode.task["n"] % 2 else 1.0
+
+    batches, controller, _ = await collect(run, server_url, nano_format, tmp_path, batches=2, drop_uniform_groups=True)
+    assert controller.progress.rejected_groups >= 1
+    for batch in batches:
+        assert batch.rewards[0] != batch.rewards[1]
+        assert batch.rewards[2] != batch.rewards[3]
+
+
+async def test_a_solved_task_set_does_not_stall_the_run(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        return 1.0
+
+    batches, controller, _ = await collect(run, server_url, nano_format, tmp_path, drop_uniform_groups=True)
+    assert batches[0].rewards == [1.0] * 4
+    assert controller.progress.rejected_groups == 40
+
+
+async def test_a_second_life_completes_open_groups_and_reuses_ready_ones(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    blocked = anyio.Event()
+    calls: list[int] = []
+
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        calls.append(episode.seed)
+        if len(calls) > 5 and not blocked.is_set():
+            await anyio.sleep(60)
+        return float(len(calls))
+
+    await collect(run, server_url, nano_format, tmp_path, batches=1, max_concurrent=4)
+    with Store(tmp_path / "store.sqlite") as store:
+        before = store.totals().finished
+        kept = {group: len(episodes) for group, _, episodes in store.unused_groups()}
+    assert sum(kept.values()) == before
+    blocked.set()
+    batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=2, max_concurrent=4)
+    assert batches[0].group_ids == [0, 1], "finished groups that no checkpoint contains are used first"
+    with Store(tmp_path / "store.sqlite") as store:
+        assert all(len(store.episodes([group])) == 2 for batch in batches for group in batch.group_ids)
+    assert len([status for status, _ in rows if status == "finished"]) >= before
+
+
+async def test_nothing_runs_on_after_the_run_is_cancelled(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    running = 0
+
+    async def run(episode: Episode) -> float:
+        nonlocal running
+        running += 1
+        try:
+            await call(episode)
+            await anyio.sleep(30 if episode.task["n"] else 0)
+        finally:
+            running -= 1
+        return 1.0
+
+    rollout = RolloutConfig(batch_size=2, group_size=2)
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_life()
+        async with runner_of(run, server_url, nano_format) as runner:
+            gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
+            controller = Controller(TASKS, rollout, 0, runner, store, gate)
+            with anyio.move_on_after(1):
+                await controller.run()
+            assert running == 0
+            assert runner.proxy is not None
+            assert not runner.proxy._sessions

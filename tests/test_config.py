@@ -1,0 +1,49 @@
+"""Configuration: sources and their order, and errors that name the key and the remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config import RunConfig, load_config
+from agentrl.errors import ConfigError
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('steps = 3\ntasks = "a"\n[trainer]\nlr = 1e-3\nwarmup_steps = 7\n')
+    config = load_config(file, {"trainer.lr": "2e-4", "trainer.betas": "[0.8, 0.9]"}, tasks="b")
+    assert (config.steps, config.tasks, config.trainer.lr, config.trainer.warmup_steps) == (3, "b", 2e-4, 7)
+    assert config.trainer.betas == (0.8, 0.9)
+    assert load_config(None, {"model.path": "some/dir"}).model.path == "some/dir"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"trainer.lrr": "1"}, r"unknown configuration key 'trainer\.lrr'; did you mean 'trainer\.lr'"),
+        ({"steps": "0"}, r"steps = 0: .*greater than or equal to 1"),
+        ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24"),
+        ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
+        ({"steps.more": "1"}, r"steps"),
+        ({"trainer.weight_mode": "drop"}, r"trainer\.weight_mode"),
+    ],
+)
+def test_a_wrong_value_is_named(overrides: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(None, overrides)
+
+
+def test_a_file_that_is_missing_or_not_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*none\.toml"):
+        load_config(tmp_path / "none.toml")
+    broken = tmp_path / "broken.toml"
+    broken.write_text("steps = = 1")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load_config(broken)
+
+
+def test_a_config_survives_its_own_json() -> None:
+    config = load_config(None, {"trainer.lr": "3e-4", "rollout.window": "4"})
+    assert RunConfig.model_validate_json(config.model_dump_json()) == config

@@ -1,0 +1,89 @@
+"""What is shipped, and what importing it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import agentrl
+from agentrl.config import RunConfig, config_keys
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    tracked = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in tracked.stdout.decode().splitlines():
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path / "dist"),
+        str(source),
+    ]
+    subprocess.run(build, check=True, capture_output=True, timeout=120)
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names} == {"agentrl", "agentrl-0.1.0.dist-info"}
+    for part in ("episode", "proxy/server", "envs/calculator", "trainer/losses", "workflows/calculator"):
+        assert f"agentrl/{part}.py" in names
+    for data in (
+        "py.typed",
+        "models/nano/model.safetensors",
+        "models/nano/tokenizer.json",
+        "workflows/quickstart.toml",
+    ):
+        assert f"agentrl/{data}" in names
+    assert not [name for name in names if "test" in name]
+
+
+def test_the_nano_weights_are_small_enough_to_ship() -> None:
+    assert (ROOT / "agentrl/models/nano/model.safetensors").stat().st_size <= 2_000_000
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(agentrl.__all__) == {"Episode", "Reward"}
+    for name in agentrl.__all__:
+        assert getattr(agentrl, name).__module__ == "agentrl.episode"
+
+
+def test_the_rollout_side_imports_no_torch_and_no_sibling_package() -> None:
+    modules = "agentrl.cli, agentrl.train, agentrl.terminal, agentrl.evaluate, agentrl.engine.launch"
+    script = (
+        f"import sys, {modules}\n"
+        "print([m for m in sys.modules if m.split('.')[0] == 'torch'"
+        " or m.startswith(('agentrl.envs', 'agentrl.trainer.', 'agentrl.workflows'))][:5])"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
+    keys = {"top": [key for key in config_keys() if "." not in key]}
+    for key in config_keys():
+        section, dot, name = key.partition(".")
+        if dot:
+            keys.setdefault(section, []).append(name)
+    assert {section: " ".join(names) for section, names in keys.items()} == {
+        "top": "workflow tasks run_dir steps seed",
+        "model": "path renderer renderer_options",
+        "rollout": "batch_size group_size max_staleness order window max_concurrent temperature top_p max_tokens "
+        "episode_timeout_s retries max_failed_share drop_uniform_groups",
+        "engine": "urls pause_mode request_timeout_s start_timeout_s threads dtype max_total_tokens",
+        "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage clip_low "
+        "clip_high weight_cap weight_mode mismatch_sequences checkpoint_every keep_checkpoints threads step_timeout_s",
+        "eval": "tasks limit max_concurrent temperature",
+    }
+    RunConfig.model_validate(tomllib.loads((ROOT / "workflows/quickstart.toml").read_text()))

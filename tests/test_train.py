@@ -1,0 +1,156 @@
+"""A whole run, as a user starts it: every process real, on the nano model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.envs.calculator import distinct_tasks
+from agentrl.models import NANO
+from agentrl.rollout.store import Store
+from agentrl.trainer.__main__ import training_sequences
+
+ROOT = Path(__file__).parents[1]
+SUMMARY = {
+    "eval_before",
+    "eval_after",
+    "steps",
+    "wall_s",
+    "staleness_mean",
+    "staleness_max",
+    "tokens_total",
+    "tokens_in_interrupted_replies",
+    "logprob_mismatch_mean",
+    "episodes_finished",
+    "episodes_failed",
+}
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    for name, seed in (("train", 1), ("eval", 999)):
+        tasks = distinct_tasks(24, seed=seed)
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
+    settings = {
+        "tasks": tmp_path / "train.jsonl",
+        "eval.tasks": tmp_path / "eval.jsonl",
+        "run_dir": tmp_path / "run",
+        "model.path": NANO,
+        "rollout.batch_size": 16,
+        "rollout.group_size": 4,
+        "rollout.max_concurrent": 4,
+        "rollout.max_tokens": 64,
+        "rollout.max_staleness": 3,
+        "trainer.lr": 1e-4,
+        "trainer.checkpoint_every": 2,
+    }
+    options = [f"--{key}={value}" for key, value in settings.items()]
+    return [sys.executable, "-m", "agentrl.cli", "train", "workflows/calculator.py", *options]
+
+
+def children() -> set[str]:
+    """Command lines of engine and trainer processes on this machine."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            line = (entry / "cmdline").read_bytes().decode().replace("\0", " ")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if "agentrl.engine.embedded" in line or "agentrl.trainer " in line:
+            found.add(f"{entry.name} {line}")
+    return found
+
+
+def metrics(run_dir: Path) -> list[dict[str, Any]]:
+    path = run_dir / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for_step(run_dir: Path, step: int, timeout_s: float = 90) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not any(row["step"] >= step for row in metrics(run_dir)):
+        assert time.monotonic() < deadline, "the run did not get that far"
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) -> None:
+    before = children()
+    result = subprocess.run([*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    run_dir = tmp_path / "run"
+    summary = json.loads((run_dir / "summary.json").read_text())
+    assert summary.keys() >= SUMMARY
+    assert summary["steps"] == 4
+    assert summary["staleness_max"] <= summary["staleness_bound"] == 4
+    assert summary["tokens_in_interrupted_replies"] > 0
+    assert summary["logprob_mismatch_mean"] < 1e-4
+    assert summary["logprob_mismatch_max"] < 1e-3
+    assert summary["episodes_failed"] == 0
+    rows = metrics(run_dir)
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+    assert all(row["episodes"] == 16 for row in rows)
+    with Store(run_dir / "store.sqlite") as store:
+        assert store.last_checkpoint() == (4, run_dir / "checkpoints/step-000004")
+        consumed = store._db.execute("SELECT COUNT(*) FROM episodes WHERE consumed_step IS NOT NULL").fetchone()[0]
+        assert consumed == 64
+        stored = store.episodes(list(range(8)))
+        assert sum(len(s) for s in training_sequences(stored, "rloo")) > 0
+    assert (run_dir / "checkpoints/step-000004/tokenizer.json").exists()
+    assert children() == before
+    assert not list(Path("/dev/shm").glob("agentrl-*"))
+
+    again = subprocess.run([*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert again.returncode == 2
+    assert "holds a run already; go on with --resume" in again.stderr
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path, how: signal.Signals) -> None:
+    before = children()
+    run_dir = tmp_path / "run"
+    process = subprocess.Popen([*command, "--steps=200"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        wait_for_step(run_dir, 3)
+        os.kill(process.pid, how)
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    deadline = time.monotonic() + 30
+    while children() != before:
+        assert time.monotonic() < deadline, f"left behind: {children() - before}"
+        time.sleep(0.1)
+    with Store(run_dir / "store.sqlite") as store:
+        finished = store.totals().finished
+        checkpoint = store.last_checkpoint()
+        unused = {group for group, state, _ in store.unused_groups() if state == "ready"}
+    assert checkpoint is not None
+    if how is signal.SIGINT:
+        assert process.returncode == 130
+        assert b"go on with: agentrl train --resume" in output
+        assert checkpoint[0] == metrics(run_dir)[-1]["step"], "Ctrl-C checkpoints the last step"
+    else:
+        assert checkpoint[0] >= 2
+
+    resumed = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={checkpoint[0] + 2}"]
+    result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert result.returncode == 0, result.stdout + result.stderr
+    with Store(run_dir / "store.sqlite") as store:
+        assert store.totals().finished >= finished
+        per_step = store._db.execute(
+            "SELECT consumed_step, COUNT(DISTINCT group_id) FROM episodes WHERE consumed_step IS NOT NULL GROUP BY 1"
+        ).fetchall()
+        still_unused = {group for group, state, _ in store.unused_groups() if state == "ready"}
+    assert per_step == [(step, 4) for step in range(1, checkpoint[0] + 3)], "every step trained on its own four groups"
+    assert unused - still_unused, "groups that were ready before the interruption were trained on after it"
+    assert json.loads((run_dir / "summary.json").read_text())["steps"] == checkpoint[0] + 2
+    assert not list(Path("/dev/shm").glob("agentrl-*"))
