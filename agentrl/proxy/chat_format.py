@@ -18,6 +18,7 @@ from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, confi
 from renderers.base import MODEL_RENDERER_MAP, ToolCallParseStatus
 
 from agentrl.errors import ConfigError
+from agentrl.proxy.tokenizer import LeanTokenizer
 
 Message = dict[str, Any]
 Tool = dict[str, Any]
@@ -143,6 +144,8 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
             renderer = "default"
     if renderer != "default":
         options = {"thinking_retention": "all", **options}
+        if hasattr(tokenizer, "backend_tokenizer"):
+            tokenizer = LeanTokenizer(tokenizer)
     try:
         if renderer == "auto":
             chosen = create_renderer(tokenizer, AutoRendererConfig(**options))

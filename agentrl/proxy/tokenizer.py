@@ -1,0 +1,46 @@
+"""A lean face of a Hugging Face tokenizer for `renderers`.
+
+A renderer encodes a dozen short, mostly fixed pieces of text a call. The Hugging Face class spends 30 µs around each;
+this goes to the Rust tokenizer behind it and remembers what it encoded. It has no `__call__`: renderers then skip
+the character offsets, which say which token came from which message and which nothing here reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+REMEMBERED_TEXTS = 4096
+MAX_REMEMBERED_CHARACTERS = 4096
+"""A longer text is encoded anew: it is rarely seen twice, and would hold memory."""
+
+
+class LeanTokenizer:
+    """The methods that `renderers.Tokenizer` asks for; anything else is the Hugging Face tokenizer's own."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self._backend = tokenizer.backend_tokenizer
+        self._remembered = lru_cache(REMEMBERED_TEXTS)(self._encode)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)  # above all __call__
+        return getattr(self._tokenizer, name)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Ids of `text`; special tokens written in it are recognised, none are added."""
+        if add_special_tokens:
+            return list(self._tokenizer.encode(text))
+        if len(text) > MAX_REMEMBERED_CHARACTERS:
+            return list(self._encode(text))
+        return list(self._remembered(text))
+
+    def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:
+        """Text of ids."""
+        ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))

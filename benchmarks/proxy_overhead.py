@@ -1,0 +1,257 @@
+"""What the proxy adds to a chat completion: `python benchmarks/proxy_overhead.py`.
+
+An engine stub in a process of its own answers every `/generate` at once with the same reply of 128 tokens and their
+logprobs. Against it run episodes, 1, 32 or 256 at a time, of three-turn conversations with a tool, or of one plain message:
+
+    engine   SGLangEngine.generate alone
+    proxy    the same through Proxy.handle: checked, rendered, recorded, answered as JSON
+    client   the unmodified openai client alone, on a transport that answers at once
+    openai   the openai client, the proxy and the engine: what `episode.client` does
+
+Latency is measured with pauses between calls, as environments make them, so that this one process is busy a fraction of the
+time; calls a second without pauses, where latency would only say how long the queue is. `added` is over the engine's own
+median at the same concurrency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+import tracemalloc
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import httpx2
+import openai
+from aiohttp import web
+
+from agentrl.engine.protocol import Sampling
+from agentrl.engine.sglang import SGLangEngine, sglang_engine
+from agentrl.envs.calculator import TOOL
+from agentrl.models import NANO
+from agentrl.proxy import Proxy, load_chat_format, open_proxy
+from agentrl.rollout.run_episode import IN_PROCESS_URL
+
+REPLY_TOKENS = 128
+TURNS = 3
+USER = {"role": "user", "content": "State the final answer to the following arithmetic problem: 12 + 30 ="}
+PACED_CALLS_PER_S = 150
+"""Load of the latency measurement, over all episodes."""
+
+
+async def serve_stub() -> None:
+    """The stub: `GET /model_info`, and `POST /generate` with a fixed reply."""
+    ids = [24 + i % 10 for i in range(REPLY_TOKENS - 1)] + [2]
+    meta = {
+        "finish_reason": {"type": "stop", "matched": 2},
+        "prompt_tokens": 1,
+        "completion_tokens": REPLY_TOKENS,
+        "weight_version": "0",
+        "weight_versions": [{"version": "0", "start": 0, "end": REPLY_TOKENS}],
+        "output_token_logprobs": [[-0.12345678 - 0.001 * i, token, None] for i, token in enumerate(ids)],
+    }
+    body = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).encode()
+
+    async def generate(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=body, content_type="application/json")
+
+    async def model_info(_: web.Request) -> web.Response:
+        return web.json_response({"weight_version": "0"})
+
+    app = web.Application()
+    app.add_routes([web.post("/generate", generate), web.get("/model_info", model_info)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+@dataclass
+class Measured:
+    """Times of single calls, and how many there were a second."""
+
+    times_s: list[float]
+    calls_per_s: float
+
+    @property
+    def median_ms(self) -> float:
+        return 1000 * statistics.median(self.times_s)
+
+    @property
+    def p99_ms(self) -> float:
+        return 1000 * sorted(self.times_s)[int(0.99 * (len(self.times_s) - 1))]
+
+
+class Timer:
+    """Times calls; pauses before each for a random time around `pause_s`."""
+
+    def __init__(self, pause_s: float) -> None:
+        self.times_s: list[float] = []
+        self._pause_s = pause_s
+        self._random = random.Random(0)
+
+    async def __call__(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        if self._pause_s:
+            await anyio.sleep(self._random.uniform(0, 2 * self._pause_s))
+        started = time.perf_counter()
+        result = await call()
+        self.times_s.append(time.perf_counter() - started)
+        return result
+
+
+Episode = Callable[[Timer], Awaitable[None]]
+
+
+async def measure(episode: Episode, concurrent: int, seconds: float, pause_s: float) -> Measured:
+    """Run episodes, so many at a time, for so long."""
+    timer = Timer(pause_s)
+    started = time.perf_counter()
+
+    async def loop() -> None:
+        while time.perf_counter() < started + seconds:
+            await episode(timer)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(concurrent):
+            group.start_soon(loop)
+    return Measured(timer.times_s, len(timer.times_s) / (time.perf_counter() - started))
+
+
+class InstantTransport(httpx2.AsyncBaseTransport):
+    """Answers every request with one recorded reply."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await request.aread()
+        return httpx2.Response(200, headers={"Content-Type": "application/json"}, content=self._body)
+
+
+def episodes(
+    engine: SGLangEngine,
+    proxy: Proxy,
+    http: httpx2.AsyncClient,
+    instant: httpx2.AsyncClient,
+    *,
+    turns: int,
+    tools: bool,
+) -> dict[str, Episode]:
+    """The four ways to make the calls of one episode."""
+    options: dict[str, Any] = {"tools": [TOOL]} if tools else {}
+    prompt = proxy.chat_format.render([USER], options.get("tools"))
+
+    async def through_engine(timer: Timer) -> None:
+        for turn in range(turns):
+            ids = prompt + [30] * (140 * turn)
+            sampling = Sampling(max_new_tokens=REPLY_TOKENS, stop_token_ids=[2])
+            await timer(lambda ids=ids, sampling=sampling: engine.generate(ids, sampling, "s"))  # type: ignore[misc]
+
+    async def through_proxy(timer: Timer) -> None:
+        session = proxy.open_session()
+        messages: list[Any] = [USER]
+        for _ in range(turns):
+            body = json.dumps({"model": "nano", "messages": messages, **options}).encode()
+            key = f"Bearer {session.key}"
+            reply = await timer(lambda body=body: proxy.handle("POST", "/v1/chat/completions", key, body))  # type: ignore[misc]
+            messages = [*messages, json.loads(reply.body)["choices"][0]["message"], USER]
+        proxy.close_session(session)
+
+    def through_client(http: httpx2.AsyncClient) -> Episode:
+        root = openai.AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0)
+
+        async def episode(timer: Timer) -> None:
+            session = proxy.open_session()
+            create = root.with_options(api_key=session.key).chat.completions.create
+            messages: list[Any] = [USER]
+            for _ in range(turns):
+                reply = await timer(lambda messages=messages: create(model="nano", messages=messages, **options))  # type: ignore[misc]
+                messages = [*messages, reply.choices[0].message, USER]
+            proxy.close_session(session)
+
+        return episode
+
+    return {
+        "engine": through_engine,
+        "proxy": through_proxy,
+        "client": through_client(instant),
+        "openai": through_client(http),
+    }
+
+
+async def memory_per_call(proxy: Proxy, concurrent: int) -> float:
+    """Bytes of Python memory a call in flight: many calls opened against an engine that is paused on our side."""
+    engine = proxy.engine
+    assert isinstance(engine, SGLangEngine)
+    engine._running = anyio.Event()
+    sessions = [proxy.open_session() for _ in range(concurrent)]
+    body = json.dumps({"model": "nano", "messages": [USER], "tools": [TOOL]}).encode()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    async with anyio.create_task_group() as group:
+        for session in sessions:
+            group.start_soon(proxy.handle, "POST", "/v1/chat/completions", f"Bearer {session.key}", body)
+        await anyio.sleep(1)
+        used = tracemalloc.get_traced_memory()[0] - before
+        tracemalloc.stop()
+        engine._running.set()
+    for session in sessions:
+        proxy.close_session(session)
+    return used / concurrent
+
+
+async def main(seconds: float) -> None:
+    """Start the stub, measure, print."""
+    process = subprocess.Popen(
+        [sys.executable, __file__, "--stub"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    chat_format = load_chat_format(NANO)
+    async with sglang_engine([url]) as engine, open_proxy(engine, chat_format, "nano") as proxy:
+        session = proxy.open_session()
+        body = json.dumps({"model": "nano", "messages": [USER]}).encode()
+        reply = await proxy.handle("POST", "/v1/chat/completions", f"Bearer {session.key}", body)
+        async with (
+            httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL) as http,
+            httpx2.AsyncClient(transport=InstantTransport(reply.body), base_url=IN_PROCESS_URL) as instant,
+        ):
+            for kind, turns, tools in (("one plain message", 1, False), ("three turns with a tool", 3, True)):
+                print(
+                    f"{kind}\n{'at once':>8} {'way':>7} {'median ms':>10} {'p99 ms':>7} {'added ms':>9} {'calls/s':>8}"
+                )
+                for concurrent in (1, 32, 256):
+                    base = 0.0
+                    ways = episodes(engine, proxy, http, instant, turns=turns, tools=tools)
+                    for name, episode in ways.items():
+                        await measure(episode, concurrent, 0.3, 0.0)
+                        paced = await measure(episode, concurrent, seconds, concurrent / PACED_CALLS_PER_S)
+                        flat_out = await measure(episode, concurrent, seconds, 0.0)
+                        base = base or paced.median_ms
+                        added = "" if name == "client" else f"{paced.median_ms - base:.3f}"
+                        print(
+                            f"{concurrent:>8} {name:>7} {paced.median_ms:>10.3f} {paced.p99_ms:>7.2f} {added:>9} "
+                            f"{flat_out.calls_per_s:>8.0f}"
+                        )
+        print(f"memory of a call in flight: {await memory_per_call(proxy, 256) / 1000:.1f} kB")
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(10)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
+    parser.add_argument("--stub", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    asyncio.run(serve_stub()) if args.stub else anyio.run(main, args.seconds)
