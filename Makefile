@@ -19,7 +19,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	rm -rf .build/typed && mkdir -p .build/typed/agentrl
 	ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
-	ln -s $(CURDIR)/envs $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
+	ln -s $(CURDIR)/envs $(CURDIR)/sandboxes $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
 	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl
 
 format: .venv/ready

@@ -163,7 +163,7 @@ def episodes(
         for _ in range(turns):
             body = json.dumps({"model": "nano", "messages": messages, **options}).encode()
             key = f"Bearer {session.key}"
-            reply = await timer(lambda body=body: proxy.handle("POST", "/v1/chat/completions", key, body))  # type: ignore[misc]
+            reply = await timer(lambda body=body, key=key: proxy.handle("POST", "/v1/chat/completions", key, body))  # type: ignore[misc]
             messages = [*messages, json.loads(reply.body)["choices"][0]["message"], USER]
         proxy.close_session(session)
 

@@ -37,7 +37,14 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names} == {"agentrl", "agentrl-0.1.0.dist-info"}
-    for part in ("episode", "proxy/server", "envs/calculator", "trainer/losses", "workflows/calculator"):
+    for part in (
+        "episode",
+        "proxy/server",
+        "envs/calculator",
+        "sandboxes/__init__",
+        "trainer/losses",
+        "workflows/calculator",
+    ):
         assert f"agentrl/{part}.py" in names
     for data in (
         "py.typed",
@@ -64,7 +71,7 @@ def test_the_rollout_side_imports_no_torch_and_no_sibling_package() -> None:
     script = (
         f"import sys, {modules}\n"
         "print([m for m in sys.modules if m.split('.')[0] == 'torch'"
-        " or m.startswith(('agentrl.envs', 'agentrl.trainer.', 'agentrl.workflows'))][:5])"
+        " or m.startswith(('agentrl.envs', 'agentrl.sandboxes', 'agentrl.trainer.', 'agentrl.workflows'))][:5])"
     )
     shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     assert shown.stdout.strip() == "[]"
