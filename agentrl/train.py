@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RunConfig
 from agentrl.engine.launch import open_engine
@@ -102,9 +102,9 @@ async def train(
     prepare_run_dir(config, resume=resume)
 
     async with AsyncExitStack() as stack:
-        store = stack.enter_context(Store(run_dir / "store.sqlite"))
-        store.begin_life()
-        checkpoint = store.last_checkpoint()
+        store = stack.enter_context(await in_thread(Store, run_dir / "store.sqlite"))
+        await in_thread(store.begin_life)
+        checkpoint = await in_thread(store.last_checkpoint)
         view.phase = "starting engine and trainer"
         weights_dir = stack.enter_context(_weights_directory(run_dir))
         engine = await stack.enter_async_context(
@@ -138,7 +138,7 @@ async def train(
         if await _train_until_done_or_signal(run) == "interrupted":
             return Interrupted(run.weights.version, run_dir)
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
-        return _summary(run, before, after)
+        return await in_thread(_summary, run, before, after)
     raise AssertionError("unreachable")
 
 
@@ -288,10 +288,10 @@ async def _checkpoint(run: _Run) -> None:
     directory = run.run_dir / "checkpoints" / f"step-{step:06d}"
     with anyio.CancelScope(shield=True):
         await run.trainer.save(directory)
-        await anyio.to_thread.run_sync(run.store.commit_checkpoint, step, directory, list(run.consumed))
+        await in_thread(run.store.commit_checkpoint, step, directory, list(run.consumed))
         run.consumed.clear()
-    for old in await anyio.to_thread.run_sync(run.store.forget_checkpoints, run.config.trainer.keep_checkpoints):
-        await anyio.to_thread.run_sync(lambda path: shutil.rmtree(path, ignore_errors=True), old)
+    for old in await in_thread(run.store.forget_checkpoints, run.config.trainer.keep_checkpoints):
+        await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
 
 
 def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Run:
         return statistics.fmean(float(s[name]) for s in self.steps)
 
 
-def train(directory: Path, staleness: int, steps: int) -> Run:
+def train(directory: Path, staleness: int, steps: int, window: int) -> Run:
     """One run, through the command line as users start it."""
     run_dir = directory / f"eta-{staleness}"
     settings = {
@@ -70,6 +70,8 @@ def train(directory: Path, staleness: int, steps: int) -> Run:
         "trainer.minibatches": 2,
         "trainer.checkpoint_every": 1000,
     }
+    if staleness:
+        settings["rollout.window"] = window
     command = [
         sys.executable,
         "-m",
@@ -90,12 +92,13 @@ def main() -> None:
     """Train twice and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--window", type=int, default=16, help="W of the asynchronous run, in groups; a batch has 8")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="agentrl-bench-") as name:
         directory = Path(name)
         for part, tasks in (("eval", distinct_tasks(200, seed=7)), ("train", distinct_tasks(2000, seed=1_000_000))):
             (directory / f"{part}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
-        sync, overlapped = (train(directory, staleness, args.steps) for staleness in (0, 2))
+        sync, overlapped = (train(directory, staleness, args.steps, args.window) for staleness in (0, 2))
 
     for label, run in (("η = 0", sync), ("η = 2", overlapped)):
         s = run.summary

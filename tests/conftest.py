@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from blockbuster import blockbuster_ctx
 from safetensors.torch import load_file, save_file
 
 from agentrl.models import NANO
@@ -20,6 +21,13 @@ START_TIMEOUT_S = 60
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def no_blocking_call_in_the_event_loop() -> Iterator[None]:
+    """A call of agentrl that blocks the event loop fails the test."""
+    with blockbuster_ctx("agentrl"):
+        yield
 
 
 @pytest.fixture(scope="session")

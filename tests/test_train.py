@@ -154,3 +154,19 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     assert unused - still_unused, "groups that were ready before the interruption were trained on after it"
     assert json.loads((run_dir / "summary.json").read_text())["steps"] == checkpoint[0] + 2
     assert not list(Path("/dev/shm").glob("agentrl-*"))
+
+
+def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command: list[str], tmp_path: Path) -> None:
+    before = children()
+    workflow = tmp_path / "broken.py"
+    workflow.write_text("async def run(episode):\n    raise KeyError('no such thing')\n")
+    broken = [str(workflow) if word == "workflows/calculator.py" else word for word in command]
+    broken = [word for word in broken if not word.startswith("--eval.tasks")]
+    result = subprocess.run([*broken, "--steps=2"], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    assert result.returncode == 1
+    assert "rollout.max_failed_share = 0.5" in result.stderr
+    assert "KeyError: 'no such thing'" in result.stderr
+    assert "ExceptionGroup" not in result.stderr
+    assert children() == before
+    with Store(tmp_path / "run" / "store.sqlite") as store:
+        assert store.totals().failed >= 20

@@ -133,7 +133,7 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
     """
     from transformers import AutoConfig, AutoTokenizer  # loads torch, where there is one
 
-    tokenizer = AutoTokenizer.from_pretrained(model_path)
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
     tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
     config = AutoConfig.from_pretrained(model_path).get_text_config()
     if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import anyio
-import anyio.to_thread
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
@@ -78,7 +78,7 @@ class Controller:
     async def run(self) -> None:
         """Start groups whenever the gate allows. Raises TooManyFailuresError when too large a share failed."""
         async with anyio.create_task_group() as groups:
-            for group_id, state, episodes in await anyio.to_thread.run_sync(self.store.unused_groups):
+            for group_id, state, episodes in await in_thread(self.store.unused_groups):
                 self.gate.start(group_id)
                 if state == "ready":
                     self._rewards[group_id] = [reward for _, reward in episodes]
@@ -86,7 +86,7 @@ class Controller:
                 else:
                     groups.start_soon(self._run_group, group_id, episodes)
             self._wake()
-            next_group = await anyio.to_thread.run_sync(self.store.next_group_id)
+            next_group = await in_thread(self.store.next_group_id)
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
                 while not self.gate.can_start() or self.progress.running >= self.config.max_concurrent:
@@ -112,7 +112,7 @@ class Controller:
         missing = sorted(set(range(self.config.group_size)) - {sample for sample, _ in done})
         if done:
             self.progress.running += len(missing)
-        await anyio.to_thread.run_sync(self.store.open_group, group_id, task)
+        await in_thread(self.store.open_group, group_id, task)
         rewards = [reward for _, reward in done]
 
         async def one(sample: int) -> None:
@@ -132,7 +132,7 @@ class Controller:
             self._rejected_in_a_row += 1
         elif not uniform:
             self._rejected_in_a_row = 0
-        await anyio.to_thread.run_sync(self.store.close_group, group_id, "ready" if keep else "rejected")
+        await in_thread(self.store.close_group, group_id, "ready" if keep else "rejected")
         if keep:
             self._rewards[group_id] = rewards
             self.gate.finish(group_id)
@@ -149,7 +149,7 @@ class Controller:
                     outcome = await self.runner.run(task, seed)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        await anyio.to_thread.run_sync(self.store.add, group_id, sample, seed, outcome)
+                        await in_thread(self.store.add, group_id, sample, seed, outcome)
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
                         self.progress.finished += 1

@@ -49,11 +49,6 @@ class StalenessGate:
             return None if self.max_staleness else 0
         return self.max_staleness + math.ceil((self._reach - 1) / self.groups_per_batch)
 
-    @property
-    def running(self) -> int:
-        """Groups started, and neither finished nor rejected."""
-        return sum(group.state == "running" for group in self._groups)
-
     def can_start(self) -> bool:
         """Whether one more group may start: started_and_not_rejected < (v + η + 1)·G (AReaL, arXiv 2505.24298, eq. 3)."""
         return self._started < (self.version + self.max_staleness + 1) * self.groups_per_batch
@@ -77,8 +72,8 @@ class StalenessGate:
     def take(self) -> list[int] | None:
         """The ids of the next batch, oldest first, or None while it is not complete.
 
-        A group may be taken while fewer than W groups, taken or not, started after the oldest that is not taken and up to
-        it (that one included).
+        A finished group may be taken if it is among the W groups, taken ones included, that begin with the oldest one not
+        yet taken.
         """
         taken: list[_Group] = []
         window = list(self._groups)

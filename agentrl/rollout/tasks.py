@@ -8,6 +8,7 @@ import json
 import random
 import sys
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from pathlib import Path
 
 from agentrl.episode import Episode, Reward, Task
@@ -63,9 +64,14 @@ def load_tasks(path: Path) -> list[Task]:
 def task_of_group(group_id: int, task_count: int, seed: int) -> int:
     """The index of a group's task: every epoch visits all tasks, each in an order of its own."""
     epoch, position = divmod(group_id, task_count)
+    return _order(task_count, seed, epoch)[position]
+
+
+@lru_cache(maxsize=2)
+def _order(task_count: int, seed: int, epoch: int) -> list[int]:
     order = list(range(task_count))
     random.Random(f"{seed}/{epoch}").shuffle(order)  # noqa: S311
-    return order[position]
+    return order
 
 
 def episode_seed(seed: int, group_id: int, sample: int) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.config import RolloutConfig
@@ -44,14 +45,18 @@ async def runner_of(
         yield runner
 
 
+def all_episodes(store: Store) -> list[tuple[str, str | None]]:
+    return store._db.execute("SELECT status, error FROM episodes ORDER BY id").fetchall()
+
+
 async def collect(
     workflow: Workflow, url: str, chat_format: ChatFormat, path: Path, *, batches: int = 1, **config: Any
 ) -> tuple[list[Batch], Controller, list[tuple[str, str | None]]]:
     """Run until so many batches are complete; the batches, the controller, and (status, error) of every episode."""
     settings = {"batch_size": 4, "group_size": 2, "max_concurrent": 8, "drop_uniform_groups": False, **config}
     rollout = RolloutConfig.model_validate(settings)
-    with Store(path / "store.sqlite") as store:
-        store.begin_life()
+    with await in_thread(Store, path / "store.sqlite") as store:
+        await in_thread(store.begin_life)
         async with runner_of(workflow, url, chat_format, rollout.episode_timeout_s) as runner:
             gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, order="fifo")
             controller = Controller(TASKS, rollout, 0, runner, store, gate)
@@ -63,7 +68,7 @@ async def collect(
                         taken.append(await controller.next_batch())
                         controller.advance()
                     group.cancel_scope.cancel()
-        rows = store._db.execute("SELECT status, error FROM episodes ORDER BY id").fetchall()
+        rows = await in_thread(all_episodes, store)
     return taken, controller, rows
 
 
@@ -81,8 +86,8 @@ async def test_batches_hold_whole_groups_of_one_task(server_url: str, nano_forma
         assert batch.rewards[2] == batch.rewards[3]
     first_epoch = [batch.rewards[i] for batch in batches for i in (0, 2)][:5]
     assert sorted(first_epoch) == [0, 1, 2, 3, 4]
-    with Store(tmp_path / "store.sqlite") as store:
-        (one, other) = store.episodes([0])
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        (one, other) = await in_thread(store.episodes, [0])
         assert one.record.turns[0].credit == 0.25
         assert one.id != other.id
     assert controller.progress.failed == 0
@@ -235,15 +240,16 @@ async def test_a_second_life_completes_open_groups_and_reuses_ready_ones(
         return float(len(calls))
 
     await collect(run, server_url, nano_format, tmp_path, batches=1, max_concurrent=4)
-    with Store(tmp_path / "store.sqlite") as store:
-        before = store.totals().finished
-        kept = {group: len(episodes) for group, _, episodes in store.unused_groups()}
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        before = (await in_thread(store.totals)).finished
+        kept = {group: len(episodes) for group, _, episodes in await in_thread(store.unused_groups)}
     assert sum(kept.values()) == before
     blocked.set()
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=2, max_concurrent=4)
     assert batches[0].group_ids == [0, 1], "finished groups that no checkpoint contains are used first"
-    with Store(tmp_path / "store.sqlite") as store:
-        assert all(len(store.episodes([group])) == 2 for batch in batches for group in batch.group_ids)
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        for batch in batches:
+            assert len(await in_thread(store.episodes, batch.group_ids)) == 2 * len(batch.group_ids)
     assert len([status for status, _ in rows if status == "finished"]) >= before
 
 
@@ -263,8 +269,8 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
         return 1.0
 
     rollout = RolloutConfig(batch_size=2, group_size=2)
-    with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life()
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        await in_thread(store.begin_life)
         async with runner_of(run, server_url, nano_format) as runner:
             gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
             controller = Controller(TASKS, rollout, 0, runner, store, gate)
