@@ -82,6 +82,10 @@ class Engine(Protocol):
         """
         ...
 
+    def end_session(self, session: str) -> None:
+        """Forget a session: no more calls of it will come."""
+        ...
+
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Load `checkpoint` as `version` into every server, interrupting replies in flight. Returns the pause in
         seconds."""

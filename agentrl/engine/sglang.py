@@ -270,6 +270,8 @@ def _generation(reply: dict[str, Any]) -> Generation:
     if not reply or reply["meta_info"]["finish_reason"] is None:
         raise EngineError("the server closed the stream before the reply ended")
     meta = reply["meta_info"]
+    if meta["finish_reason"].get("status_code"):
+        raise EngineError(f"the server gave the request up: {meta['finish_reason'].get('message')}")
     output_ids = reply["output_ids"]
     scored = meta.get("output_token_logprobs", [])
     if [token for _, token, _ in scored] != output_ids:

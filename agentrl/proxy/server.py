@@ -7,6 +7,7 @@ any other program ── loopback HTTP ────┘
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,6 +26,8 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat import ChatCompletions, parse_request
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.session import SamplingDefaults, Session
+
+log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 2**20
 REMEMBERED_CLOSED_SESSIONS = 100_000
@@ -71,6 +74,7 @@ class Proxy:
     def close_session(self, session: Session) -> None:
         """End a session: its record is final, and its key is answered with 409."""
         session.closed = True
+        self.engine.end_session(session.key)
         if self._sessions.pop(session.key, None) is not None:
             self._closed[session.key] = None
             if len(self._closed) > REMEMBERED_CLOSED_SESSIONS:
@@ -100,6 +104,9 @@ class Proxy:
             return _refusal(ApiError(503, str(error), code="engine_error"))
         except ApiError as error:
             return _refusal(error)
+        except Exception as error:
+            log.exception("%s %s failed", method, path)
+            return _refusal(_internal(error))
 
     def _session(self, authorization: str) -> Session:
         key = authorization.removeprefix("Bearer ").strip()
@@ -118,7 +125,12 @@ class Proxy:
         async def run() -> None:
             with scope:
                 async with send:
-                    await self._chat.stream(call, send.send)
+                    try:
+                        await self._chat.stream(call, send.send)
+                    except Exception as error:
+                        # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
+                        log.exception("a streamed reply failed")
+                        await send.send(_internal(error).content())
 
         self._tasks.start_soon(run)
         try:
@@ -132,6 +144,12 @@ class Proxy:
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
         """A transport that hands requests straight to this proxy, for clients in this process."""
         return _InProcessTransport(self)
+
+
+def _internal(error: Exception) -> ApiError:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return ApiError(500, f"The proxy failed: {type(error).__name__}: {error}", code="internal_error")
 
 
 def _refusal(error: ApiError) -> Reply:

@@ -371,3 +371,17 @@ async def test_credit_goes_to_every_choice_of_a_call(setup: Setup) -> None:
     assert [turn.credit for turn in setup.session.record.turns] == [0.5, 0.5]
     with pytest.raises(KeyError):
         setup.session.credit("chatcmpl-unknown", 1.0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_bug_in_a_chat_format_fails_one_request_and_not_the_proxy(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    def parse(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a bug in a renderer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(setup.proxy.chat_format.renderer), "parse_response", parse)
+        with pytest.raises(openai.APIError, match="AssertionError: a bug in a renderer"):
+            await collect(await setup.ask(stream=stream))
+    assert (await setup.ask()).choices

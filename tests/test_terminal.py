@@ -1,0 +1,50 @@
+"""The terminal view: what a user reads of a run, live and in a file."""
+
+from __future__ import annotations
+
+import io
+import time
+from typing import Any
+
+from rich.console import Console
+
+from agentrl.config import load_config
+from agentrl.terminal import TerminalView
+
+STEP: dict[str, Any] = {
+    "step": 3,
+    "reward_mean": 0.625,
+    "staleness_mean": 1.25,
+    "staleness_max": 2.0,
+    "train_s": 1.5,
+    "wait_s": 0.25,
+    "pause_s": 0.004,
+    "logprob_mismatch_mean_abs": 3e-7,
+    "episodes_failed": 1,
+}
+
+
+def view_on(console: Console) -> TerminalView:
+    view = TerminalView(load_config(None, {"steps": "10", "run_dir": "runs/x"}), console)
+    view.training_started = time.perf_counter() - 30
+    view.step = 3
+    return view
+
+
+def test_a_file_gets_one_line_a_step() -> None:
+    file = io.StringIO()
+    view = view_on(Console(file=file, width=60))
+    view.on_step(STEP)
+    (line,) = file.getvalue().splitlines()
+    for shown in ("step    3", "reward 0.625", "staleness 1.25 (max 2)", "train 1.5 s", "pause 4 ms", "failed 1"):
+        assert shown in line
+
+
+def test_a_terminal_shows_the_run() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
+    view = view_on(console)
+    view.on_step(STEP)
+    console.print(view)
+    shown = console.export_text()
+    for text in ("runs/x", "3 / 10", "0.625", "mean 1.25  max 2", "3.0e-07", "time to go", "1:10"):
+        assert text in shown
