@@ -266,9 +266,12 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     run.controller.advance()
     run.view.step = run.weights.version
     progress = run.controller.progress
+    # A batch leaves uniform groups out, so its mean says less about the policy than all that finished meanwhile.
+    recent = run.controller.take_recent_rewards() or batch.rewards
     return {
         "step": run.weights.version,
-        "reward_mean": sum(batch.rewards) / len(batch.rewards),
+        "reward_mean": sum(recent) / len(recent),
+        "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
         **metrics,
         "wait_s": waited_s,

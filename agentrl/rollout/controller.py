@@ -68,6 +68,7 @@ class Controller:
     gate: StalenessGate
     progress: Progress = field(default_factory=Progress)
     last_error: str = ""
+    _recent_rewards: list[float] = field(default_factory=list)
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
     _changed: anyio.Event = field(default_factory=anyio.Event)
@@ -106,6 +107,11 @@ class Controller:
         """Note that the engine serves the next version: the gate opens for one more batch."""
         self.gate.advance()
         self._wake()
+
+    def take_recent_rewards(self) -> list[float]:
+        """The rewards of all episodes that finished since the last call, those of dropped groups included."""
+        recent, self._recent_rewards = self._recent_rewards, []
+        return recent
 
     async def _run_group(self, group_id: int, done: list[tuple[int, float]]) -> None:
         task = task_of_group(group_id, len(self.tasks), self.seed)
@@ -153,6 +159,7 @@ class Controller:
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
                         self.progress.finished += 1
+                        self._recent_rewards.append(outcome.reward)
                         return outcome
                     self.last_error = outcome.error or ""
             self.progress.failed += 1
