@@ -28,6 +28,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
+from agentrl.episode import Task
 from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.proxy import Proxy, SamplingDefaults, load_chat_format, open_proxy
@@ -98,20 +99,41 @@ async def train(
     workflow = load_workflow(Path(config.workflow))
     tasks = load_tasks(Path(config.tasks))
     eval_tasks = load_tasks(Path(config.eval.tasks))[: config.eval.limit] if config.eval.tasks else []
-    run_dir = Path(config.run_dir)
     prepare_run_dir(config, resume=resume)
 
+    summary: dict[str, Any] | None = None
+    async with anyio.create_task_group() as group:
+        group.start_soon(_cancel_on_signal, group.cancel_scope, view)
+        summary = await _run_to_the_end(config, view, workflow, tasks, eval_tasks)
+        group.cancel_scope.cancel()
+    return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
+
+
+async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
+    """Cancel on the first SIGINT or SIGTERM. A second one then acts as it would without agentrl."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            view.say("stopping: finishing the training step in progress, then writing a checkpoint")
+            scope.cancel()
+            return
+
+
+async def _run_to_the_end(
+    config: RunConfig, view: RunView, workflow: Workflow, tasks: list[Task], eval_tasks: list[Task]
+) -> dict[str, Any]:
+    run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
         store = stack.enter_context(await in_thread(Store, run_dir / "store.sqlite"))
         await in_thread(store.begin_life)
         checkpoint = await in_thread(store.last_checkpoint)
         view.phase = "starting engine and trainer"
-        weights_dir = stack.enter_context(_weights_directory(run_dir))
+        weights_dir = stack.enter_context(_empty_directory(weights_directory(run_dir)))
         engine = await stack.enter_async_context(
             open_engine(config.model.path, config.engine, log=run_dir / "engine.log", seed=config.seed + store.life)
         )
         trainer = await stack.enter_async_context(open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s))
-        chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
+        model = config.model
+        chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
         proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
         weights = await trainer.load(checkpoint[1] if checkpoint else None)
         if engine.version != weights.version or config.engine.urls:
@@ -135,8 +157,7 @@ async def train(
         )
         run = _Run(config, run_dir, view, store, engine, trainer, controller, weights)
         before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
-        if await _train_until_done_or_signal(run) == "interrupted":
-            return Interrupted(run.weights.version, run_dir)
+        await _train_and_save(run)
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
         return await in_thread(_summary, run, before, after)
     raise AssertionError("unreachable")
@@ -165,13 +186,17 @@ def check_model(config: RunConfig) -> None:
         raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
 
 
-@contextmanager
-def _weights_directory(run_dir: Path) -> Iterator[Path]:
-    """Where weights pass from trainer to engine: shared memory where there is some, else the run directory."""
+def weights_directory(run_dir: Path) -> Path:
+    """Where a run's weights pass from trainer to engine: shared memory where there is some, else the run directory."""
     shared = Path("/dev/shm")  # noqa: S108
+    if not (shared.is_dir() and os.access(shared, os.W_OK)):
+        return run_dir / "weights"
     # Named by the run directory: what a killed run left behind is found and removed by the next life.
-    name = "agentrl-" + hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16]
-    directory = shared / name if shared.is_dir() and os.access(shared, os.W_OK) else run_dir / "weights"
+    return shared / ("agentrl-" + hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16])
+
+
+@contextmanager
+def _empty_directory(directory: Path) -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     try:
@@ -205,31 +230,18 @@ async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence
     return result
 
 
-async def _train_until_done_or_signal(run: _Run) -> str:
-    """Train to the last step, or until SIGINT or SIGTERM. However it ends, what was trained is checkpointed."""
-    ended = "done"
+async def _train_and_save(run: _Run) -> None:
+    """Train to the last step. However it ends, what was trained is checkpointed."""
     try:
-        async with anyio.create_task_group() as tasks:
-
-            async def watch_signals() -> None:
-                nonlocal ended
-                with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                    async for _ in signals:
-                        ended = "interrupted"
-                        run.view.say("stopping: finishing the training step in progress, then writing a checkpoint")
-                        tasks.cancel_scope.cancel()
-                        return
-
-            tasks.start_soon(watch_signals)
-            tasks.start_soon(run.controller.run)
+        async with anyio.create_task_group() as group:
+            group.start_soon(run.controller.run)
             await _train(run)
-            tasks.cancel_scope.cancel()
+            group.cancel_scope.cancel()
     except BaseException:
         with suppress(AgentRLError):
             await _save_the_rest(run)
         raise
     await _save_the_rest(run)
-    return ended
 
 
 async def _save_the_rest(run: _Run) -> None:

@@ -16,6 +16,7 @@ import pytest
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
+from agentrl.train import weights_directory
 from agentrl.trainer.__main__ import training_sequences
 
 ROOT = Path(__file__).parents[1]
@@ -56,17 +57,21 @@ def command(tmp_path: Path) -> list[str]:
     return [sys.executable, "-m", "agentrl.cli", "train", "workflows/calculator.py", *options]
 
 
-def children() -> set[str]:
-    """Command lines of engine and trainer processes on this machine."""
-    found = set()
+def left_behind(run_dir: Path) -> list[str]:
+    """Processes and shared memory of the run in `run_dir`: its children inherit the variable that names it."""
+    marker = f"AGENTRL_TEST_RUN={run_dir}".encode()
+    found = [str(path) for path in (weights_directory(run_dir),) if path.exists()]
     for entry in Path("/proc").iterdir():
         try:
-            line = (entry / "cmdline").read_bytes().decode().replace("\0", " ")
-        except (OSError, UnicodeDecodeError):
+            if marker in (entry / "environ").read_bytes().split(b"\0"):
+                found.append((entry / "cmdline").read_bytes().decode().replace("\0", " "))
+        except OSError:
             continue
-        if "agentrl.engine.embedded" in line or "agentrl.trainer " in line:
-            found.add(f"{entry.name} {line}")
     return found
+
+
+def environment(run_dir: Path) -> dict[str, str]:
+    return {**os.environ, "AGENTRL_TEST_RUN": str(run_dir)}
 
 
 def metrics(run_dir: Path) -> list[dict[str, Any]]:
@@ -83,8 +88,14 @@ def wait_for_step(run_dir: Path, step: int, timeout_s: float = 90) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) -> None:
-    before = children()
-    result = subprocess.run([*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    result = subprocess.run(
+        [*command, "--steps=4"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path / "run"),
+        timeout=240,
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     run_dir = tmp_path / "run"
     summary = json.loads((run_dir / "summary.json").read_text())
@@ -105,10 +116,11 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
         stored = store.episodes(list(range(8)))
         assert sum(len(s) for s in training_sequences(stored, "rloo")) > 0
     assert (run_dir / "checkpoints/step-000004/tokenizer.json").exists()
-    assert children() == before
-    assert not list(Path("/dev/shm").glob("agentrl-*"))
+    assert left_behind(tmp_path / "run") == []
 
-    again = subprocess.run([*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    again = subprocess.run(
+        [*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=60
+    )
     assert again.returncode == 2
     assert "holds a run already; go on with --resume" in again.stderr
 
@@ -116,9 +128,14 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path, how: signal.Signals) -> None:
-    before = children()
     run_dir = tmp_path / "run"
-    process = subprocess.Popen([*command, "--steps=200"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [*command, "--steps=200"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path / "run"),
+    )
     try:
         wait_for_step(run_dir, 3)
         os.kill(process.pid, how)
@@ -126,8 +143,9 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     finally:
         process.kill()
     deadline = time.monotonic() + 30
-    while children() != before:
-        assert time.monotonic() < deadline, f"left behind: {children() - before}"
+    # A killed run cannot remove its shared memory; its next life does.
+    while processes := [line for line in left_behind(run_dir) if not line.startswith("/dev/shm/")]:
+        assert time.monotonic() < deadline, f"left behind: {processes}"
         time.sleep(0.1)
     with Store(run_dir / "store.sqlite") as store:
         finished = store.totals().finished
@@ -142,7 +160,9 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
         assert checkpoint[0] >= 2
 
     resumed = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={checkpoint[0] + 2}"]
-    result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    result = subprocess.run(
+        resumed, cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=200
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     with Store(run_dir / "store.sqlite") as store:
         assert store.totals().finished >= finished
@@ -153,20 +173,43 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     assert per_step == [(step, 4) for step in range(1, checkpoint[0] + 3)], "every step trained on its own four groups"
     assert unused - still_unused, "groups that were ready before the interruption were trained on after it"
     assert json.loads((run_dir / "summary.json").read_text())["steps"] == checkpoint[0] + 2
-    assert not list(Path("/dev/shm").glob("agentrl-*"))
+    assert left_behind(run_dir) == []
+
+
+def test_a_run_that_is_ended_before_its_first_step_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*command, "--steps=200"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path / "run"),
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while len(left_behind(tmp_path / "run")) < 4:  # the run, its engine, its trainer, its shared memory
+            assert time.monotonic() < deadline, "engine and trainer did not start"
+            time.sleep(0.05)
+        process.terminate()
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert b"interrupted at step 0" in output
+    assert left_behind(tmp_path / "run") == []
 
 
 def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command: list[str], tmp_path: Path) -> None:
-    before = children()
     workflow = tmp_path / "broken.py"
     workflow.write_text("async def run(episode):\n    raise KeyError('no such thing')\n")
     broken = [str(workflow) if word == "workflows/calculator.py" else word for word in command]
     broken = [word for word in broken if not word.startswith("--eval.tasks")]
-    result = subprocess.run([*broken, "--steps=2"], cwd=ROOT, capture_output=True, text=True, timeout=90)
+    result = subprocess.run(
+        [*broken, "--steps=2"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=90
+    )
     assert result.returncode == 1
     assert "rollout.max_failed_share = 0.5" in result.stderr
     assert "KeyError: 'no such thing'" in result.stderr
     assert "ExceptionGroup" not in result.stderr
-    assert children() == before
+    assert left_behind(tmp_path / "run") == []
     with Store(tmp_path / "run" / "store.sqlite") as store:
         assert store.totals().failed >= 20
