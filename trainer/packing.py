@@ -25,15 +25,9 @@ class TrainingSequence:
 
 
 @dataclass(frozen=True)
-class Pack:
+class Pack(TrainingSequence):
     """Several sequences end to end, `T` tokens in all. Every tensor but `bounds` is [T]."""
 
-    token_ids: Tensor
-    loss_mask: Tensor
-    behaviour_logprobs: Tensor
-    versions: Tensor
-    temperatures: Tensor
-    advantages: Tensor
     position_ids: Tensor
     """Position in the token's own sequence."""
     bounds: Tensor

@@ -230,6 +230,9 @@ class BatchingEngine:
 
     def submit(self, request: Request) -> None:
         """Queue a request; it starts with the next forward pass, or after a pause."""
+        # Continuous batching keeps a copy of every reply for a reader of its own; here `Request` is what is read.
+        while self._manager.get_result(timeout=0) is not None:
+            pass
         with self._lock:
             request.slot = next(self._slots)
             self._sampler.requests[request.slot] = request

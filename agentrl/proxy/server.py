@@ -23,8 +23,9 @@ from aiohttp import web
 from agentrl.engine.protocol import Engine
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.chat import ChatCompletions, parse_request
+from agentrl.proxy.chat import ChatCompletions
 from agentrl.proxy.chat_format import ChatFormat
+from agentrl.proxy.chat_request import parse_request
 from agentrl.proxy.session import SamplingDefaults, Session
 
 log = logging.getLogger(__name__)

@@ -85,6 +85,7 @@ class Controller:
                     self._rewards[group_id] = [reward for _, reward in episodes]
                     self.gate.finish(group_id)
                 else:
+                    self.progress.running += self.config.group_size - len(episodes)
                     groups.start_soon(self._run_group, group_id, episodes)
             self._wake()
             next_group = await in_thread(self.store.next_group_id)
@@ -116,8 +117,6 @@ class Controller:
     async def _run_group(self, group_id: int, done: list[tuple[int, float]]) -> None:
         task = task_of_group(group_id, len(self.tasks), self.seed)
         missing = sorted(set(range(self.config.group_size)) - {sample for sample, _ in done})
-        if done:
-            self.progress.running += len(missing)
         await in_thread(self.store.open_group, group_id, task)
         rewards = [reward for _, reward in done]
 

@@ -260,7 +260,7 @@ async def test_a_bad_request_is_400_and_names_the_parameter(
     assert status == 400, reply
     assert error["type"] == "invalid_request_error"
     assert error["code"] == code
-    assert error["param"].startswith(param)
+    assert error["param"] == param
     assert not setup.session.record.turns
 
 

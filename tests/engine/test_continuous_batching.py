@@ -1,0 +1,76 @@
+"""The batching engine from the inside: what a server would only show after days."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from agentrl.engine.continuous_batching import BatchingEngine, Request, draw
+from agentrl.engine.protocol import Sampling
+from agentrl.models import NANO
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[BatchingEngine]:
+    engine = BatchingEngine(NANO, max_total_tokens=4096)
+    engine.start()
+    yield engine
+    engine.stop()
+    assert not engine.alive
+
+
+def generate(engine: BatchingEngine, count: int, tokens: int = 5) -> list[Request]:
+    done = threading.Semaphore(0)
+    requests = [Request([1, 2, 3, i + 4], Sampling(max_new_tokens=tokens), done.release) for i in range(count)]
+    for request in requests:
+        engine.submit(request)
+    for _ in requests:
+        assert done.acquire(timeout=30)
+    return requests
+
+
+def test_finished_requests_leave_nothing_behind(engine: BatchingEngine) -> None:
+    for _ in range(3):
+        assert all(len(request.output_ids) == 5 for request in generate(engine, 20))
+    generate(engine, 1)
+    assert engine.running == 0
+    assert engine._manager.output_router.output_queue.qsize() <= 1
+    scheduler = engine._manager.batch_processor.scheduler
+    assert not scheduler.active_requests
+    assert not scheduler.waiting_requests
+
+
+def test_more_requests_than_the_cache_holds_all_end(engine: BatchingEngine) -> None:
+    assert all(len(request.output_ids) == 60 for request in generate(engine, 120, tokens=60))
+
+
+def test_retracting_twice_without_progress_loses_nothing(engine: BatchingEngine) -> None:
+    done = threading.Semaphore(0)
+    requests = [Request([1, 2, i + 3], Sampling(max_new_tokens=40), done.release) for i in range(8)]
+    engine.pause("in_place")
+    for request in requests:
+        engine.submit(request)
+    engine.pause("retract")
+    engine.pause("retract")
+    engine.resume()
+    engine.pause("retract")
+    engine.pause("retract")
+    engine.resume()
+    for _ in requests:
+        assert done.acquire(timeout=30)
+    assert all(len(request.output_ids) == 40 for request in requests)
+
+
+def test_draw_reports_the_tempered_distribution_and_respects_the_nucleus() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(400, 12)
+    samplings = [Sampling(max_new_tokens=1, temperature=0.7, top_p=0.5)] * 400
+    tokens, logprobs = draw(logits, samplings, [0] * 400)
+    assert torch.allclose(logprobs, torch.log_softmax(logits / 0.7, -1), atol=1e-6)
+    ordered, order = logprobs.exp().sort(-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
+    rank = (order == tokens.unsqueeze(1)).float().argmax(-1)
+    assert (before.gather(1, rank.unsqueeze(1)) <= 0.5).all()
