@@ -179,7 +179,8 @@ class BatchingEngine:
         self.model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, dtype))
         use_varlen_attention(self.model)
         config = self.model.config.get_text_config()
-        self.context_length: int = config.max_position_embeddings
+        # A sequence that the whole cache cannot hold would end the generation loop.
+        self.context_length: int = min(config.max_position_embeddings, max_total_tokens - PAGE_TOKENS)
         self.vocabulary: int = config.vocab_size
         self._manager: Any = self.model.init_continuous_batching(
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=self.context_length),
@@ -269,7 +270,7 @@ class BatchingEngine:
     def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
         """Copy the safetensors of `directory` into the model. Raises ValueError, changing nothing, when they do not fit.
 
-        Outside a pause it takes one for its duration, and open requests keep their cache.
+        Outside a pause it takes one for its duration: `retract` if the cache is to be flushed, else `in_place`.
         """
         tensors = {
             name: tensor for file in sorted(directory.glob("*.safetensors")) for name, tensor in load_file(file).items()

@@ -144,9 +144,9 @@ class ChatCompletions:
                 chunk = {**head, "choices": [choice]}
                 await send({**chunk, "usage": None} if wants_usage else chunk)
 
-            def read(output_ids: list[int]) -> AssistantMessage:
-                ids = call.forced_ids + output_ids
-                return self._format.parse(ids, call.tools, stop=call.request.stop_strings, call_ids=call_ids)
+            def read(output_ids: list[int], *, growing: bool) -> AssistantMessage:
+                ids, stop = call.forced_ids + output_ids, call.request.stop_strings
+                return self._format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
 
             await emit({"role": "assistant", "content": ""})
             newest, arrived = anyio.create_memory_object_stream[list[int]](1)
@@ -165,11 +165,11 @@ class ChatCompletions:
                 group.start_soon(generate)
                 async with arrived:
                     async for output_ids in arrived:
-                        for delta in sent.growth(read(output_ids), final=False):
+                        for delta in sent.growth(read(output_ids, growing=True), final=False):
                             await emit(delta)
             generation = replies[0]
             usages.append(generation)
-            message = read(generation.output_ids)
+            message = read(generation.output_ids, growing=False)
             self._record(call, generation, message)
             for delta in sent.growth(message, final=True):
                 await emit(delta)
@@ -224,7 +224,7 @@ class _Sent:
     calls: int = 0
 
     def growth(self, message: AssistantMessage, *, final: bool) -> list[Json]:
-        """The deltas from what was sent to `message`. Until the end, an unfinished character or call is held back."""
+        """The deltas from what was sent to `message`. Until the end, an unfinished character is held back."""
         deltas: list[Json] = []
         reasoning = message.reasoning or ""
         if (
@@ -234,7 +234,7 @@ class _Sent:
         ):
             deltas.append({"reasoning_content": reasoning[len(self.reasoning) :]})
             self.reasoning = reasoning
-        content = message.content if final or not message.content.count("<tool_call>") else self.content
+        content = message.content
         if len(content) > len(self.content) and content.startswith(self.content) and _complete(content, final):
             deltas.append({"content": content[len(self.content) :]})
             self.content = content

@@ -99,10 +99,12 @@ class ChatFormat:
         *,
         stop: Sequence[str] = (),
         call_ids: list[str] | None = None,
+        growing: bool = False,
     ) -> AssistantMessage:
         """The message in `output_ids` (forced ids included). A malformed tool call stays in the content as text.
 
         `call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
+        While a reply is `growing`, what may yet become a tool call or a stop string is left out.
         """
         parsed = self.renderer.parse_response(output_ids, tools=tools or None)
         content = parsed.content
@@ -111,6 +113,8 @@ class ChatFormat:
         for call in parsed.tool_calls:
             well_formed = isinstance(call.name, str) and isinstance(call.arguments, dict | str)
             if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
+                if growing:
+                    continue
                 start, end = call.token_span or (0, 0)
                 content += self.tokenizer.decode(output_ids[start:end]) if end else call.raw
                 continue
@@ -121,6 +125,9 @@ class ChatFormat:
             calls.append({"id": names[len(calls)], "type": "function", "function": function})
         for text in stop:
             content = content.partition(text)[0]
+            if growing:
+                begun = next((n for n in range(len(text) - 1, 0, -1) if content.endswith(text[:n])), 0)
+                content = content[: len(content) - begun]
         return AssistantMessage(content, parsed.reasoning_content, calls)
 
 

@@ -47,6 +47,17 @@ def test_more_requests_than_the_cache_holds_all_end(engine: BatchingEngine) -> N
     assert all(len(request.output_ids) == 60 for request in generate(engine, 120, tokens=60))
 
 
+def test_a_cache_smaller_than_the_context_bounds_the_context() -> None:
+    small = BatchingEngine(NANO, max_total_tokens=256)
+    assert small.context_length < 256
+    small.start()
+    try:
+        (request,) = generate(small, 1, tokens=small.context_length - 4)
+        assert len(request.output_ids) == small.context_length - 4
+    finally:
+        small.stop()
+
+
 def test_retracting_twice_without_progress_loses_nothing(engine: BatchingEngine) -> None:
     done = threading.Semaphore(0)
     requests = [Request([1, 2, i + 3], Sampling(max_new_tokens=40), done.release) for i in range(8)]

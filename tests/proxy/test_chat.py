@@ -187,6 +187,18 @@ def test_text_streams_as_it_grows_and_a_split_character_is_held_back() -> None:
     assert deltas == [[{"content": "1"}], [], [{"content": "é2"}], []]
 
 
+def test_a_growing_reply_holds_back_what_may_become_a_call_or_a_stop_string(nano_format: ChatFormat) -> None:
+    def parse(text: str, growing: bool) -> str:
+        ids = nano_format.tokenizer.encode(text, add_special_tokens=False)
+        return nano_format.parse(ids, [TOOL], stop=["STOP"], growing=growing).content
+
+    assert parse("12 STO", growing=True) == "12 "
+    assert parse("12 STO", growing=False) == "12 STO"
+    assert parse("12 STOP 3", growing=True) == "12 "
+    assert parse('7<tool_call>\n{"name', growing=True) == "7"
+    assert parse('7<tool_call>\n{"name', growing=False) == '7<tool_call>\n{"name'
+
+
 async def test_n_choices_are_siblings_and_seeded_ones_differ(setup: Setup) -> None:
     reply = await setup.ask(n=3, seed=11, temperature=1.5)
     assert [choice.index for choice in reply.choices] == [0, 1, 2]
