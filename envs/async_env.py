@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
-import anyio
+import anyio.to_thread
 import gymnasium
 
 from agentrl.envs.tool_env import Message, ToolEnv
+
+
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    # Abandoned when the episode times out: an environment that hangs holds up its own thread and nothing else.
+    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
 
 
 class _DumpsToDict(Protocol):
@@ -38,7 +44,7 @@ class AsyncToolEnv:
 
     async def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start an episode; `messages` then holds the opening conversation."""
-        observation, _ = await anyio.to_thread.run_sync(lambda: self.env.reset(seed=seed, options=options))
+        observation, _ = await _in_thread(lambda: self.env.reset(seed=seed, options=options))
         self.messages = list(observation)
         self.done = False
         self.total_reward = 0.0
@@ -47,7 +53,7 @@ class AsyncToolEnv:
         """Play one assistant message (a dict, or the `message` of an openai reply); returns this step's reward."""
         action = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
         self.messages.append(action)
-        observation, reward, terminated, truncated, _ = await anyio.to_thread.run_sync(self.env.step, [action])
+        observation, reward, terminated, truncated, _ = await _in_thread(lambda: self.env.step([action]))
         self.messages.extend(observation)
         self.done = bool(terminated or truncated)
         self.total_reward += float(reward)

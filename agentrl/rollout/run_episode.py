@@ -66,8 +66,11 @@ class EpisodeRunner:
         error: str | None = None
         reward = Reward(0.0)
         try:
-            with anyio.move_on_after(self.timeout_s) as bound:
-                reward = Reward.of(await self.workflow(episode))
+            try:
+                with anyio.move_on_after(self.timeout_s) as bound:
+                    reward = Reward.of(await self.workflow(episode))
+            finally:
+                episode.close()
             if bound.cancelled_caught:
                 raise EpisodeTimeoutError(
                     f"the episode took longer than rollout.episode_timeout_s = {self.timeout_s:g} s"
@@ -77,7 +80,6 @@ class EpisodeRunner:
         except (Exception, SystemExit) as failure:
             error = "".join(traceback.format_exception(failure))
         finally:
-            episode.close()
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
         return Outcome(

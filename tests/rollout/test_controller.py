@@ -129,6 +129,16 @@ async def credits_nobody(episode: Episode) -> float:
     return 1.0
 
 
+async def cannot_close(episode: Episode) -> float:
+    await call(episode)
+
+    def close() -> None:
+        raise OSError("the environment does not close")
+
+    episode.env("agentrl/Calculator-v0").close = close  # type: ignore[method-assign]
+    return 1.0
+
+
 async def asks_too_much(episode: Episode) -> float:
     await call(episode, "1 " * 2000)
     return 1.0
@@ -144,6 +154,7 @@ async def asks_too_much(episode: Episode) -> float:
         (returns_nan, "the reward is nan; it must be a finite number"),
         (returns_text, "returned 'good' of type str"),
         (credits_nobody, "no model call of this episode has the id 'chatcmpl-unknown'"),
+        (cannot_close, "OSError: the environment does not close"),
         (asks_too_much, "maximum context length is 1024 tokens"),
     ],
 )
