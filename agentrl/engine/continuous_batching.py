@@ -254,10 +254,9 @@ class BatchingEngine:
             self._pause.__enter__()
         self._pause_mode = mode
         if mode == "abort":
-            requests = list(self._sampler.requests.values())
-            for request in requests:
+            for request in list(self._sampler.requests.values()):
                 self.abort(request)
-            self._drop(requests)
+            self._drop_all()
         elif mode == "retract":
             self._retract()
 
@@ -317,18 +316,23 @@ class BatchingEngine:
     def _retract(self) -> None:
         """Send every open request back to the queue as prompt + output, with no KV cache to reuse."""
         with self._lock:
-            scheduler = self._manager.batch_processor.scheduler
-            # The others are still on their way to the scheduler: they hold no cache, and arrive there by themselves.
-            held = scheduler.active_requests.keys() | scheduler.waiting_requests.keys()
-            requests = [r for r in self._sampler.requests.values() if r.finish is None and r.batching_id in held]
-            self._drop(requests)
-            for request in requests:
-                self._enqueue(request)
+            dropped = self._drop_all()
+            for request in list(self._sampler.requests.values()):
+                # The others are still on their way to the scheduler: they hold no cache, and arrive there by themselves.
+                if request.batching_id in dropped:
+                    self._enqueue(request)
 
-    def _drop(self, requests: list[Request]) -> None:
-        """Take requests out of the scheduler and forget all cached prefixes. Only while the loop is parked."""
+    def _drop_all(self) -> set[str]:
+        """Empty the scheduler and forget all cached prefixes, while the loop is parked. Returns what it held.
+
+        That includes requests which ended, but whose cancellation the loop has not seen yet: freed later, their blocks
+        would come back as prefixes that the old weights computed.
+        """
         processor = self._manager.batch_processor
-        for request in requests:
-            processor.scheduler.set_request_cancellation(request.batching_id)
-        processor.scheduler.clear_cancelled_requests()
+        scheduler = processor.scheduler
+        held = scheduler.active_requests.keys() | scheduler.waiting_requests.keys()
+        for batching_id in held:
+            scheduler.set_request_cancellation(batching_id)
+        scheduler.clear_cancelled_requests()
         processor.cache.evict_cached_blocks()
+        return held

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from agentrl.engine.continuous_batching import BatchingEngine, Request, draw
-from agentrl.engine.protocol import Sampling
+from agentrl.engine.protocol import Generation, Sampling, VersionSpan
 from agentrl.models import NANO
+from agentrl.trajectory import TokenRecord
+from tests.rescoring import Rescorer
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +39,7 @@ def generate(engine: BatchingEngine, count: int, tokens: int = 5) -> list[Reques
 def test_finished_requests_leave_nothing_behind(engine: BatchingEngine) -> None:
     for _ in range(3):
         assert all(len(request.output_ids) == 5 for request in generate(engine, 20))
+    time.sleep(0.2)
     generate(engine, 1)
     assert engine.running == 0
     assert engine._manager.output_router.output_queue.qsize() <= 1
@@ -85,3 +90,34 @@ def test_draw_reports_the_tempered_distribution_and_respects_the_nucleus() -> No
     before = ordered.cumsum(-1) - ordered
     rank = (order == tokens.unsqueeze(1)).float().argmax(-1)
     assert (before.gather(1, rank.unsqueeze(1)) <= 0.5).all()
+
+
+def test_a_request_that_ended_during_the_pause_leaves_no_stale_cache(
+    engine: BatchingEngine, versions: list[Path]
+) -> None:
+    """Its cancellation still waits when the cache is flushed; its KV cache must not come back as a prefix."""
+    prompt = [1, *range(20, 80)]
+    ended = Request(prompt, Sampling(max_new_tokens=500), lambda: None)
+    engine.submit(ended)
+    deadline = time.monotonic() + 30
+    while not ended.output_ids:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    engine.pause("in_place")
+    engine.abort(ended)
+    engine.pause("retract")
+    engine.load_weights(versions[2], "2", flush_cache=True)
+    engine.resume()
+    try:
+        time.sleep(0.2)
+        done = threading.Event()
+        request = Request(prompt, Sampling(max_new_tokens=10), done.set)
+        engine.submit(request)
+        assert done.wait(30)
+        record = TokenRecord()
+        spans = [VersionSpan(2, 0, len(request.output_ids))]
+        reply = Generation(output_ids=request.output_ids, logprobs=request.logprobs, versions=spans, finish="length")
+        record.add("id", None, prompt, reply, 1.0)
+        assert Rescorer(versions[:3]).largest_difference(record) < 1e-4
+    finally:
+        engine.load_weights(versions[0], "0", flush_cache=True)
