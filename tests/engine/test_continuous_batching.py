@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,13 @@ def engine() -> Iterator[BatchingEngine]:
     assert not engine.alive
 
 
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def generate(engine: BatchingEngine, count: int, tokens: int = 5) -> list[Request]:
     done = threading.Semaphore(0)
     requests = [Request([1, 2, 3, i + 4], Sampling(max_new_tokens=tokens), done.release) for i in range(count)]
@@ -37,15 +44,20 @@ def generate(engine: BatchingEngine, count: int, tokens: int = 5) -> list[Reques
 
 
 def test_finished_requests_leave_nothing_behind(engine: BatchingEngine) -> None:
+    scheduler = engine._manager.batch_processor.scheduler
+    copies = engine._manager.output_router.output_queue
+
+    def is_idle() -> bool:
+        # A request is told that it ended before continuous batching has put it away.
+        return not scheduler.active_requests and not scheduler.waiting_requests
+
     for _ in range(3):
         assert all(len(request.output_ids) == 5 for request in generate(engine, 20))
-    time.sleep(0.2)
+        eventually(lambda: is_idle() and copies.qsize() >= 20)
     generate(engine, 1)
+    eventually(is_idle)
     assert engine.running == 0
-    assert engine._manager.output_router.output_queue.qsize() <= 1
-    scheduler = engine._manager.batch_processor.scheduler
-    assert not scheduler.active_requests
-    assert not scheduler.waiting_requests
+    assert copies.qsize() <= 1
 
 
 def test_more_requests_than_the_cache_holds_all_end(engine: BatchingEngine) -> None:
@@ -99,10 +111,7 @@ def test_a_request_that_ended_during_the_pause_leaves_no_stale_cache(
     prompt = [1, *range(20, 80)]
     ended = Request(prompt, Sampling(max_new_tokens=500), lambda: None)
     engine.submit(ended)
-    deadline = time.monotonic() + 30
-    while not ended.output_ids:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    eventually(lambda: bool(ended.output_ids))
     engine.pause("in_place")
     engine.abort(ended)
     engine.pause("retract")
