@@ -52,7 +52,6 @@ class RunView:
     step: int = 0
     first_step: int = 0
     controller: Controller | None = None
-    engine: SGLangEngine | None = None
     steps: list[dict[str, Any]] = field(default_factory=list)
     started: float = field(default_factory=time.perf_counter)
     training_started: float | None = None
@@ -148,7 +147,7 @@ async def _run_to_the_end(
             version=weights.version,
         )
         controller = Controller(tasks, config.rollout, config.seed, runner, store, gate)
-        view.controller, view.engine = controller, engine
+        view.controller = controller
         view.step = view.first_step = weights.version
         bound = "none (greedy)" if gate.bound is None else str(gate.bound)
         view.say(
