@@ -108,6 +108,7 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
     ) -> None:
         self.version = "0"
         self.requests: dict[int, Request] = {}
+        self._rows = 0
         self._lock = lock
         self._on_finished = on_finished
         self._decode = decode
@@ -116,12 +117,14 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
         int32_tensor.fill_(-1)
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
+        self._rows = len(requests_with_new_token)
         return torch.tensor(
             [r.state.logit_processor_kwargs["slot"] for r in requests_with_new_token], dtype=torch.int32
         )
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
-        requests = [self.requests.get(slot) for slot in tensor_arg[: scores.shape[0]].tolist()]
+        # A prompt whose prefill is split has a row too, but no new token: beyond `_rows`, slots are an earlier batch's.
+        requests = [self.requests.get(slot) for slot in tensor_arg[: self._rows].tolist()]
         rows = [row for row, request in enumerate(requests) if request is not None]
         live = [request for request in requests if request is not None]
         chosen = torch.zeros(scores.shape[0], dtype=torch.long)

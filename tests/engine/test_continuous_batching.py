@@ -130,3 +130,30 @@ def test_a_request_that_ended_during_the_pause_leaves_no_stale_cache(
         assert Rescorer(versions[:3]).largest_difference(record) < 1e-4
     finally:
         engine.load_weights(versions[0], "0", flush_cache=True)
+
+
+def test_prompts_that_fill_several_batches_keep_replies_apart(versions: list[Path]) -> None:
+    """Long prompts at once: the last of a batch is prefilled in part, and has no token to record."""
+    engine = BatchingEngine(NANO)
+    engine.start()
+    record = TokenRecord()
+    try:
+        for round_ in range(3):
+            done = threading.Semaphore(0)
+            prompts = [[1, *((7 * i + 13 * k + round_) % 450 + 9 for k in range(262))] for i in range(14)]
+            requests = [Request(prompt, Sampling(max_new_tokens=80), done.release) for prompt in prompts]
+            for request in requests:
+                engine.submit(request)
+            eventually(lambda requests=requests: all(request.output_ids for request in requests))  # type: ignore[misc]
+            engine.pause("retract")
+            engine.resume()
+            for _ in requests:
+                assert done.acquire(timeout=30)
+            for request in requests:
+                spans = [VersionSpan(0, 0, 80)]
+                ids, logprobs = request.output_ids, request.logprobs
+                reply = Generation(output_ids=ids, logprobs=logprobs, versions=spans, finish="length")
+                record.add("id", None, request.input_ids, reply, 1.0)
+    finally:
+        engine.stop()
+    assert Rescorer(versions[:1]).largest_difference(record) < 1e-4
