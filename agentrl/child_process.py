@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
-import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -36,7 +37,7 @@ class ChildProcess:
         try:
             await self._process.stdin.send(line.encode() + b"\n")
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            raise self._died() from None
+            raise await self._died() from None
 
     async def read_line(self, timeout_s: float) -> str:
         """The next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
@@ -46,31 +47,43 @@ class ChildProcess:
         except TimeoutError:
             raise self._error(f"the {self._name} said nothing for {timeout_s:g} s; its log is {self._log}") from None
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError):
-            raise self._died() from None
+            raise await self._died() from None
 
-    def _died(self) -> AgentRLError:
-        lines = self._log.read_text(errors="replace").strip().splitlines() if self._log.exists() else []
-        tail = "\n".join(lines[-15:])
+    async def _died(self) -> AgentRLError:
+        try:
+            log = await anyio.Path(self._log).read_text(errors="replace")
+        except OSError:
+            log = ""
+        tail = "\n".join(log.strip().splitlines()[-15:])
         return self._error(f"the {self._name} ended; the end of its log {self._log}:\n{tail}")
 
 
 @asynccontextmanager
 async def child_process(
-    name: str, module_and_args: Sequence[str], *, log: Path, error: type[AgentRLError]
+    name: str,
+    command: Sequence[str],
+    *,
+    log: Path,
+    error: type[AgentRLError],
+    env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[ChildProcess]:
-    """Run `python -m module args...` for the length of the context; its standard error goes to `log`.
+    """Run `command` for the length of the context; its standard error goes to `log`.
 
     It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
-    good order.
+    good order, by closing its standard input. Raises `error` when it cannot be started.
     """
     with log.open("ab") as stderr:
-        process = await anyio.open_process(
-            [sys.executable, "-m", *module_and_args],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            start_new_session=True,
-        )
+        try:
+            process = await anyio.open_process(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+                env=env,
+            )
+        except OSError as failure:
+            raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
     try:
         yield ChildProcess(name, process, log, error)
     finally:
@@ -79,7 +92,8 @@ async def child_process(
                 await process.stdin.aclose()
             with anyio.move_on_after(STOP_TIMEOUT_S):
                 await process.wait()
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
+            # Its own children too, of which a killed process may have left some.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
             await process.aclose()

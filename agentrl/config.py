@@ -87,20 +87,47 @@ class RolloutConfig(_Section):
 class EngineConfig(_Section):
     """Where tokens come from."""
 
+    kind: Literal["embedded", "sglang"] = "embedded"
+    """Which servers are started: the embedded one, or SGLang. `--engine sglang` is short for `--engine.kind sglang`."""
+    servers: Positive = 1
+    """How many servers are started."""
     urls: list[str] = []
-    """SGLang servers that serve the model already. None given: the embedded engine is started."""
+    """Servers that serve the model already and are used instead; trainer and servers then share a file system."""
+    python: str = ""
+    """Interpreter of the environment that SGLang is installed in. Default: this one."""
+    gpus_per_server: NotNegative = 0
+    """GPUs that each started SGLang server sees, in order; 0: all servers see all of them."""
+    flags: dict[str, bool | int | float | str] = {}
+    """Flags of `sglang.launch_server`, passed through: `--engine.flags.mem-fraction-static 0.8`, or `true` for a switch."""
     pause_mode: Literal["retract", "in_place", "abort"] = "retract"
     """How a weight update interrupts replies in flight."""
+    transfer: Literal["disk", "broadcast"] = "disk"
+    """How weights reach the servers: as files (in shared memory where there is some), or by NCCL or gloo from the trainer."""
+    spill: NotNegative = 8
+    """A session leaves its server when that has so many more replies in flight than the least busy one."""
     request_timeout_s: Seconds = 600
     """Bound of one reply."""
-    start_timeout_s: Seconds = 120
-    """Bound of starting the embedded engine."""
+    hang_timeout_s: Seconds = 30
+    """A server that does not answer a health check within this is taken for dead, and started again."""
+    health_interval_s: Seconds = 5
+    """Time between two health checks of a server."""
+    start_timeout_s: Seconds = 300
+    """Bound of starting a server."""
     threads: Positive = 1
-    """CPU threads of the embedded engine."""
+    """CPU threads of an embedded server."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Number format of the embedded engine."""
+    """Number format of an embedded server."""
     max_total_tokens: Positive = 65_536
-    """KV cache of the embedded engine, in tokens."""
+    """KV cache of an embedded server, in tokens."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> EngineConfig:
+        if self.flags and (self.kind != "sglang" or self.urls):
+            raise ValueError('flags go to SGLang servers that are started: they need kind = "sglang" and no urls')
+        own = {"model-path", "model", "host", "port"} & {name.replace("_", "-") for name in self.flags}
+        if own:
+            raise ValueError(f"flags.{own.pop()} is set by agentrl; remove it")
+        return self
 
 
 class TrainerConfig(_Section):

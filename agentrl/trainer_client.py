@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -53,6 +54,6 @@ class TrainerClient:
 @asynccontextmanager
 async def open_trainer(run_dir: Path, weights_dir: Path, timeout_s: float) -> AsyncIterator[TrainerClient]:
     """A trainer process for the run in `run_dir`, for the length of the context."""
-    args = ["agentrl.trainer", str(run_dir), str(weights_dir)]
-    async with child_process("trainer", args, log=run_dir / "trainer.log", error=TrainerError) as child:
+    command = [sys.executable, "-m", "agentrl.trainer", str(run_dir), str(weights_dir)]
+    async with child_process("trainer", command, log=run_dir / "trainer.log", error=TrainerError) as child:
         yield TrainerClient(child, timeout_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format
+from tests.real_sglang import free_port, sglang_command
 
 START_TIMEOUT_S = 60
 
@@ -35,18 +37,25 @@ def nano_format() -> ChatFormat:
     return load_chat_format(NANO)
 
 
-def start_server(model_path: Path, *flags: str) -> tuple[subprocess.Popen[str], str]:
-    """An embedded server and its URL. It ends when its standard input closes."""
+def start_server(model_path: Path, *flags: str, kind: str = "embedded") -> tuple[subprocess.Popen[str], str]:
+    """A server and its URL. It ends when its standard input closes."""
+    if kind == "embedded":
+        command = [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={model_path}"]
+        command += ["--exit-with-stdin", "--incremental-streaming-output"]
+    else:
+        command = [*sglang_command(model_path), "--port", str(free_port())]
     process = subprocess.Popen(
-        [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={model_path}", "--exit-with-stdin", *flags],
+        [*command, *flags],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     assert process.stdout is not None
     line = process.stdout.readline()
-    assert line.startswith("listening on "), "the embedded server did not start"
+    assert line.startswith("listening on "), f"the {kind} server did not start"
     return process, f"http://127.0.0.1:{line.split()[-1]}"
 
 
@@ -61,9 +70,25 @@ def stop_server(process: subprocess.Popen[str]) -> int:
 
 @pytest.fixture(scope="session")
 def server_url() -> Iterator[str]:
+    """The embedded server."""
     process, url = start_server(NANO)
     yield url
     assert stop_server(process) == 0
+
+
+@pytest.fixture(scope="session")
+def sglang_url() -> Iterator[str]:
+    """A real SGLang server."""
+    process, url = start_server(NANO, kind="sglang")
+    yield url
+    stop_server(process)
+
+
+@pytest.fixture(scope="session", params=["embedded", "sglang"])
+def any_server_url(request: pytest.FixtureRequest) -> str:
+    """Each kind of server in turn."""
+    url: str = request.getfixturevalue("server_url" if request.param == "embedded" else "sglang_url")
+    return url
 
 
 @pytest.fixture(scope="session")

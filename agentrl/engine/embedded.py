@@ -2,7 +2,7 @@
 
 `python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
 `/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`, `/health`,
-`/model_info` and `/get_model_info`. It prints `listening on PORT` once it serves.
+`/model_info`, `/get_model_info` and `/server_info`. It prints `listening on PORT` once it serves.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ class SamplingParams(BaseModel):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     sampling_seed: int | None = None
+    stream_interval: Annotated[int, Field(ge=1)] = 1
     ignore_eos: bool = False
     skip_special_tokens: bool = True
 
@@ -94,8 +95,9 @@ class UpdateBody(BaseModel):
 class EmbeddedServer:
     """The HTTP face of a `BatchingEngine`."""
 
-    def __init__(self, engine: BatchingEngine, model_path: Path) -> None:
+    def __init__(self, engine: BatchingEngine, model_path: Path, *, incremental: bool) -> None:
         self._engine = engine
+        self._incremental = incremental
         self._model_path = model_path
         self._requests: dict[str, Request] = {}
         # transformers counts pauses by thread, so one thread makes them all.
@@ -113,6 +115,7 @@ class EmbeddedServer:
                 web.post("/update_weights_from_disk", self.update_weights_from_disk),
                 web.get("/health", self.health),
                 web.get("/model_info", self.model_info),
+                web.get("/server_info", self.server_info),
                 web.get("/get_model_info", self.model_info),
             ]
         )
@@ -152,13 +155,15 @@ class EmbeddedServer:
                 return _json(self._reply(rid, body, request, started))
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(http)
-            finished = False
+            finished, sent = False, 0
             while not finished:
                 await self._change(changed)
-                finished = request.finish is not None
-                await response.write(
-                    b"data: " + pydantic_core.to_json(self._reply(rid, body, request, started)) + b"\n\n"
-                )
+                finished, count = request.finish is not None, len(request.output_ids)
+                if not finished and sent and count - sent < body.sampling_params.stream_interval:
+                    continue
+                state = self._reply(rid, body, request, started, start=sent if self._incremental else 0)
+                sent = count
+                await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
             return response
         finally:
@@ -177,19 +182,23 @@ class EmbeddedServer:
 
     def _sampling(self, body: GenerateBody, room: int) -> Sampling:
         params = body.sampling_params
-        eos = [] if params.ignore_eos else [self._engine.tokenizer.eos_token_id]
+        stop_ids = [] if params.ignore_eos else [self._engine.tokenizer.eos_token_id, *(params.stop_token_ids or [])]
         return Sampling(
             max_new_tokens=min(params.max_new_tokens, room),
             temperature=params.temperature,
             top_p=params.top_p,
             stop=[params.stop] if isinstance(params.stop, str) else params.stop or [],
-            stop_token_ids=[*eos, *(params.stop_token_ids or [])],
+            stop_token_ids=stop_ids,
             seed=params.sampling_seed,
             top_logprobs=body.top_logprobs_num if body.return_logprob else 0,
         )
 
-    def _reply(self, rid: str, body: GenerateBody, request: Request, started: float) -> dict[str, Any]:
+    def _reply(
+        self, rid: str, body: GenerateBody, request: Request, started: float, *, start: int = 0
+    ) -> dict[str, Any]:
+        """The reply's state now; of its tokens those from `start` on."""
         count = len(request.output_ids)
+        ids = request.output_ids[start:count]
         meta: dict[str, Any] = {
             "id": rid,
             "finish_reason": request.finish,
@@ -200,16 +209,15 @@ class EmbeddedServer:
             "e2e_latency": time.perf_counter() - started,
         }
         if body.return_logprob:
-            meta["output_token_logprobs"] = [
-                [logprob, token, None]
-                for logprob, token in zip(request.logprobs[:count], request.output_ids[:count], strict=True)
-            ]
+            scored = zip(request.logprobs[start:count], ids, strict=True)
+            meta["output_token_logprobs"] = [[logprob, token, None] for logprob, token in scored]
         if body.return_logprob and body.top_logprobs_num:
             meta["output_top_logprobs"] = [
-                [[logprob, token, None] for logprob, token in top] for top in request.top_logprobs[:count]
+                [[logprob, token, None] for logprob, token in top] for top in request.top_logprobs[start:count]
             ]
-        ids = request.output_ids[:count]
         text = self._engine.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens)
+        if request.finish is not None and isinstance(matched := request.finish.get("matched"), str):
+            text = text.partition(matched)[0]
         return {"text": text, "output_ids": ids, "meta_info": meta}
 
     async def abort_request(self, http: web.Request) -> web.Response:
@@ -267,6 +275,12 @@ class EmbeddedServer:
             }
         )
 
+    async def server_info(self, http: web.Request) -> web.Response:
+        """How the server was started."""
+        return _json(
+            {"incremental_streaming_output": self._incremental, "stream_interval": 1, "grammar_backend": "none"}
+        )
+
     def close(self) -> None:
         """Stop the engine."""
         self._control.submit(self._engine.stop).result(timeout=15)
@@ -306,7 +320,7 @@ def _json(content: dict[str, Any], status: int = 200) -> web.Response:
 async def serve(args: argparse.Namespace) -> None:
     """Serve until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
     engine = BatchingEngine(args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens)
-    engine_server = EmbeddedServer(engine, args.model_path)
+    engine_server = EmbeddedServer(engine, args.model_path, incremental=args.incremental_streaming_output)
     await engine_server._in_control_thread(engine.start)
     runner = web.AppRunner(engine_server.app(), handler_cancellation=True, shutdown_timeout=1, access_log=None)
     await runner.setup()
@@ -342,6 +356,7 @@ def main() -> None:
     parser.add_argument("--max-total-tokens", type=int, default=65_536, help="size of the KV cache")
     parser.add_argument("--threads", type=int, default=1, help="threads of one forward pass")
     parser.add_argument("--random-seed", type=int, default=0)
+    parser.add_argument("--incremental-streaming-output", action="store_true", help="stream new tokens, not all so far")
     parser.add_argument("--exit-with-stdin", action="store_true", help="stop when standard input closes")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -1,35 +1,144 @@
-"""Start the embedded engine, or attach to servers that run already."""
+"""Start the servers that a configuration asks for, or attach to those that run already.
+
+A started server is a child that ends with this process. One that dies or hangs is started again at its old address; the engine
+then gives it the current weights.
+"""
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+
+import anyio
 
 from agentrl.child_process import child_process
 from agentrl.config import EngineConfig
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
+from agentrl.engine import serve_sglang
+from agentrl.engine.sglang import EngineLimits, SGLangEngine, sglang_engine
 from agentrl.errors import EngineError
 
 
+class LocalServer:
+    """A server process at a fixed address, which can be started again."""
+
+    def __init__(self, index: int, model_path: str | Path, config: EngineConfig, log: Path, seed: int) -> None:
+        self._index = index
+        self._model_path = model_path
+        self._config = config
+        self._log = log
+        self._seed = seed
+        self._port = _free_port()
+        self._process = AsyncExitStack()
+
+    @property
+    def url(self) -> str:
+        """Where it serves."""
+        return f"http://127.0.0.1:{self._port}"
+
+    async def start(self) -> None:
+        """Start the process and wait until it serves; one that is left of an earlier start is ended first."""
+        await self.stop()
+        config = self._config
+        scratch = await self._process.enter_async_context(
+            anyio.TemporaryDirectory(prefix="agentrl-engine-", ignore_cleanup_errors=True)
+        )
+        command = self.sglang_command() if config.kind == "sglang" else self._embedded()
+        child = await self._process.enter_async_context(
+            child_process(
+                f"{config.kind} engine {self._index}",
+                command,
+                log=self._log,
+                error=EngineError,
+                env=self._environment(scratch),
+            )
+        )
+        with anyio.move_on_after(config.start_timeout_s):
+            while not (await child.read_line(config.start_timeout_s)).startswith("listening on "):
+                pass
+            return
+        raise EngineError(f"{self.url} did not start within {config.start_timeout_s:g} s; its log is {self._log}")
+
+    async def stop(self) -> None:
+        """End the process, if it runs."""
+        process, self._process = self._process, AsyncExitStack()
+        await process.aclose()
+
+    def _embedded(self) -> list[str]:
+        config = self._config
+        return [
+            sys.executable,
+            "-m",
+            "agentrl.engine.embedded",
+            f"--model-path={self._model_path}",
+            f"--port={self._port}",
+            f"--threads={config.threads}",
+            f"--dtype={config.dtype}",
+            f"--max-total-tokens={config.max_total_tokens}",
+            f"--random-seed={self._seed + self._index}",
+            "--incremental-streaming-output",
+            "--exit-with-stdin",
+        ]
+
+    def sglang_command(self) -> list[str]:
+        """The command of an SGLang server."""
+        python = os.path.expanduser(self._config.python) or sys.executable
+        command = [python, serve_sglang.__file__, "--model-path", str(self._model_path), "--host", "127.0.0.1"]
+        command += ["--port", str(self._port)]
+        flags = {name.replace("_", "-"): value for name, value in self._config.flags.items()}
+        # Partial replies then cost a server what their new tokens cost, however long they are.
+        flags = {
+            "incremental-streaming-output": True,
+            "weight-version": "0",
+            "random-seed": self._seed + self._index,
+            **flags,
+        }
+        for name, value in flags.items():
+            if value is not False:
+                command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+        return command
+
+    def _environment(self, scratch: str) -> dict[str, str]:
+        # SGLang leaves sockets behind in the temporary directory.
+        environment = {**os.environ, "TMPDIR": scratch}
+        if self._config.kind == "sglang" and self._config.gpus_per_server:
+            first = self._index * self._config.gpus_per_server
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            devices = visible.split(",") if visible else [str(n) for n in range(first + self._config.gpus_per_server)]
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices[first : first + self._config.gpus_per_server])
+        return environment
+
+
 @asynccontextmanager
-async def embedded_server(
+async def local_servers(
     model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0
-) -> AsyncIterator[str]:
-    """An embedded server of `model_path` in a process of its own, for the length of the context. Yields its URL."""
-    args = [
-        "agentrl.engine.embedded",
-        f"--model-path={model_path}",
-        f"--threads={config.threads}",
-        f"--dtype={config.dtype}",
-        f"--max-total-tokens={config.max_total_tokens}",
-        f"--random-seed={seed}",
-        "--exit-with-stdin",
-    ]
-    async with child_process("embedded engine", args, log=log, error=EngineError) as child:
-        while not (line := await child.read_line(config.start_timeout_s)).startswith("listening on "):
-            pass
-        yield f"http://127.0.0.1:{line.split()[-1]}"
+) -> AsyncIterator[list[LocalServer]]:
+    """The servers that `config` asks for, running, for the length of the context. Server 1, 2, ... log beside `log`."""
+    logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
+    servers = [LocalServer(index, model_path, config, path, seed) for index, path in enumerate(logs)]
+    failures: list[EngineError] = []
+
+    async def start(server: LocalServer) -> None:
+        try:
+            await server.start()
+        except EngineError as error:
+            failures.append(error)
+
+    try:
+        async with anyio.create_task_group() as group:
+            for server in servers:
+                group.start_soon(start, server)
+        if failures:
+            raise failures[0]
+        yield servers
+    finally:
+        with anyio.CancelScope(shield=True):
+            async with anyio.create_task_group() as group:
+                for server in servers:
+                    group.start_soon(server.stop)
 
 
 @asynccontextmanager
@@ -37,14 +146,29 @@ async def open_engine(
     model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0
 ) -> AsyncIterator[SGLangEngine]:
     """The engine that `config` describes, for the length of the context."""
-    options = {"request_timeout_s": config.request_timeout_s, "pause_mode": config.pause_mode}
-    if config.urls:
-        async with sglang_engine(config.urls, **options) as engine:  # type: ignore[arg-type]
-            await engine.health()
-            yield engine
-    else:
-        async with (
-            embedded_server(model_path, config, log=log, seed=seed) as url,
-            sglang_engine([url], **options) as engine,  # type: ignore[arg-type]
-        ):
-            yield engine
+    limits = EngineLimits(
+        request_timeout_s=config.request_timeout_s,
+        hang_timeout_s=config.hang_timeout_s,
+        health_interval_s=config.health_interval_s,
+        spill=config.spill,
+    )
+    async with AsyncExitStack() as stack:
+        urls, revive = config.urls, None
+        if not urls:
+            servers = await stack.enter_async_context(local_servers(model_path, config, log=log, seed=seed))
+            by_url = {server.url: server for server in servers}
+            urls = list(by_url)
+
+            async def revive(url: str) -> None:
+                await by_url[url].start()
+
+        yield await stack.enter_async_context(
+            sglang_engine(urls, pause_mode=config.pause_mode, limits=limits, revive=revive)
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port

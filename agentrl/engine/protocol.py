@@ -31,6 +31,9 @@ class Sampling:
     seed: int | None = None
     top_logprobs: int = 0
     """How many of the most likely tokens to report at every position."""
+    json_schema: str | None = None
+    """A JSON schema, as JSON, that the reply's text must satisfy; for engines with a grammar. The reported logprobs are
+    those of the constrained distribution."""
 
 
 @dataclass(frozen=True)

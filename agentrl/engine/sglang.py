@@ -1,49 +1,89 @@
-"""The client of SGLang's native HTTP API; it drives real SGLang servers and the embedded one alike.
+"""The engine over SGLang servers; it drives real SGLang servers and the embedded one alike.
 
-    generate ─► pick a server (sticky by session) ─► POST /generate ─► stop | length ─► Generation
-                    ▲                                      │
-                    └── wait for resume ◄── abort: keep the partial ids, resubmit prompt + partial
+    generate ─► choose a server ─► stream /generate ─► stop | length ─► Generation
+                    ▲                    │
+                    │                    ├─ abort (a weight update in mode `abort`): keep the partial ids
+                    └── go on from them ◄┴─ lost (the server died, or hangs): keep the partial ids
 
-A weight update in mode `abort` makes the server hand back unfinished replies; the loop above resubmits them, so that the
-caller sees one reply. In modes `retract` and `in_place` the server keeps them open and reports the spans itself.
+In modes `retract` and `in_place` a weight update leaves replies open, and the server reports which weights made which
+token. However a reply was interrupted, the caller sees one.
+
+A lost server is taken out of service. `_bring_back` waits for it (or, with `revive`, starts it again), loads the current
+weights, and puts it back.
 """
 
 from __future__ import annotations
 
-import math
+import logging
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import anyio
-import pydantic_core
+import anyio.abc
 
 from agentrl.engine.protocol import Generation, OnProgress, PauseMode, Sampling, VersionSpan
+from agentrl.engine.routing import Router
+from agentrl.engine.sglang_server import ServerLostError, SGLangServer
 from agentrl.errors import EngineError
 
+log = logging.getLogger(__name__)
+
 CONTROL_TIMEOUT_S = 120.0
-"""Bound of pause, resume and weight-update calls."""
+"""Bound of a weight update, and of starting a server again."""
+ABORTED_RETRY_S = 0.005
+"""How long to wait before resubmitting a reply that something other than our own pause aborted."""
+
+Revive = Callable[[str], Awaitable[None]]
+"""Start the server at a URL again; returns when it answers."""
+Load = Callable[[SGLangServer], Awaitable[None]]
+"""Bring new weights into a paused server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """Bounds of an engine's waits."""
+
+    request_timeout_s: float = 600
+    """One reply, interruptions included."""
+    hang_timeout_s: float = 30
+    """A server that answers neither a health check nor a pause within this is taken for dead."""
+    health_interval_s: float = 5
+    """Time between two looks at a server."""
+    spill: int = 8
+    """A session leaves its server when that has so many more replies in flight than the least busy one."""
 
 
 class SGLangEngine:
     """One or more SGLang servers that serve the same weights. Open it with `sglang_engine`."""
 
     def __init__(
-        self, http: aiohttp.ClientSession, urls: Sequence[str], request_timeout_s: float, pause_mode: PauseMode
+        self,
+        servers: Sequence[SGLangServer],
+        tasks: anyio.abc.TaskGroup,
+        *,
+        pause_mode: PauseMode,
+        limits: EngineLimits,
+        revive: Revive | None,
     ) -> None:
-        self._http = http
-        self._urls = [url.rstrip("/") for url in urls]
-        self._request_timeout_s = request_timeout_s
-        self._pause_mode = pause_mode
-        self._in_flight = dict.fromkeys(self._urls, 0)
-        self._sticky: dict[str, str] = {}
+        self._servers = servers
+        self._tasks = tasks
+        self._asked_pause_mode = pause_mode
+        self._limits = limits
+        self._revive = revive
+        self._router = Router[SGLangServer](limits.spill)
         self._version = 0
+        self._checkpoint: Path | None = None
+        self._updating = anyio.Lock()
         self._running = anyio.Event()
         self._running.set()
+        self._returned = anyio.Event()
+        self.lost_servers = 0
+        """How often a server was taken out of service."""
 
     @property
     def version(self) -> int:
@@ -51,249 +91,261 @@ class SGLangEngine:
         return self._version
 
     @property
+    def pause_mode(self) -> PauseMode:
+        """How weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
+        return self._asked_pause_mode if all(s.reports_spans for s in self._servers) else "abort"
+
+    @property
     def in_flight(self) -> int:
         """Replies being generated."""
-        return sum(self._in_flight.values())
+        return sum(server.in_flight for server in self._servers)
+
+    @property
+    def serving(self) -> list[str]:
+        """URLs of the servers in service."""
+        return [server.url for server in self._servers if server.serving]
 
     async def generate(
-        self, input_ids: list[int], sampling: Sampling, session: str, on_progress: OnProgress | None = None
-    ) -> Generation:
-        """One uninterrupted reply; see `Engine.generate`."""
-        done = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
-        with anyio.move_on_after(self._request_timeout_s) as bound:
-            while True:
-                await self._running.wait()
-                url = self._server(session)
-                self._in_flight[url] += 1
-                try:
-                    part = await self._generate_once(url, input_ids, sampling, session, done.output_ids, on_progress)
-                finally:
-                    self._in_flight[url] -= 1
-                done = _join(done, part)
-                if done.finish != "abort":
-                    return done
-                if len(done.output_ids) >= sampling.max_new_tokens:
-                    return _join(done, Generation(output_ids=[], logprobs=[], versions=[], finish="length"))
-                if self._running.is_set():
-                    # Aborted before our pause call returned, or by another client of this server.
-                    await anyio.sleep(0.005)
-        assert bound.cancelled_caught
-        raise EngineError(
-            f"no reply within {self._request_timeout_s:g} s ({len(done.output_ids)} tokens so far); is the server "
-            "overloaded, or engine.request_timeout_s too small?"
-        )
-
-    async def _generate_once(
         self,
-        url: str,
         input_ids: list[int],
         sampling: Sampling,
         session: str,
-        partial: list[int],
+        on_progress: OnProgress | None = None,
+        *,
+        images: Sequence[str] = (),
+    ) -> Generation:
+        """One uninterrupted reply; see `Engine.generate`."""
+        done = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+        with anyio.move_on_after(self._limits.request_timeout_s):
+            while True:
+                await self._running.wait()
+                server = await self._server(session)
+                try:
+                    part = await self._go_on(server, input_ids, sampling, session, images, done, on_progress)
+                except ServerLostError as lost:
+                    self._take_out(server, str(lost))
+                    part = lost.partial or Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+                if part.finish == "abort" and sampling.json_schema is not None:
+                    continue  # a grammar starts at the reply's first token, so the reply starts over
+                done = join(done, part)
+                if done.finish != "abort":
+                    return done
+                if len(done.output_ids) >= sampling.max_new_tokens:
+                    return replace(done, finish="length")
+                if self._running.is_set():
+                    await anyio.sleep(ABORTED_RETRY_S)
+        raise EngineError(
+            f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
+            f"{len(self.serving)} of {len(self._servers)} servers in service); are the servers overloaded, or is "
+            "engine.request_timeout_s too small?"
+        )
+
+    async def _go_on(
+        self,
+        server: SGLangServer,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        images: Sequence[str],
+        done: Generation,
         on_progress: OnProgress | None,
     ) -> Generation:
-        rid = uuid.uuid4().hex
-        params: dict[str, Any] = {
-            "max_new_tokens": sampling.max_new_tokens - len(partial),
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "skip_special_tokens": False,
-        }
-        if sampling.stop:
-            params["stop"] = list(sampling.stop)
-        if sampling.stop_token_ids:
-            params["stop_token_ids"] = list(sampling.stop_token_ids)
-        if sampling.seed is not None:
-            params["sampling_seed"] = sampling.seed
-        body = {
-            "rid": rid,
-            "session_id": session,
-            "input_ids": input_ids + partial,
-            "sampling_params": params,
-            "return_logprob": True,
-            "stream": on_progress is not None,
-        }
-        if sampling.top_logprobs:
-            body["top_logprobs_num"] = sampling.top_logprobs
-        try:
-            if on_progress is None:
-                return _generation(await self._post(url, "/generate", body))
-            return await self._stream(url, body, lambda ids: on_progress(partial + ids))
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True), anyio.move_on_after(2):
-                await self._post(url, "/abort_request", {"rid": rid})
-            raise
+        partial = done.output_ids
+        return await server.generate(
+            input_ids + partial,
+            replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
+            session=session,
+            images=list(images),
+            on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
+        )
 
-    async def _stream(self, url: str, body: dict[str, Any], on_ids: Callable[[list[int]], None]) -> Generation:
-        last: dict[str, Any] = {}
-        try:
-            async with self._http.post(f"{url}/generate", data=pydantic_core.to_json(body), headers=_JSON) as response:
-                if response.status != 200:
-                    raise EngineError(_refusal(url, "/generate", response.status, await response.read()))
-                async for line in response.content:
-                    if line.startswith(b"data: ") and not line.startswith(b"data: [DONE]"):
-                        last = pydantic_core.from_json(line[6:])
-                        on_ids(last["output_ids"])
-        except (aiohttp.ClientError, ValueError) as error:
-            raise EngineError(f"{url}/generate broke off: {error!r}") from error
-        return _generation(last)
-
-    def _server(self, session: str) -> str:
-        if len(self._urls) == 1:
-            return self._urls[0]
-        url = self._sticky.get(session)
-        if url is None:
-            url = self._sticky[session] = min(self._urls, key=lambda u: self._in_flight[u])
-        return url
+    async def _server(self, session: str) -> SGLangServer:
+        while not (serving := [server for server in self._servers if server.serving]):
+            await self._returned.wait()
+        return self._router.choose(session, serving)
 
     def end_session(self, session: str) -> None:
         """Forget which server a session prefers."""
-        self._sticky.pop(session, None)
+        self._router.forget(session)
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds."""
+        mode = self.pause_mode
+        return await self.swap_weights(
+            checkpoint, version, lambda server: self._load(server, checkpoint, version, mode)
+        )
+
+    async def swap_weights(self, checkpoint: Path, version: int, load: Load) -> float:
+        """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
+        async with self._updating:
+            started = time.perf_counter()
+            await self.pause(self.pause_mode)
+            try:
+                await self._on_every_server(load, tolerant=True)
+                self._checkpoint, self._version = checkpoint, version
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(CONTROL_TIMEOUT_S):
+                    await self.resume()
+            return time.perf_counter() - started
+
+    async def _load(self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode) -> None:
         body = {
             "model_path": str(checkpoint),
             "weight_version": str(version),
-            "flush_cache": self._pause_mode != "in_place",
+            "flush_cache": mode != "in_place",
             "abort_all_requests": False,
         }
-
-        async def load(url: str) -> None:
-            reply = await self._post(url, "/update_weights_from_disk", body)
-            if not reply.get("success"):
-                raise EngineError(f"{url} could not load {checkpoint}: {reply.get('message')}")
-
-        started = time.perf_counter()
-        await self.pause(self._pause_mode)
-        try:
-            await self._on_every_server(load)
-            self._version = version
-        finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(CONTROL_TIMEOUT_S):
-                await self.resume()
-        return time.perf_counter() - started
+        reply = await server.post("/update_weights_from_disk", body, CONTROL_TIMEOUT_S)
+        if not reply.get("success"):
+            raise EngineError(f"{server.url} could not load {checkpoint}: {reply.get('message', reply)}")
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop producing tokens on every server until `resume`."""
         self._running = anyio.Event()
-        await self._on_every_server(lambda url: self._post(url, "/pause_generation", {"mode": mode}))
+        bound = self._limits.hang_timeout_s
+        await self._on_every_server(lambda server: server.post("/pause_generation", {"mode": mode}, bound))
 
     async def resume(self) -> None:
         """Produce tokens again."""
+        bound = self._limits.hang_timeout_s
         try:
-            await self._on_every_server(lambda url: self._post(url, "/continue_generation", {}))
+            await self._on_every_server(lambda server: server.post("/continue_generation", {}, bound))
         finally:
             self._running.set()
 
     async def health(self) -> None:
-        """Return when every server answers; raise EngineError when one does not."""
-        await self._on_every_server(lambda url: self._get(url, "/health"))
+        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
+        if not self.serving:
+            raise EngineError("no server is in service")
+        bound = self._limits.hang_timeout_s
+        for server in self._servers:
+            if server.serving:
+                await server.get("/health", bound)
 
-    async def read_version(self) -> None:
-        """Learn the weight version that the servers serve; a server that was never updated serves version 0."""
-        versions = set()
-        for url in self._urls:
-            reported = (await self._get(url, "/model_info")).get("weight_version", "0")
-            versions.add(int(reported) if str(reported).isdigit() else 0)
-        if len(versions) != 1:
-            raise EngineError(
-                f"the servers {', '.join(self._urls)} serve different weight versions: {sorted(versions)}"
-            )
-        self._version = versions.pop()
+    async def _on_every_server(self, call: Callable[[SGLangServer], Awaitable[Any]], *, tolerant: bool = False) -> None:
+        """Call on every server in service, at the same time. A lost one is taken out; a refusal is raised, at the end.
 
-    async def _on_every_server(self, call: Callable[[str], Awaitable[Any]]) -> None:
-        failures: list[EngineError] = []
+        `tolerant`: servers that refuse what others accept are taken out, so that those in service stay equal.
+        """
+        refusals: dict[SGLangServer, EngineError] = {}
 
-        async def guarded(url: str) -> None:
+        async def guarded(server: SGLangServer) -> None:
             try:
-                await call(url)
+                await call(server)
+            except ServerLostError as lost:
+                self._take_out(server, str(lost))
             except EngineError as error:
-                failures.append(error)
+                refusals[server] = error
 
+        asked = [server for server in self._servers if server.serving]
         async with anyio.create_task_group() as group:
-            for url in self._urls:
-                group.start_soon(guarded, url)
-        if failures:
-            raise failures[0]
+            for server in asked:
+                group.start_soon(guarded, server)
+        if tolerant and len(refusals) < len(asked):
+            for server, error in refusals.items():
+                self._take_out(server, str(error))
+        elif refusals:
+            raise next(iter(refusals.values()))
 
-    async def _post(self, url: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        timeout_s = math.inf if path == "/generate" else CONTROL_TIMEOUT_S
-        try:
-            with anyio.fail_after(timeout_s):
-                async with self._http.post(url + path, data=pydantic_core.to_json(body), headers=_JSON) as response:
-                    return _content(url, path, response.status, await response.read())
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{url}{path} cannot be reached or broke off: {error!r}") from error
+    async def join_servers(self) -> None:
+        """Learn what the servers can do and which version they serve. Raises EngineError if they do not agree."""
+        versions: dict[str, int] = {}
+        for server in self._servers:
+            versions[server.url] = await server.probe(self._limits.hang_timeout_s)
+            server.serving = True
+        if len(set(versions.values())) != 1:
+            raise EngineError(f"the servers serve different weight versions: {versions}")
+        self._version = versions[self._servers[0].url]
+        for server in self._servers:
+            self._tasks.start_soon(self._watch, server)
 
-    async def _get(self, url: str, path: str) -> dict[str, Any]:
+    async def _watch(self, server: SGLangServer) -> None:
+        """Look after one server for as long as the engine lives."""
+        while True:
+            if server.serving:
+                await anyio.sleep(self._limits.health_interval_s)
+                await self._look_at(server)
+            else:
+                await self._bring_back(server)
+
+    async def _look_at(self, server: SGLangServer) -> None:
+        running = self._running
+        if not running.is_set() or not server.serving:
+            return
         try:
-            with anyio.fail_after(CONTROL_TIMEOUT_S):
-                async with self._http.get(url + path) as response:
-                    return _content(url, path, response.status, await response.read())
-        except (aiohttp.ClientError, OSError) as error:
-            raise EngineError(f"{url}{path} cannot be reached or broke off: {error!r}") from error
+            await server.get("/health", self._limits.hang_timeout_s)
+        except EngineError as error:
+            # A paused SGLang server fails its own health check, which generates a token.
+            if running is self._running and running.is_set() and server.serving:
+                self._take_out(server, str(error))
+
+    def _take_out(self, server: SGLangServer, reason: str) -> None:
+        if server.serving:
+            log.warning("taking %s out of service: %s", server.url, reason)
+            server.serving = False
+            self.lost_servers += 1
+            server.drop_requests()
+
+    async def _bring_back(self, server: SGLangServer) -> None:
+        """Wait until a lost server answers, started again where that is ours to do, and give it the current weights."""
+        try:
+            if self._revive is not None:
+                await self._revive(server.url)
+            async with self._updating:
+                # A server that hung may have missed the end of a pause.
+                await server.post("/continue_generation", {}, self._limits.hang_timeout_s)
+                served = await server.probe(self._limits.hang_timeout_s)
+                if self._checkpoint is not None:
+                    await self._load(server, self._checkpoint, self._version, "abort")
+                elif served != self._version:
+                    raise EngineError(f"{server.url} serves version {served}, not {self._version}")
+                server.serving = True
+        except EngineError as error:
+            log.info("%s is still out of service: %s", server.url, error)
+            await anyio.sleep(min(1.0, self._limits.health_interval_s))
+            return
+        log.warning("%s is back in service with version %d", server.url, self._version)
+        returned, self._returned = self._returned, anyio.Event()
+        returned.set()
 
 
 @asynccontextmanager
 async def sglang_engine(
-    urls: Sequence[str], *, request_timeout_s: float = 600, pause_mode: PauseMode = "retract"
+    urls: Sequence[str],
+    *,
+    pause_mode: PauseMode = "retract",
+    limits: EngineLimits | None = None,
+    revive: Revive | None = None,
 ) -> AsyncIterator[SGLangEngine]:
     """A client of the servers at `urls`, with its connections, for the length of the context."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http:
-        engine = SGLangEngine(http, urls, request_timeout_s, pause_mode)
-        await engine.read_version()
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http,
+        _tasks() as tasks,
+    ):
+        servers = [SGLangServer(http, url) for url in urls]
+        engine = SGLangEngine(servers, tasks, pause_mode=pause_mode, limits=limits or EngineLimits(), revive=revive)
+        await engine.join_servers()
         yield engine
+        tasks.cancel_scope.cancel()
 
 
-_JSON = {"Content-Type": "application/json"}
+@asynccontextmanager
+async def _tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
+    """A task group for background work that never fails: an error of the body leaves it as it is, not in a group."""
+    failure: BaseException | None = None
+    async with anyio.create_task_group() as group:
+        try:
+            yield group
+        except Exception as error:
+            failure = error
+        group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
-def _content(url: str, path: str, status: int, content: bytes) -> dict[str, Any]:
-    if status != 200 and path != "/update_weights_from_disk":
-        raise EngineError(_refusal(url, path, status, content))
-    try:
-        reply: dict[str, Any] = pydantic_core.from_json(content) if content else {}
-    except ValueError as error:
-        raise EngineError(f"{url}{path} answered {content[:200]!r}, which is not JSON") from error
-    return reply
-
-
-def _refusal(url: str, path: str, status: int, content: bytes) -> str:
-    return f"{url}{path} answered {status}: {content[:500].decode(errors='replace')}"
-
-
-def _generation(reply: dict[str, Any]) -> Generation:
-    """Read one `/generate` reply. A server without spans (older SGLang) served all tokens under one version."""
-    if not reply or reply["meta_info"]["finish_reason"] is None:
-        raise EngineError("the server closed the stream before the reply ended")
-    meta = reply["meta_info"]
-    if meta["finish_reason"].get("status_code"):
-        raise EngineError(f"the server gave the request up: {meta['finish_reason'].get('message')}")
-    output_ids = reply["output_ids"]
-    scored = meta.get("output_token_logprobs", [])
-    if [token for _, token, _ in scored] != output_ids:
-        raise EngineError(f"the server returned {len(output_ids)} tokens but the logprobs of {len(scored)} others")
-    spans = meta.get("weight_versions") or [
-        {"version": meta.get("weight_version", "0"), "start": 0, "end": len(output_ids)}
-    ]
-    return Generation(
-        output_ids=output_ids,
-        logprobs=[logprob for logprob, _, _ in scored],
-        versions=[
-            VersionSpan(int(s["version"]) if str(s["version"]).isdigit() else 0, s["start"], s["end"])
-            for s in spans
-            if s["end"] > s["start"]
-        ],
-        finish=meta["finish_reason"]["type"],
-        cached_tokens=meta.get("cached_tokens", 0),
-        top_logprobs=[[(lp, token) for lp, token, _ in top] for top in meta.get("output_top_logprobs") or []],
-    )
-
-
-def _join(first: Generation, second: Generation) -> Generation:
+def join(first: Generation, second: Generation) -> Generation:
     """The reply made of two parts, the second of which went on from the first's last token."""
     offset = len(first.output_ids)
     spans = list(first.versions)

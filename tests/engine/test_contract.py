@@ -35,9 +35,9 @@ class Server:
 
 
 @pytest.fixture
-async def server(server_url: str) -> AsyncIterator[Server]:
+async def server(any_server_url: str) -> AsyncIterator[Server]:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http:
-        yield Server(http, server_url)
+        yield Server(http, any_server_url)
 
 
 async def test_a_reply_has_ids_logprobs_spans_and_a_finish_reason(server: Server) -> None:
@@ -73,22 +73,6 @@ async def test_a_tiny_top_p_is_greedy_and_keeps_the_logprobs_of_the_whole_distri
     assert nucleus["meta_info"]["output_token_logprobs"][0][0] < 0
 
 
-async def test_a_seed_repeats_a_reply_whatever_else_runs(server: Server) -> None:
-    first = await server.generate(sampling_seed=7, max_new_tokens=20)
-    replies: list[Any] = []
-
-    async def again(seed: int | None) -> None:
-        reply = await server.generate(sampling_seed=seed, max_new_tokens=20)
-        if seed == 7:
-            replies.append(reply)
-
-    async with anyio.create_task_group() as group:
-        for seed in (None, 7, 8, 7):
-            group.start_soon(again, seed)
-    assert [reply["output_ids"] for reply in replies] == [first["output_ids"]] * 2
-    assert (await server.generate(sampling_seed=8, max_new_tokens=20))["output_ids"] != first["output_ids"]
-
-
 async def test_sampling_follows_the_distribution(server: Server) -> None:
     """Frequencies of the first token over many draws, against its probabilities (three standard errors)."""
     draws = 1500
@@ -120,7 +104,7 @@ async def test_sampling_follows_the_distribution(server: Server) -> None:
 async def test_stop_token_and_stop_string_end_a_reply_and_are_reported(server: Server) -> None:
     free = await server.generate(temperature=0, max_new_tokens=30)
     stop_token = free["output_ids"][5]
-    stopped = await server.generate(temperature=0, max_new_tokens=30, stop_token_ids=[stop_token])
+    stopped = await server.generate(temperature=0, max_new_tokens=30, stop_token_ids=[stop_token], ignore_eos=False)
     end = free["output_ids"].index(stop_token) + 1
     assert stopped["output_ids"] == free["output_ids"][:end]
     assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop_token}
@@ -130,26 +114,41 @@ async def test_stop_token_and_stop_string_end_a_reply_and_are_reported(server: S
     count = len(stopped["output_ids"])
     assert stopped["output_ids"] == free["output_ids"][:count]
     assert stopped["meta_info"]["finish_reason"] == {"type": "stop", "matched": text}
-    assert text in stopped["text"]
+    assert text not in stopped["text"], "the stop string is cut from the text, not from the ids"
 
 
-async def test_a_stream_grows_to_the_whole_reply(server: Server) -> None:
-    body = {
-        "input_ids": PROMPT,
-        "sampling_params": {"max_new_tokens": 20, "ignore_eos": True},
-        "return_logprob": True,
-        "stream": True,
-    }
+async def test_the_pieces_of_a_stream_make_the_whole_reply(server: Server) -> None:
+    params = {"max_new_tokens": 40, "ignore_eos": True, "stream_interval": 8}
+    body = {"input_ids": PROMPT, "sampling_params": params, "return_logprob": True, "stream": True}
     states: list[Any] = []
     async with server.http.post(server.url + "/generate", json=body) as response:
         async for line in response.content:
             if line.startswith(b"data: {"):
                 states.append(json.loads(line[6:]))
-    assert len(states) > 2
-    for earlier, later in zip(states, states[1:], strict=False):
-        assert later["output_ids"][: len(earlier["output_ids"])] == earlier["output_ids"]
+    ids = [token for state in states for token in state["output_ids"]]
+    scored = [entry for state in states for entry in state["meta_info"]["output_token_logprobs"]]
+    assert 3 <= len(states) <= 8, "the first token comes at once, then eight at a time"
+    assert len(ids) == 40
+    assert [token for _, token, _ in scored] == ids
     assert states[-1]["meta_info"]["finish_reason"]["type"] == "length"
-    assert len(states[-1]["meta_info"]["output_token_logprobs"]) == 20
+    assert states[-1]["meta_info"]["weight_versions"][-1]["end"] == 40
+    async with server.http.get(server.url + "/server_info") as response:
+        assert (await response.json())["incremental_streaming_output"] is True
+
+
+async def test_a_stream_that_is_aborted_ends_with_what_there_is(server: Server) -> None:
+    body = {"rid": "streamed", "input_ids": PROMPT, "sampling_params": {"max_new_tokens": 800, "ignore_eos": True}}
+    ids: list[int] = []
+    state: Any = None
+    async with server.http.post(server.url + "/generate", json={**body, "return_logprob": True, "stream": True}) as got:
+        async for line in got.content:
+            if line.startswith(b"data: {"):
+                state = json.loads(line[6:])
+                ids += state["output_ids"]
+                if len(ids) == 5:
+                    await server.post("/abort_request", {"rid": "streamed"})
+    assert state["meta_info"]["finish_reason"]["type"] == "abort"
+    assert 5 <= len(ids) < 800
 
 
 async def open_request(server: Server, replies: list[Any], rid: str, tokens: int = 400) -> None:
@@ -207,24 +206,11 @@ async def test_pause_mode_abort_hands_open_replies_back_and_holds_new_ones(serve
     assert len(late[0]["output_ids"]) == 5
 
 
-async def test_in_place_refuses_to_flush_the_cache_of_open_replies(server: Server, versions: list[Path]) -> None:
-    replies: list[Any] = []
-    async with anyio.create_task_group() as group:
-        group.start_soon(open_request, server, replies, "flush", 300)
-        await anyio.sleep(0.1)
-        await server.post("/pause_generation", {"mode": "in_place"})
-        update = {"model_path": str(versions[0]), "flush_cache": True}
-        refused = await server.post("/update_weights_from_disk", update, status=400)
-        assert refused["success"] is False
-        assert "in_place" in refused["message"]
-        await server.post("/continue_generation", {})
-    assert len(replies[0]["output_ids"]) == 300
-
-
 async def test_weights_that_do_not_fit_change_nothing(server: Server, tmp_path: Path) -> None:
     before = await server.generate(temperature=0)
     refused = await server.post("/update_weights_from_disk", {"model_path": str(tmp_path)}, status=400)
-    assert "does not fit" in refused["message"]
+    assert refused["success"] is False
+    assert refused["message"]
     assert (await server.generate(temperature=0))["output_ids"] == before["output_ids"]
 
 
@@ -234,27 +220,25 @@ async def test_a_prompt_beyond_the_context_is_refused(server: Server) -> None:
     assert "longer than the model's context length" in refused["error"]["message"]
 
 
-@pytest.mark.parametrize(
-    ("body", "named"),
-    [
-        ({"input_ids": []}, "input_ids"),
-        ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "temperature"),
-        ({"input_ids": [1], "sampling_params": {"frequency_penalty": 1}}, "frequency_penalty"),
-        ({"input_ids": [99_999]}, "99999"),
-    ],
-)
-async def test_a_bad_request_is_refused_by_name(server: Server, body: dict[str, Any], named: str) -> None:
+@pytest.mark.parametrize("body", [{"input_ids": []}, {"input_ids": [1], "sampling_params": {"temperature": -1}}])
+async def test_a_bad_request_is_refused(server: Server, body: dict[str, Any]) -> None:
     refused = await server.post("/generate", body, status=400)
-    assert named in refused["error"]["message"]
+    assert refused["error"]["message"]
 
 
 async def test_a_client_that_leaves_frees_its_place(server: Server) -> None:
     with anyio.move_on_after(0.2):
         await open_request(server, [], "left", 900)
-    await anyio.sleep(0.3)
-    replies: list[Any] = []
-    await open_request(server, replies, "left", 3)  # the id is free again
-    assert len(replies[0]["output_ids"]) == 3
+    body = {"rid": "left", "input_ids": PROMPT, "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}}
+    with anyio.fail_after(10):
+        while True:
+            async with server.http.post(server.url + "/generate", json=body) as response:
+                reply = await response.json()
+            if response.status == 200:
+                break
+            assert "Duplicate request ID" in reply["error"]["message"]
+            await anyio.sleep(0.1)
+    assert len(reply["output_ids"]) == 3
 
 
 async def test_health_and_model_info(server: Server) -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentrl.engine.protocol import Generation, Sampling, VersionSpan
-from agentrl.engine.sglang import _join, sglang_engine
+from agentrl.engine.sglang import EngineLimits, join, sglang_engine
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from tests.conftest import start_server, stop_server
@@ -26,7 +26,10 @@ async def test_progress_is_reported_and_ends_with_the_reply(server_url: str) -> 
 
 
 async def test_a_slow_reply_is_an_error_with_the_setting_to_change(server_url: str) -> None:
-    async with sglang_engine([server_url], request_timeout_s=0.2) as engine, sglang_engine([server_url]) as other:
+    async with (
+        sglang_engine([server_url], limits=EngineLimits(request_timeout_s=0.2)) as engine,
+        sglang_engine([server_url]) as other,
+    ):
         await other.pause("in_place")
         try:
             with pytest.raises(EngineError, match=r"engine\.request_timeout_s"):
@@ -50,12 +53,10 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
             pass
 
 
-async def test_a_server_that_dies_is_an_error_not_a_hang() -> None:
+async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
     process, url = start_server(NANO)
     try:
-        async with sglang_engine([url]) as engine:
-            await engine.pause("in_place")
-            engine._running.set()
+        async with sglang_engine([url], limits=EngineLimits(request_timeout_s=3)) as engine:
             failures: list[EngineError] = []
 
             async def ask() -> None:
@@ -68,22 +69,27 @@ async def test_a_server_that_dies_is_an_error_not_a_hang() -> None:
                 group.start_soon(ask)
                 await anyio.sleep(0.2)
                 process.kill()
-            assert "broke off" in str(failures[0])
+            assert "0 of 1 servers in service" in str(failures[0])
+            with pytest.raises(EngineError, match="no server is in service"):
+                await engine.health()
     finally:
         stop_server(process)
 
 
-async def test_sessions_stick_to_a_server_and_new_ones_go_to_the_idle_one(server_url: str) -> None:
-    process, other = start_server(NANO)
+async def test_an_attached_server_that_returns_serves_the_current_weights(versions: list[Path]) -> None:
+    process, url = start_server(NANO)
+    port = url.rpartition(":")[2]
     try:
-        async with sglang_engine([server_url, other]) as engine:
-            assert engine._server("a") == server_url
-            engine._in_flight[server_url] = 3
-            assert engine._server("b") == other
-            assert engine._server("a") == server_url
-            engine._in_flight[server_url] = 0
-            await engine.generate([1], Sampling(max_new_tokens=2), "b")
-            await engine.health()
+        async with sglang_engine([url], limits=EngineLimits(health_interval_s=0.2)) as engine:
+            await engine.update_weights(versions[2], 2)
+            process.kill()
+            process.wait()
+            again, _ = start_server(NANO, "--port", port)
+            try:
+                generation = await engine.generate([1, 2, 3], Sampling(max_new_tokens=20), "s")
+                assert {span.version for span in generation.versions} == {2}
+            finally:
+                stop_server(again)
     finally:
         stop_server(process)
 
@@ -92,7 +98,7 @@ def test_parts_of_an_aborted_reply_join_into_one() -> None:
     first = Generation(output_ids=[1, 2], logprobs=[-1, -2], versions=[VersionSpan(3, 0, 2)], finish="abort")
     second = Generation(output_ids=[3], logprobs=[-3], versions=[VersionSpan(4, 0, 1)], finish="stop")
     same = Generation(output_ids=[4], logprobs=[-4], versions=[VersionSpan(4, 0, 1)], finish="length")
-    joined = _join(_join(first, second), same)
+    joined = join(join(first, second), same)
     assert joined.output_ids == [1, 2, 3, 4]
     assert joined.versions == [VersionSpan(3, 0, 2), VersionSpan(4, 2, 4)]
     assert joined.finish == "length"

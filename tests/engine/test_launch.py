@@ -1,0 +1,160 @@
+"""Servers as agentrl starts them: they end with us, are started again when they die, and replies survive it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import anyio
+import pytest
+
+from agentrl.config import EngineConfig, load_config
+from agentrl.engine.launch import local_servers, open_engine
+from agentrl.engine.protocol import Generation, Sampling
+from agentrl.errors import ConfigError, EngineError
+from agentrl.models import NANO
+from agentrl.trajectory import TokenRecord
+from tests.real_sglang import sglang_config
+from tests.rescoring import Rescorer
+
+pytestmark = pytest.mark.anyio
+LONG = 600
+
+
+async def config_of(kind: str, **changes: Any) -> EngineConfig:
+    if kind == "sglang":
+        return await anyio.to_thread.run_sync(lambda: sglang_config(**changes))
+    return EngineConfig(**changes)
+
+
+def server_pids(url: str) -> list[int]:
+    """Processes whose command names the port of `url`, the one that was started first."""
+    port = url.rpartition(":")[2]
+    found = subprocess.run(["pgrep", "-f", "--", f"--port[= ]{port}"], capture_output=True, text=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+async def wait_until(condition: Any, timeout_s: float = 60) -> None:
+    with anyio.fail_after(timeout_s):
+        while not condition():
+            await anyio.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind: str, tmp_path: Path) -> None:
+    ended: list[BaseException | None] = []
+
+    async def ask(url: str) -> None:
+        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 900, "ignore_eos": True}}
+        try:
+            async with aiohttp.ClientSession() as http, http.post(f"{url}/generate", json=body) as response:
+                await response.read()
+            ended.append(None)
+        except aiohttp.ClientError as error:
+            ended.append(error)
+
+    async with anyio.create_task_group() as group:
+        config = await config_of(kind, servers=1)
+        async with local_servers(NANO, config, log=tmp_path / "engine.log") as (server,):
+            assert await anyio.to_thread.run_sync(server_pids, server.url)
+            group.start_soon(ask, server.url)
+            await anyio.sleep(0.3)
+    assert len(ended) == 1
+    assert not await anyio.to_thread.run_sync(server_pids, server.url)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+async def test_replies_survive_the_death_of_their_server(kind: str, versions: list[Path], tmp_path: Path) -> None:
+    """kill -9 in the middle of long replies: they end elsewhere, exactly; the server returns with the current weights."""
+    config = await config_of(kind, servers=2, health_interval_s=0.3)
+    async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+        await engine.update_weights(versions[1], 1)
+        results: list[tuple[list[int], Generation]] = []
+
+        async def one(start: int) -> None:
+            prompt = [1, 2, 3, start]
+            results.append((prompt, await engine.generate(prompt, Sampling(max_new_tokens=LONG), f"s{start}")))
+
+        first, second = engine.serving
+        async with anyio.create_task_group() as group:
+            for start in range(10, 18):
+                group.start_soon(one, start)
+            await anyio.sleep(0.5)
+            for pid in await anyio.to_thread.run_sync(server_pids, first):
+                os.kill(pid, signal.SIGKILL)
+            await wait_until(lambda: engine.serving == [second], 10)
+            await engine.update_weights(versions[2], 2)
+        assert engine.lost_servers == 1
+        assert len(results) == 8
+
+        await wait_until(lambda: len(engine.serving) == 2, 90)
+        later = await ask_directly(first)
+        assert later["meta_info"]["weight_version"] == "2"
+
+    record = TokenRecord()
+    for prompt, generation in results:
+        assert generation.finish == ("length" if len(generation.output_ids) == LONG else "stop")
+        record.add("id", None, prompt, generation, 1.0)
+    assert sum(len(generation.versions) > 1 for _, generation in results) >= 4
+    assert Rescorer(versions).largest_difference(record) < 1e-4
+
+
+async def ask_directly(url: str) -> Any:
+    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}}
+    async with aiohttp.ClientSession() as http, http.post(f"{url}/generate", json=body) as response:
+        return await response.json()
+
+
+async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path: Path) -> None:
+    config = EngineConfig(servers=2, health_interval_s=0.2, hang_timeout_s=1)
+    async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+        results: list[Generation] = []
+
+        async def one(start: int) -> None:
+            results.append(await engine.generate([1, start], Sampling(max_new_tokens=LONG), f"s{start}"))
+
+        hung = engine.serving[0]
+        (pid,) = await anyio.to_thread.run_sync(server_pids, hung)
+        async with anyio.create_task_group() as group:
+            for start in range(10, 14):
+                group.start_soon(one, start)
+            await anyio.sleep(0.3)
+            os.kill(pid, signal.SIGSTOP)
+            await wait_until(lambda: len(results) == 4)
+        await wait_until(lambda: hung in engine.serving)
+        assert await anyio.to_thread.run_sync(server_pids, hung) != [pid]
+
+
+async def test_a_run_goes_on_when_its_only_server_dies(tmp_path: Path) -> None:
+    async with open_engine(NANO, EngineConfig(health_interval_s=0.2), log=tmp_path / "engine.log") as engine:
+        results: list[Generation] = []
+
+        async def one() -> None:
+            results.append(await engine.generate([1, 2], Sampling(max_new_tokens=LONG), "s"))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(one)
+            await anyio.sleep(0.3)
+            for pid in await anyio.to_thread.run_sync(server_pids, engine.serving[0]):
+                os.kill(pid, signal.SIGKILL)
+        assert results[0].finish in ("stop", "length")
+
+
+async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=r"engine\.log"):
+        async with open_engine(tmp_path, EngineConfig(), log=tmp_path / "engine.log"):
+            pass
+    with pytest.raises(EngineError, match="cannot be started: /no/python"):
+        async with open_engine(NANO, EngineConfig(kind="sglang", python="/no/python"), log=tmp_path / "engine.log"):
+            pass
+
+
+def test_flags_that_cannot_apply_are_refused() -> None:
+    with pytest.raises(ConfigError, match='need kind = "sglang"'):
+        load_config(overrides={"engine.flags.tp-size": "2"})
+    with pytest.raises(ConfigError, match=r"flags\.port is set by agentrl"):
+        load_config(overrides={"engine.flags.port": "2", "engine.kind": "sglang"})

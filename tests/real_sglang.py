@@ -1,0 +1,41 @@
+"""Where the tests find SGLang, and how they start it: with the settings of workflows/sglang_cpu.toml."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+import agentrl.workflows
+from agentrl.config import EngineConfig, load_config
+from agentrl.engine.launch import LocalServer
+
+SETTINGS = Path(agentrl.workflows.__path__[0]) / "sglang_cpu.toml"
+
+
+def sglang_config(**changes: object) -> EngineConfig:
+    """The engine section for SGLang on a CPU. Skips the test where SGLang is not installed; fails it in CI."""
+    config = load_config(SETTINGS).engine
+    python = os.environ.get("AGENTRL_SGLANG_PYTHON", os.path.expanduser(config.python))
+    if not Path(python).exists():
+        reason = f"SGLang is not installed at {python}; install it with `make sglang`"
+        if os.environ.get("AGENTRL_TEST_EVERYTHING"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return config.model_copy(update={"python": python, **changes})
+
+
+def sglang_command(model_path: Path, **changes: object) -> list[str]:
+    """The command of one server, but for its port."""
+    command = LocalServer(0, model_path, sglang_config(**changes), Path(os.devnull), seed=0).sglang_command()
+    where = command.index("--port")
+    return command[:where] + command[where + 2 :]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
