@@ -3,12 +3,20 @@ PYTHON ?= python3
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 BIN := .venv/bin
 
-.PHONY: quickstart test lint format bench nano-model clean
+ENGINE ?= embedded
 
-quickstart: .venv/ready
+.PHONY: quickstart sglang test lint format bench nano-model clean
+
+# make quickstart ENGINE=sglang trains on real SGLang servers, installed for the CPU if they are not there yet.
+quickstart: .venv/ready $(if $(filter sglang,$(ENGINE)),sglang)
 	rm -rf runs/quickstart
 	$(BIN)/python -m agentrl.envs.calculator runs/quickstart/tasks
-	$(BIN)/agentrl train --config workflows/quickstart.toml --model agentrl/models/nano
+	$(BIN)/agentrl train --config workflows/quickstart.toml --model agentrl/models/nano \
+		$(if $(filter sglang,$(ENGINE)),--config workflows/sglang_cpu.toml)
+
+# SGLang for a CPU, in an environment of its own under ~/.cache/agentrl.
+sglang:
+	PYTHON=$(PYTHON) scripts/install_sglang_cpu.sh
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest

@@ -1,4 +1,4 @@
-"""The command line: `agentrl train`, `agentrl eval`.
+"""The command line: `agentrl train`, `agentrl eval`, `agentrl serve`.
 
 Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
 Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +22,9 @@ import anyio
 
 from agentrl.config import RunConfig, config_keys, load_config
 from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError
+
+SERVE_IDLE_TIMEOUT_S = 3600.0
+"""When `agentrl serve` closes a session that nobody uses, where the configuration does not say."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,16 +65,37 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--out", type=Path, help="write one JSON line an episode to this file")
     evaluate.set_defaults(command=_evaluate)
 
-    for command in (train, evaluate):
-        command.add_argument("--config", type=Path, help="TOML file")
-        command.add_argument("--tasks", help="task file, one JSON object a line")
+    serve = commands.add_parser(
+        "serve", help="serve a model and record what agents elsewhere do with it", epilog=keys, allow_abbrev=False
+    )
+    serve.add_argument("--admin-key", help="key of the session API; default: $AGENTRL_ADMIN_KEY, or a new one")
+    serve.set_defaults(command=_serve, workflow=None)
+
+    for command in (train, evaluate, serve):
+        command.add_argument(
+            "--config", type=Path, action="append", default=[], help="TOML file; of several, later ones win"
+        )
+        command.add_argument("--engine", choices=["embedded", "sglang"], help="servers to start (engine.kind)")
+        if command is not serve:
+            command.add_argument("--tasks", help="task file, one JSON object a line")
         command.add_argument("--model", help="directory of a Hugging Face checkpoint (model.path)")
     return parser
 
 
 def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     """Part the configuration keys from the options of the command itself."""
-    own = {"--config", "--tasks", "--model", "--resume", "--base-url", "--api-key", "--out", "--help"}
+    own = {
+        "--config",
+        "--tasks",
+        "--model",
+        "--engine",
+        "--resume",
+        "--base-url",
+        "--api-key",
+        "--admin-key",
+        "--out",
+        "--help",
+    }
     rest: list[str] = []
     overrides: dict[str, str] = {}
     queue = list(words)
@@ -92,7 +118,9 @@ def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 def _config(args: argparse.Namespace, overrides: dict[str, str]) -> RunConfig:
     if args.model:
         overrides = {"model.path": json.dumps(args.model), **overrides}
-    return load_config(args.config, overrides, workflow=args.workflow, tasks=args.tasks)
+    if args.engine:
+        overrides = {"engine.kind": json.dumps(args.engine), **overrides}
+    return load_config(args.config, overrides, workflow=args.workflow, tasks=getattr(args, "tasks", None))
 
 
 def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -100,7 +128,7 @@ def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from agentrl.train import Interrupted, train
 
     if args.resume is not None:
-        if args.workflow or args.config or args.tasks or args.model:
+        if args.workflow or args.config or args.tasks or args.model or args.engine:
             raise ConfigError(
                 "--resume takes the configuration of the run; change single keys with --section.key VALUE"
             )
@@ -124,7 +152,7 @@ def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 def _resumed_config(saved: Path, overrides: dict[str, str]) -> RunConfig:
     content: dict[str, Any] = json.loads(saved.read_text())
-    return load_config(None, overrides, **content)
+    return load_config((), overrides, **content)
 
 
 def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -176,6 +204,51 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
         )
     print(json.dumps(vars(result), indent=2))
     return 0 if result.failed < result.episodes else 1
+
+
+def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    config = _config(args, overrides)
+    _require(config, "model.path")
+    admin_key = args.admin_key or os.environ.get("AGENTRL_ADMIN_KEY") or f"sk-admin-{secrets.token_urlsafe(24)}"
+    anyio.run(_run_service, config, admin_key)
+    return 0
+
+
+async def _run_service(config: RunConfig, admin_key: str) -> None:
+    """Serve until SIGINT or SIGTERM."""
+    import tempfile
+
+    from agentrl.engine.launch import open_engine
+    from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
+    from agentrl.serve import Service
+    from agentrl.train import check_model
+
+    check_model(config)
+    proxy_config = config.proxy
+    if proxy_config.session_idle_timeout_s is None:
+        proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": SERVE_IDLE_TIMEOUT_S})
+    async with AsyncExitStack() as stack:
+        signals = stack.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-serve-")))
+        model = config.model
+        engine = await stack.enter_async_context(
+            open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
+        )
+        chat_format = load_chat_format(model.path, model.renderer, **model.renderer_options)
+        proxy = await stack.enter_async_context(
+            open_proxy(
+                engine,
+                chat_format,
+                Path(model.path).name,
+                host=proxy_config.host,
+                port=proxy_config.port,
+                limits=ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"})),
+                around=lambda proxy: Service(proxy, admin_key).handle,
+            )
+        )
+        print(f"serving {proxy.model} at {proxy.url}\nadmin key {admin_key}", flush=True)
+        async for _ in signals:
+            return
 
 
 def _require(config: RunConfig, *keys: str) -> None:

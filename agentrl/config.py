@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -114,7 +114,7 @@ class EngineConfig(_Section):
     start_timeout_s: Seconds = 300
     """Bound of starting a server."""
     threads: Positive = 1
-    """CPU threads of an embedded server."""
+    """CPU threads of an embedded server, and of an SGLang server with `device = "cpu"`."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """Number format of an embedded server."""
     max_total_tokens: Positive = 65_536
@@ -128,6 +128,24 @@ class EngineConfig(_Section):
         if own:
             raise ValueError(f"flags.{own.pop()} is set by agentrl; remove it")
         return self
+
+
+class ProxyConfig(_Section):
+    """The server that agents talk to."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
+    port: NotNegative = 0
+    """0: a free one."""
+    max_request_bytes: Positive = 32 * 2**20
+    """A larger request is refused with 413."""
+    max_sessions: Positive = 100_000
+    """Sessions open at the same time."""
+    session_idle_timeout_s: Seconds | None = None
+    """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
+    lives as long as the episode."""
+    write_timeout_s: Seconds = 60
+    """A client that reads nothing of its reply for so long is given up."""
 
 
 class TrainerConfig(_Section):
@@ -198,20 +216,24 @@ class RunConfig(_Section):
     model: ModelConfig = ModelConfig()
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
+    proxy: ProxyConfig = ProxyConfig()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
 
 
-def load_config(file: Path | None = None, overrides: Mapping[str, str] | None = None, **values: Any) -> RunConfig:
-    """The configuration of `file`, then `values` (non-empty), then dotted `overrides` such as {"trainer.lr": "1e-4"}.
+def load_config(
+    files: Path | Sequence[Path] = (), overrides: Mapping[str, str] | None = None, **values: Any
+) -> RunConfig:
+    """The configuration of the TOML `files` in turn, then `values` (non-empty), then dotted `overrides` such as
+    {"trainer.lr": "1e-4"}. Later sources win, key by key.
 
     An override's text is read as TOML where it is TOML ("1e-4", "[1, 2]", "true") and as a string otherwise.
     Raises ConfigError.
     """
     content: dict[str, Any] = {}
-    if file is not None:
+    for file in [files] if isinstance(files, Path) else files:
         try:
-            content = tomllib.loads(file.read_text())
+            _merge(content, tomllib.loads(file.read_text()))
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
         except tomllib.TOMLDecodeError as error:
@@ -238,6 +260,14 @@ def config_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Itera
             yield from config_keys(field.annotation, f"{prefix}{name}.")
         else:
             yield prefix + name
+
+
+def _merge(content: dict[str, Any], later: dict[str, Any]) -> None:
+    for name, value in later.items():
+        if isinstance(value, dict) and isinstance(content.get(name), dict):
+            _merge(content[name], value)
+        else:
+            content[name] = value
 
 
 def _value(text: str) -> Any:

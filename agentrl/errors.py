@@ -11,6 +11,7 @@
     │   ├── EpisodeTimeoutError
     │   ├── NoModelCallError
     │   └── BadRewardError
+    ├── TooManySessionsError  the proxy has as many sessions open as it may
     ├── TrainerError          the trainer process failed
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -60,6 +61,10 @@ class BadRewardError(EpisodeError):
 
 class StoreError(UsageError):
     """The run directory cannot be used as asked."""
+
+
+class TooManySessionsError(AgentRLError):
+    """The proxy has as many sessions open as `proxy.max_sessions` allows."""
 
 
 class TrainerError(AgentRLError):

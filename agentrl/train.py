@@ -16,8 +16,8 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.evaluate import Evaluation, evaluate
-from agentrl.proxy import Proxy, SamplingDefaults, load_chat_format, open_proxy
+from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.run_episode import EpisodeRunner, local_runner
+from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Workflow, load_tasks, load_workflow
 from agentrl.trainer_client import TrainerClient, Weights, open_trainer
@@ -133,12 +133,25 @@ async def _run_to_the_end(
         trainer = await stack.enter_async_context(open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s))
         model = config.model
         chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
-        proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
+        proxy = await stack.enter_async_context(
+            open_proxy(
+                engine,
+                chat_format,
+                Path(config.model.path).name,
+                host=config.proxy.host,
+                port=config.proxy.port,
+                limits=ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"})),
+            )
+        )
         weights = await trainer.load(checkpoint[1] if checkpoint else None)
         if engine.version != weights.version or config.engine.urls:
             await engine.update_weights(weights.path, weights.version)
 
-        runner = await stack.enter_async_context(_training_runner(config, workflow, proxy))
+        rollout = config.rollout
+        defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
+        runner = await stack.enter_async_context(
+            local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults)
+        )
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,
             max_staleness=config.rollout.max_staleness,
@@ -202,14 +215,6 @@ def _empty_directory(directory: Path) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-@asynccontextmanager
-async def _training_runner(config: RunConfig, workflow: Workflow, proxy: Proxy) -> AsyncIterator[EpisodeRunner]:
-    rollout = config.rollout
-    defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
-    async with local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults) as runner:
-        yield runner
 
 
 async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:

@@ -16,7 +16,7 @@ python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 echo "Installing SGLang 0.5.23 (CPU) into $target" >&2
 rm -rf "$target"
 "$python" -m venv "$target"
-pip() { "$target/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+pip() { "$target/bin/python" -m pip install --quiet --quiet --no-warn-conflicts --disable-pip-version-check "$@"; }
 
 pip torch==2.13.0
 pip --no-deps sglang==0.5.23
@@ -25,10 +25,10 @@ pip torch==2.13.0 transformers==5.19.0 blobfile==3.0.0 openai-harmony==0.0.4 'll
     numpy nvidia-ml-py openai orjson packaging partial_json_parser pillow prometheus-client psutil py-spy pybase64 pydantic \
     pydantic-settings python-dateutil python-multipart pyzmq regex requests scipy sentencepiece setproctitle tiktoken \
     uvicorn uvloop watchfiles xxhash zstandard
-pip --no-deps xgrammar==0.2.7 outlines==0.1.11 kernels==0.14.1 torchvision==0.28.0 anthropic easydict soundfile timm triton vllm
+pip --no-deps xgrammar==0.2.7 outlines==0.1.11 kernels==0.14.1 compressed-tensors==0.18.0 torchvision==0.28.0 anthropic easydict soundfile timm triton vllm
 
 # torchvision has no CPU build. Its Python part works, but for this file, which describes compiled operators that are not there.
 : > "$("$target/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/torchvision/_meta_registrations.py"
 
-"$target/bin/python" -c 'import sglang.launch_server'
+"$target/bin/python" -c 'import sglang.launch_server, sglang.srt.models.qwen3'
 touch "$stamp"

@@ -16,7 +16,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     config = load_config(file, {"trainer.lr": "2e-4", "trainer.betas": "[0.8, 0.9]"}, tasks="b")
     assert (config.steps, config.tasks, config.trainer.lr, config.trainer.warmup_steps) == (3, "b", 2e-4, 7)
     assert config.trainer.betas == (0.8, 0.9)
-    assert load_config(None, {"model.path": "some/dir"}).model.path == "some/dir"
+    assert load_config((), {"model.path": "some/dir"}).model.path == "some/dir"
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
 )
 def test_a_wrong_value_is_named(overrides: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        load_config(None, overrides)
+        load_config((), overrides)
 
 
 def test_a_file_that_is_missing_or_not_toml_is_named(tmp_path: Path) -> None:
@@ -45,5 +45,5 @@ def test_a_file_that_is_missing_or_not_toml_is_named(tmp_path: Path) -> None:
 
 
 def test_a_config_survives_its_own_json() -> None:
-    config = load_config(None, {"trainer.lr": "3e-4", "rollout.window": "4"})
+    config = load_config((), {"trainer.lr": "3e-4", "rollout.window": "4"})
     assert RunConfig.model_validate_json(config.model_dump_json()) == config

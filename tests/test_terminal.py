@@ -25,7 +25,7 @@ STEP: dict[str, Any] = {
 
 
 def view_on(console: Console) -> TerminalView:
-    view = TerminalView(load_config(None, {"steps": "10", "run_dir": "runs/x"}), console)
+    view = TerminalView(load_config((), {"steps": "10", "run_dir": "runs/x"}), console)
     view.training_started = time.perf_counter() - 30
     view.step = 3
     return view

@@ -45,9 +45,14 @@ class Tapped:
         return getattr(self._engine, name)
 
     async def generate(
-        self, input_ids: list[int], sampling: Sampling, session: str, on_progress: OnProgress | None = None
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        on_progress: OnProgress | None = None,
+        **options: Any,
     ) -> Generation:
-        generation = await self._engine.generate(input_ids, sampling, session, on_progress)
+        generation = await self._engine.generate(input_ids, sampling, session, on_progress, **options)
         self.calls.append((list(input_ids), generation))
         return generation
 

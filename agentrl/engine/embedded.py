@@ -215,7 +215,7 @@ class EmbeddedServer:
             meta["output_top_logprobs"] = [
                 [[logprob, token, None] for logprob, token in top] for top in request.top_logprobs[start:count]
             ]
-        text = self._engine.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens)
+        text = str(self._engine.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens))
         if request.finish is not None and isinstance(matched := request.finish.get("matched"), str):
             text = text.partition(matched)[0]
         return {"text": text, "output_ids": ids, "meta_info": meta}

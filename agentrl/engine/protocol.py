@@ -75,10 +75,23 @@ class Engine(Protocol):
         """The weight version that serves new tokens."""
         ...
 
+    @property
+    def has_grammar(self) -> bool:
+        """Whether it can hold a reply to `Sampling.json_schema`."""
+        ...
+
     async def generate(
-        self, input_ids: list[int], sampling: Sampling, session: str, on_progress: OnProgress | None = None
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        on_progress: OnProgress | None = None,
+        *,
+        images: Sequence[str] = (),
     ) -> Generation:
         """Continue `input_ids`. Calls of one `session` prefer one server, for its prefix cache.
+
+        `images` are those whose places are in `input_ids`, in order, as data URLs.
 
         Returns one uninterrupted reply, whatever weight updates happen meanwhile. Raises EngineError when the servers
         refuse or fail. Cancelling the call aborts the generation on the server.

@@ -96,6 +96,11 @@ class SGLangEngine:
         return self._asked_pause_mode if all(s.reports_spans for s in self._servers) else "abort"
 
     @property
+    def has_grammar(self) -> bool:
+        """Whether every server can hold a reply to a JSON schema."""
+        return all(server.has_grammar for server in self._servers)
+
+    @property
     def in_flight(self) -> int:
         """Replies being generated."""
         return sum(server.in_flight for server in self._servers)

@@ -47,6 +47,8 @@ class SGLangServer:
         self.serving = False
         self.reports_spans = True
         """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""
+        self.has_grammar = False
+        """Whether it can hold a reply to a JSON schema."""
         self._incremental = False
         self._takes_interval = True
         self._requests: set[anyio.CancelScope] = set()
@@ -55,6 +57,7 @@ class SGLangServer:
         """Generate one token to learn what the server reports. Returns the weight version that it serves."""
         info = await self.get("/server_info", timeout_s, missing_ok=True)
         self._incremental = bool(info.get("incremental_streaming_output"))
+        self.has_grammar = info.get("grammar_backend", "none") not in ("none", None)
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
         try:
             reply = await self.post("/generate", {**body, "sampling_params": {"stream_interval": 1, **_ONE}}, timeout_s)

@@ -31,6 +31,9 @@ class AssistantMessage:
     content: str
     reasoning: str | None = None
     tool_calls: list[dict[str, Any]] = field(default_factory=list)
+    stopped_by: str | None = None
+    """The stop string that ended it."""
+    reasoning_tokens: int = 0
 
     def to_json(self) -> Message:
         """OpenAI's `message`."""
@@ -67,6 +70,15 @@ class ChatFormat:
         past = len(prompt_ids) + len(output_ids)
         kept = ids[: len(prompt_ids)] == prompt_ids and ids[len(prompt_ids) : past] == output_ids
         return ids if kept else None
+
+    @property
+    def vocabulary(self) -> int:
+        """How many ids there are."""
+        return len(self.tokenizer)
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ids, special tokens included."""
+        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
     @property
     def stop_token_ids(self) -> list[int]:
@@ -123,12 +135,28 @@ class ChatFormat:
             text = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments, ensure_ascii=False)
             function = {"name": call.name, "arguments": text}
             calls.append({"id": names[len(calls)], "type": "function", "function": function})
-        for text in stop:
-            content = content.partition(text)[0]
-            if growing:
-                begun = next((n for n in range(len(text) - 1, 0, -1) if content.endswith(text[:n])), 0)
-                content = content[: len(content) - begun]
-        return AssistantMessage(content, parsed.reasoning_content, calls)
+        content, stopped_by = _until(stop, content, growing=growing)
+        close = self._special("</think>") if parsed.reasoning_content else None
+        thought = output_ids.index(close) + 1 if close in output_ids else 0
+        return AssistantMessage(content, parsed.reasoning_content, calls, stopped_by, thought)
+
+    def plain(self, output_ids: list[int], *, stop: Sequence[str] = (), growing: bool = False) -> AssistantMessage:
+        """The text in `output_ids`, of a raw completion: nothing in it has a meaning, but the token that ends it."""
+        ends = bool(output_ids) and output_ids[-1] in self.stop_token_ids
+        content, stopped_by = _until(stop, self.decode(output_ids[:-1] if ends else output_ids), growing=growing)
+        return AssistantMessage(content, stopped_by=stopped_by)
+
+
+def _until(stops: Sequence[str], text: str, *, growing: bool) -> tuple[str, str | None]:
+    """`text` before the first of `stops`, and which it was. Of a growing text, what may become one is left out too."""
+    found = [(text.index(stop), stop) for stop in stops if stop in text]
+    if found:
+        end, stop = min(found)
+        return text[:end], stop
+    begun = 0
+    for stop in stops if growing else ():
+        begun = max(begun, next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0))
+    return text[: len(text) - begun], None
 
 
 def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: Any) -> ChatFormat:

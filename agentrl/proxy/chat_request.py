@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import json
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.api_error import ApiError, invalid, read_body
+from agentrl.proxy.policy import OBJECT_SCHEMA, Ask, Json, NamedTool
 
-Json = dict[str, Any]
 
-
-class _Part(BaseModel):
+class _Text(BaseModel):
     type: Literal["text"]
     text: str
+
+
+class _ImageUrl(BaseModel):
+    url: str
+
+
+class _Image(BaseModel):
+    type: Literal["image_url"]
+    image_url: _ImageUrl
+
+
+class _Refusal(BaseModel):
+    type: Literal["refusal"]
+    refusal: str
+
+
+_Part = Annotated[_Text | _Image | _Refusal, Field(discriminator="type")]
 
 
 class _FunctionCall(BaseModel):
@@ -50,16 +67,23 @@ class _Message(BaseModel):
         message = self.model_dump(exclude_none=True)
         if self.role == "developer":
             message["role"] = "system"
-        content = self.content
-        message["content"] = "".join(p.text for p in content) if isinstance(content, list) else content or ""
+        message["content"] = joined_text(message.get("content") or "")
         return message
+
+
+def joined_text(content: str | list[Json]) -> str | list[Json]:
+    """Message content without images as a string; with images, as it is."""
+    if isinstance(content, str) or any(part["type"] == "image_url" for part in content):
+        return content
+    return "".join(part.get("text") or part.get("refusal", "") for part in content)
 
 
 class _Function(BaseModel):
     name: str
     description: str | None = None
     parameters: Json | None = None
-    strict: Literal[False] | None = None
+    # OpenAI then constrains the arguments; here they are what the policy says, and `strict` is not shown to it.
+    strict: Annotated[bool | None, Field(exclude=True)] = None
 
 
 class _Tool(BaseModel):
@@ -71,7 +95,7 @@ class _NamedFunction(BaseModel):
     name: str
 
 
-class NamedTool(BaseModel):
+class _NamedTool(BaseModel):
     type: Literal["function"]
     function: _NamedFunction
 
@@ -81,8 +105,20 @@ class _StreamOptions(BaseModel):
     include_obfuscation: bool = False
 
 
-class _TextFormat(BaseModel):
-    type: Literal["text"]
+class _PlainFormat(BaseModel):
+    type: Literal["text", "json_object"]
+
+
+class _Schema(BaseModel):
+    name: str
+    description: str | None = None
+    schema_: Annotated[Json, Field(alias="schema")]
+    strict: bool | None = None
+
+
+class _SchemaFormat(BaseModel):
+    type: Literal["json_schema"]
+    json_schema: _Schema
 
 
 class ChatRequest(BaseModel):
@@ -93,7 +129,7 @@ class ChatRequest(BaseModel):
     model: str
     messages: Annotated[list[_Message], Field(min_length=1)]
     tools: list[_Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    tool_choice: Literal["auto", "none", "required"] | _NamedTool | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -107,51 +143,60 @@ class ChatRequest(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
 
+    response_format: Annotated[_PlainFormat | _SchemaFormat, Field(discriminator="type")] | None = None
+
     # These only label a request, or are supported at their neutral value alone.
+    modalities: list[Literal["text"]] | None = None
+    verbosity: str | None = None
+    reasoning_effort: str | None = None
+    service_tier: str | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     store: Literal[False] | None = None
-    response_format: _TextFormat | None = None
     frequency_penalty: Literal[0] | None = None
     presence_penalty: Literal[0] | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
 
-    @property
-    def stop_strings(self) -> list[str]:
-        """The stop strings, as a list."""
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+    def to_ask(self) -> Ask:
+        """The question in every dialect's form."""
+        choice = self.tool_choice or "auto"
+        return Ask(
+            model=self.model,
+            messages=[message.to_json() for message in self.messages],
+            tools=[tool.model_dump(exclude_none=True) for tool in self.tools or []],
+            tool_choice=NamedTool(choice.function.name) if isinstance(choice, _NamedTool) else choice,
+            parallel_tool_calls=self.parallel_tool_calls is not False,
+            stop=stop_strings(self.stop),
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            top_logprobs=self.top_logprobs or 0,
+            json_schema=self._json_schema(),
+        )
+
+    def _json_schema(self) -> str | None:
+        wanted = self.response_format
+        if isinstance(wanted, _SchemaFormat):
+            return json.dumps(wanted.json_schema.schema_)
+        return OBJECT_SCHEMA if wanted is not None and wanted.type == "json_object" else None
+
+
+def stop_strings(stop: str | list[str] | None) -> list[str]:
+    """The stop strings, as a list. Raises ApiError for an empty one."""
+    strings = [stop] if isinstance(stop, str) else stop or []
+    if not all(strings):
+        raise invalid("stop", "a stop string is empty")
+    return strings
 
 
 def parse_request(body: bytes) -> ChatRequest:
     """Check a request body. Raises ApiError 400 that names the field at fault."""
-    try:
-        request = ChatRequest.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors()[0]
-        # pydantic also names the member of a union it tried, such as `str` or `list[str]`.
-        place = [part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower())]
-        place = [part for part in place if part != "str"]
-        param = ".".join(map(str, place)) or None
-        if first["type"] == "extra_forbidden":
-            raise ApiError(
-                400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter"
-            ) from None
-        raise ApiError(
-            400, f"Invalid '{param or 'body'}': {first['msg']}.", param=param, code="invalid_value"
-        ) from None
+    request = read_body(ChatRequest, body)
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
-    if any(not text for text in request.stop_strings):
-        raise ApiError(400, "Invalid 'stop': a stop string is empty.", param="stop", code="invalid_value")
-    names = [tool.function.name for tool in request.tools or []]
-    choice = request.tool_choice
-    if choice not in (None, "auto", "none") and not names:
-        raise ApiError(400, "'tool_choice' needs 'tools'.", param="tool_choice", code="invalid_value")
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        message = f"'tool_choice' names {choice.function.name!r}; the tools are {names}."
-        raise ApiError(400, message, param="tool_choice", code="invalid_value")
     if request.stream_options and not request.stream:
         raise ApiError(400, "'stream_options' needs 'stream': true.", param="stream_options", code="invalid_value")
     return request

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -33,6 +35,10 @@ class Prompt:
     """The recorded call that the request continues; None: a new branch."""
     history: bytes
     """Fingerprint of tools and messages."""
+    text: str = ""
+    """Of a raw prompt, its text."""
+    images: tuple[str, ...] = ()
+    """Base64 data of the images whose places are in `input_ids`, in order."""
 
 
 @dataclass(eq=False)
@@ -43,8 +49,15 @@ class Session:
     key: str = field(default_factory=lambda: f"sk-agentrl-{secrets.token_urlsafe(24)}")
     record: TokenRecord = field(default_factory=TokenRecord)
     closed: bool = False
+    conversations: dict[str, list[Message]] = field(default_factory=dict)
+    """For the Responses API: id of a response -> the messages up to and including it."""
+    last_used: float = field(default_factory=time.monotonic)
+    busy: int = 0
+    """Requests being answered."""
     _calls: dict[bytes, Turn] = field(default_factory=dict)
     """Conversation up to and including a recorded reply -> the turn that made the reply."""
+    _raw: list[tuple[str, Turn]] = field(default_factory=list)
+    """Text up to and including the reply to a raw prompt, and its turn."""
 
     def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
         """The prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
@@ -63,12 +76,27 @@ class Session:
                 return Prompt(extended, turn, history)
         return Prompt(chat_format.render(messages, tools), None, history)
 
+    def raw_prompt(self, chat_format: ChatFormat, raw: str | list[int]) -> Prompt:
+        """The prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
+        if isinstance(raw, str):
+            known = [(text, turn) for text, turn in self._raw if raw.startswith(text)]
+            text, parent = max(known, key=lambda pair: len(pair[0]), default=("", None))
+            past = parent.token_ids() if parent else []
+            ids = past + chat_format.tokenizer.encode(raw[len(text) :], add_special_tokens=False)
+            return Prompt(ids, parent, b"", raw)
+        turns = [turn for turn in self.record.turns if turn.depth <= len(raw)]
+        extended = [turn for turn in turns if turn.token_ids() == raw[: turn.depth]]
+        return Prompt(raw, max(extended, key=lambda turn: turn.depth, default=None), b"", chat_format.decode(raw))
+
     def add(
         self, completion_id: str, prompt: Prompt, generation: Generation, temperature: float, reply: Message
     ) -> Turn:
         """Record a reply to `prompt`."""
         turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature)
-        self._calls[_digest(prompt.history, reply)] = turn
+        if prompt.history:
+            self._calls[_digest(prompt.history, reply)] = turn
+        else:
+            self._raw.append((prompt.text + reply["content"], turn))
         return turn
 
     def credit(self, completion_id: str, value: float) -> None:
@@ -91,14 +119,21 @@ def _fingerprints(messages: Sequence[Message], tools: list[Tool] | None) -> list
 
 
 def _digest(before: bytes, message: Message) -> bytes:
-    """Chain one message onto a digest. Only what OpenAI's message means counts, not how a client spells it: null
-    fields, an empty text, reasoning that the client dropped, one text part instead of a string."""
+    """Chain one message onto a digest. Only what a message means counts, not how a client or a dialect spells it: null
+    fields, an empty text, reasoning that the client dropped, one text part instead of a string, spaces in JSON."""
     content = message.get("content") or ""
-    if isinstance(content, list):
-        content = "".join(part.get("text", "") for part in content)
+    if isinstance(content, list) and all(part["type"] == "text" for part in content):
+        content = "".join(part["text"] for part in content)
     calls = [
-        (call.get("id"), call["function"]["name"], call["function"]["arguments"])
+        (call.get("id"), call["function"]["name"], _canonical(call["function"]["arguments"]))
         for call in message.get("tool_calls") or []
     ]
     meaning = (message["role"], content, calls, message.get("tool_call_id"), message.get("name"))
     return hashlib.blake2b(before + pydantic_core.to_json(meaning), digest_size=16).digest()
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return json.dumps(json.loads(arguments), sort_keys=True)
+    except ValueError:
+        return arguments

@@ -17,8 +17,8 @@ from agentrl.engine.protocol import Sampling
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy
-from agentrl.proxy.chat import _Sent
 from agentrl.proxy.chat_format import AssistantMessage
+from agentrl.proxy.policy import Delta, _Sent
 from agentrl.rollout.run_episode import IN_PROCESS_URL
 
 pytestmark = pytest.mark.anyio
@@ -184,7 +184,7 @@ def test_text_streams_as_it_grows_and_a_split_character_is_held_back() -> None:
         sent.growth(AssistantMessage(text), final=final)
         for text, final in (("1", False), ("1\N{REPLACEMENT CHARACTER}", False), ("1é2", False), ("1é2", True))
     ]
-    assert deltas == [[{"content": "1"}], [], [{"content": "é2"}], []]
+    assert deltas == [[Delta(text="1")], [], [Delta(text="é2")], []]
 
 
 def test_a_growing_reply_holds_back_what_may_become_a_call_or_a_stop_string(nano_format: ChatFormat) -> None:
@@ -243,9 +243,10 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
     ("change", "param", "code"),
     [
         ({"frequency_penalty": 0.5}, "frequency_penalty", "invalid_value"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type", "invalid_value"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
+        ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
         ({"functions": []}, "functions", "unsupported_parameter"),
-        ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter"),
+        ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
         ({"max_tokens": 0}, "max_tokens", "invalid_value"),

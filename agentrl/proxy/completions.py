@@ -1,0 +1,132 @@
+"""`/v1/completions`: text, or ids, to go on from as they are.
+
+A prompt that begins with a recorded prompt and its reply keeps their ids, like a conversation that goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentrl.proxy.api_error import ApiError, read_body
+from agentrl.proxy.chat import usage
+from agentrl.proxy.chat_request import stop_strings
+from agentrl.proxy.policy import Ask, Call, Delta, Json, Policy, Reply, all_of
+from agentrl.proxy.session import Session
+
+Send = Callable[[Json], Awaitable[None]]
+Ids = Annotated[list[int], Field(min_length=1)]
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class CompletionRequest(BaseModel):
+    """OpenAI's request, as far as it is supported. Any other field is refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    prompt: str | Ids | Annotated[list[str], Field(min_length=1)] | Annotated[list[Ids], Field(min_length=1)]
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    seed: int | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    user: str | None = None
+
+
+class Completions:
+    """The endpoint."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def prepare(self, session: Session, body: bytes) -> tuple[CompletionRequest, list[Call]]:
+        """Check a request; one call a prompt, all under one id. Raises ApiError."""
+        request = read_body(CompletionRequest, body)
+        prompt = request.prompt
+        many = isinstance(prompt, list) and not isinstance(prompt[0], int)
+        calls = [
+            self._policy.prepare(
+                session,
+                Ask(
+                    model=request.model,
+                    raw=raw,  # type: ignore[arg-type]
+                    stop=stop_strings(request.stop),
+                    max_tokens=request.max_tokens,
+                    temperature=request.temperature,
+                    top_p=request.top_p,
+                    seed=request.seed,
+                    top_logprobs=request.logprobs or 0,
+                ),
+                "cmpl-",
+            )
+            for raw in (prompt if many else [prompt])
+        ]
+        for call in calls:
+            call.id = calls[0].id
+        return request, calls
+
+    async def complete(self, request: CompletionRequest, calls: list[Call]) -> Json:
+        """The whole reply as one `text_completion`."""
+        per_prompt = request.n or 1
+        replies: list[Reply | None] = [None] * (len(calls) * per_prompt)
+
+        async def one(index: int) -> None:
+            replies[index] = await self._policy.reply(calls[index // per_prompt], index % per_prompt)
+
+        await all_of(one, len(replies))
+        choices = [self._choice(request, index, reply) for index, reply in enumerate(replies) if reply is not None]
+        return {**_head(calls[0]), "choices": choices, "usage": _usage(calls, replies)}
+
+    async def stream(self, request: CompletionRequest, calls: list[Call], send: Send) -> None:
+        """The reply as pieces of text. Errors are sent as OpenAI's error JSON."""
+        per_prompt = request.n or 1
+        replies: list[Reply | None] = [None] * (len(calls) * per_prompt)
+        head = _head(calls[0])
+
+        async def one(index: int) -> None:
+            async def emit(delta: Delta) -> None:
+                choice = {"index": index, "text": delta.text, "finish_reason": None, "logprobs": None}
+                await send({**head, "choices": [choice]})
+
+            reply = replies[index] = await self._policy.reply(calls[index // per_prompt], index % per_prompt, emit)
+            await send({**head, "choices": [{**self._choice(request, index, reply), "text": ""}]})
+
+        try:
+            await all_of(one, len(replies))
+            if request.stream_options and request.stream_options.include_usage:
+                await send({**head, "choices": [], "usage": _usage(calls, replies)})
+        except ApiError as error:
+            await send(error.openai_json())
+
+    def _choice(self, request: CompletionRequest, index: int, reply: Reply) -> Json:
+        choice = {"index": index, "text": reply.message.content, "finish_reason": reply.finish, "logprobs": None}
+        if request.logprobs is not None:
+            entries = self._policy.top_logprobs(reply.generation)
+            choice["logprobs"] = {
+                "tokens": [entry["token"] for entry in entries],
+                "token_logprobs": [entry["logprob"] for entry in entries],
+                "top_logprobs": [{top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in entries],
+                "text_offset": [],
+            }
+        return choice
+
+
+def _head(call: Call) -> Json:
+    return {"id": call.id, "object": "text_completion", "created": call.created, "model": call.ask.model}
+
+
+def _usage(calls: list[Call], replies: list[Reply | None]) -> Json:
+    total = usage(calls[0], [reply for reply in replies if reply is not None])
+    total["prompt_tokens"] = sum(len(call.prompt.input_ids) for call in calls)
+    total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
+    return total

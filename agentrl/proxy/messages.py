@@ -1,0 +1,136 @@
+"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+from agentrl.proxy.api_error import ApiError, read_body
+from agentrl.proxy.messages_request import CountRequest, MessagesRequest
+from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply
+from agentrl.proxy.session import Session
+
+Send = Callable[[Json], Awaitable[None]]
+
+
+class Messages:
+    """The endpoints."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def prepare(self, session: Session, body: bytes) -> tuple[MessagesRequest, Call]:
+        """Check a request and render its prompt. Raises ApiError."""
+        request = read_body(MessagesRequest, body)
+        return request, self._policy.prepare(session, request.to_ask(), "msg_")
+
+    def count(self, session: Session, body: bytes) -> Json:
+        """How many tokens a request's prompt has."""
+        ask = read_body(CountRequest, body).to_ask()
+        return {"input_tokens": len(self._policy.prepare(session, ask, "count_").prompt.input_ids)}
+
+    async def complete(self, request: MessagesRequest, call: Call) -> Json:
+        """The whole reply as one `message`."""
+        reply = await self._policy.reply(call)
+        return {**_head(call), "content": _content(reply), **_ending(reply), "usage": _usage(call, reply)}
+
+    async def stream(self, request: MessagesRequest, call: Call, send: Send) -> None:
+        """The reply as Anthropic's events, sent as the tokens arrive."""
+        index, open_kind = -1, ""
+
+        async def close() -> None:
+            nonlocal open_kind
+            if open_kind == "thinking":
+                await send(_delta(index, {"type": "signature_delta", "signature": ""}))
+            if open_kind:
+                await send({"type": "content_block_stop", "index": index})
+            open_kind = ""
+
+        async def begin(block: Json) -> None:
+            nonlocal index, open_kind
+            await close()
+            index, open_kind = index + 1, block["type"]
+            await send({"type": "content_block_start", "index": index, "content_block": block})
+
+        async def emit(delta: Delta) -> None:
+            if (tool := delta.tool_call) is not None:
+                await begin({"type": "tool_use", "id": tool["id"], "name": tool["function"]["name"], "input": {}})
+                partial = {"type": "input_json_delta", "partial_json": tool["function"]["arguments"]}
+                await send(_delta(index, partial))
+            elif delta.reasoning:
+                if open_kind != "thinking":
+                    await begin({"type": "thinking", "thinking": "", "signature": ""})
+                await send(_delta(index, {"type": "thinking_delta", "thinking": delta.reasoning}))
+            else:
+                if open_kind != "text":
+                    await begin({"type": "text", "text": ""})
+                await send(_delta(index, {"type": "text_delta", "text": delta.text}))
+
+        try:
+            start = {
+                **_head(call),
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": _usage(call, None),
+            }
+            await send({"type": "message_start", "message": start})
+            reply = await self._policy.reply(call, 0, emit)
+            if index < 0:
+                await begin({"type": "text", "text": ""})
+            await close()
+            await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)})
+            await send({"type": "message_stop"})
+        except ApiError as error:
+            await send(error.anthropic_json())
+
+
+def _delta(index: int, delta: Json) -> Json:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _head(call: Call) -> Json:
+    return {"id": call.id, "type": "message", "role": "assistant", "model": call.ask.model}
+
+
+def _content(reply: Reply) -> list[Json]:
+    message = reply.message
+    blocks: list[Json] = []
+    if message.reasoning:
+        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+    if message.content or not message.tool_calls:
+        blocks.append({"type": "text", "text": message.content})
+    for call in message.tool_calls:
+        function = call["function"]
+        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function)})
+    return blocks
+
+
+def _input(function: Json) -> Json:
+    """Anthropic's clients get the arguments as an object. The policy may have said something else."""
+    try:
+        arguments = json.loads(function["arguments"])
+    except ValueError:
+        return {"arguments": function["arguments"]}
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def _ending(reply: Reply) -> Json:
+    stopped_by = reply.message.stopped_by
+    if reply.message.tool_calls:
+        reason = "tool_use"
+    elif stopped_by is not None:
+        reason = "stop_sequence"
+    else:
+        reason = "max_tokens" if reply.finish == "length" else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": stopped_by if reason == "stop_sequence" else None}
+
+
+def _usage(call: Call, reply: Reply | None) -> Json:
+    cached = reply.generation.cached_tokens if reply else 0
+    return {
+        "input_tokens": len(call.prompt.input_ids) - cached,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": len(reply.generation.output_ids) if reply else 0,
+    }

@@ -1,0 +1,292 @@
+"""The policy as every dialect asks it: one question in one form, answered and recorded.
+
+Ask ─► Policy.prepare ─► Call ─► Engine.generate ─► ChatFormat.parse ─► Session.add ─► Reply
+                                     │
+                                     └─ as it grows: Deltas, for the dialects' streams
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import anyio
+
+from agentrl.engine.protocol import Engine, Generation, Sampling
+from agentrl.errors import EngineError
+from agentrl.proxy.api_error import ApiError, invalid
+from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
+from agentrl.proxy.session import Prompt, Session
+
+Json = dict[str, Any]
+OBJECT_SCHEMA = '{"type":"object"}'
+"""The schema of `response_format: json_object`."""
+
+
+@dataclass(frozen=True)
+class NamedTool:
+    """The model must call this tool."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One question to the policy. None: what the session's defaults say."""
+
+    model: str
+    messages: Sequence[Message] = ()
+    """The conversation, in the form of OpenAI's chat completions."""
+    raw: str | list[int] | None = None
+    """In place of messages: text or ids to go on from as they are."""
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool = True
+    stop: Sequence[str] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    top_logprobs: int = 0
+    json_schema: str | None = None
+    """JSON of the schema that the reply must satisfy."""
+
+
+@dataclass
+class Call:
+    """One question on its way: what is sent to the engine, and how its replies are read."""
+
+    id: str
+    session: Session
+    ask: Ask
+    prompt: Prompt
+    sampling: Sampling
+    tools: list[Tool] | None
+    forced_ids: list[int]
+    created: int = field(default_factory=lambda: int(time.time()))
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: its tokens, and what they say."""
+
+    generation: Generation
+    message: AssistantMessage
+
+    @property
+    def finish(self) -> Literal["stop", "length", "tool_calls"]:
+        """Why it ended, in chat completions' words."""
+        if self.message.tool_calls:
+            return "tool_calls"
+        return "length" if self.generation.finish == "length" else "stop"
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a growing reply gained: a piece of reasoning, a piece of text, or a whole tool call."""
+
+    reasoning: str = ""
+    text: str = ""
+    tool_call: Json | None = None
+
+
+Emit = Callable[[Delta], Awaitable[None]]
+
+
+class Policy:
+    """The model behind an engine. `model` is the only name it answers to."""
+
+    def __init__(self, engine: Engine, chat_format: ChatFormat, model: str) -> None:
+        self.engine = engine
+        self.format = chat_format
+        self.model = model
+
+    def prepare(self, session: Session, ask: Ask, id_prefix: str) -> Call:
+        """Render the prompt and settle how to sample. Raises ApiError for what cannot be answered."""
+        if ask.model != self.model:
+            message = f"The model '{ask.model}' does not exist; this proxy serves '{self.model}'."
+            raise ApiError(404, message, param="model", code="model_not_found")
+        if ask.json_schema is not None and not self.engine.has_grammar:
+            message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
+            raise ApiError(400, message, param="response_format", code="unsupported_value")
+        tools = None if ask.tool_choice == "none" else ask.tools or None
+        prompt = self.prompt(session, ask, tools)
+        forced = self._forced(ask)
+        prompt = replace(prompt, input_ids=prompt.input_ids + forced)
+        room = self.format.context_length - len(prompt.input_ids)
+        if room < 1:
+            raise ApiError(
+                400,
+                f"This model's maximum context length is {self.format.context_length} tokens, but the messages "
+                f"take {len(prompt.input_ids)}.",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        call_id = f"{id_prefix}{uuid.uuid4().hex}"
+        return Call(call_id, session, ask, prompt, self._sampling(session, ask, room, tools), tools, forced)
+
+    def prompt(self, session: Session, ask: Ask, tools: list[Tool] | None) -> Prompt:
+        """What the engine is to be sent. Raises ApiError for messages that the format cannot render."""
+        if ask.raw is not None:
+            outside = [
+                token for token in ask.raw if not isinstance(token, str) and not 0 <= token < self.format.vocabulary
+            ]
+            if outside:
+                raise invalid("prompt", f"{outside[0]} is outside the vocabulary of {self.format.vocabulary} tokens")
+            prompt = session.raw_prompt(self.format, ask.raw)
+            if not prompt.input_ids:
+                raise invalid("prompt", "it is empty")
+            return prompt
+        try:
+            return session.prompt(self.format, ask.messages, tools)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
+
+    def _forced(self, ask: Ask) -> list[int]:
+        if ask.tool_choice in ("auto", "none"):
+            return []
+        names = [tool["function"]["name"] for tool in ask.tools or []]
+        if not names:
+            raise ApiError(400, "'tool_choice' needs 'tools'.", param="tool_choice", code="invalid_value")
+        name = ask.tool_choice.name if isinstance(ask.tool_choice, NamedTool) else None
+        if name is not None and name not in names:
+            message = f"'tool_choice' names {name!r}; the tools are {names}."
+            raise ApiError(400, message, param="tool_choice", code="invalid_value")
+        try:
+            return self.format.forced_call(name)
+        except ValueError as error:
+            raise ApiError(400, f"'tool_choice' is not supported: {error}.", param="tool_choice") from error
+
+    def _sampling(self, session: Session, ask: Ask, room: int, tools: list[Tool] | None) -> Sampling:
+        defaults = session.defaults
+        stop_ids = self.format.stop_token_ids
+        if tools and not ask.parallel_tool_calls and self.format.call_end_id is not None:
+            stop_ids = [*stop_ids, self.format.call_end_id]
+        return Sampling(
+            max_new_tokens=min(ask.max_tokens or defaults.max_tokens or room, room),
+            temperature=defaults.temperature if ask.temperature is None else ask.temperature,
+            top_p=defaults.top_p if ask.top_p is None else ask.top_p,
+            stop=ask.stop,
+            stop_token_ids=stop_ids,
+            seed=ask.seed,
+            top_logprobs=ask.top_logprobs,
+            json_schema=ask.json_schema,
+        )
+
+    async def reply(self, call: Call, index: int = 0, emit: Emit | None = None) -> Reply:
+        """Generate and record one reply; the `index`-th of its call. `emit` is awaited with what it gains as it grows."""
+        names: list[str] = []
+        if emit is None:
+            generation = await self._generate(call, index)
+            reply = Reply(generation, self._read(call, generation.output_ids, names, growing=False))
+            self._record(call, reply)
+            return reply
+        sent = _Sent()
+        replies: list[Generation] = []
+        newest, arrived = anyio.create_memory_object_stream[list[int]](1)
+
+        async def generate() -> None:
+            async with newest:
+
+                def progress(ids: list[int]) -> None:
+                    # `ids` is the whole reply so far: a state skipped here is part of the next one.
+                    with suppress(anyio.WouldBlock):
+                        newest.send_nowait(ids)
+
+                replies.append(await self._generate(call, index, progress))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(generate)
+            async with arrived:
+                async for output_ids in arrived:
+                    for delta in sent.growth(self._read(call, output_ids, names, growing=True), final=False):
+                        await emit(delta)
+        reply = Reply(replies[0], self._read(call, replies[0].output_ids, names, growing=False))
+        self._record(call, reply)
+        for delta in sent.growth(reply.message, final=True):
+            await emit(delta)
+        return reply
+
+    def _read(self, call: Call, output_ids: list[int], call_ids: list[str], *, growing: bool) -> AssistantMessage:
+        ids, stop = call.forced_ids + output_ids, call.ask.stop
+        if call.ask.raw is not None:
+            return self.format.plain(ids, stop=stop, growing=growing)
+        return self.format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
+
+    async def _generate(
+        self, call: Call, index: int, on_progress: Callable[[list[int]], None] | None = None
+    ) -> Generation:
+        sampling, prompt = call.sampling, call.prompt
+        if sampling.seed is not None and index:
+            # The choices of one seeded request differ from each other, and are the same every time.
+            sampling = replace(sampling, seed=sampling.seed + index)
+        try:
+            return await self.engine.generate(
+                prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images
+            )
+        except EngineError as error:
+            raise ApiError(503, str(error), code="engine_error") from error
+
+    def _record(self, call: Call, reply: Reply) -> None:
+        if call.session.closed:
+            raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
+        call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, reply.message.to_json())
+
+    def top_logprobs(self, generation: Generation) -> list[Json]:
+        """The logprobs of a reply as OpenAI writes them, one entry a token."""
+        content = [self._token(t, lp) for t, lp in zip(generation.output_ids, generation.logprobs, strict=True)]
+        for entry, top in zip(content, generation.top_logprobs or [[]] * len(content), strict=True):
+            entry["top_logprobs"] = [self._token(token, logprob) for logprob, token in top]
+        return content
+
+    def _token(self, token: int, logprob: float) -> Json:
+        text = self.format.tokenizer.decode([token])
+        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+@dataclass
+class _Sent:
+    """How much of a growing message the client has."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: int = 0
+
+    def growth(self, message: AssistantMessage, *, final: bool) -> list[Delta]:
+        """The deltas from what was sent to `message`. Until the end, an unfinished character is held back."""
+        deltas: list[Delta] = []
+        reasoning = message.reasoning or ""
+        if piece := _piece(self.reasoning, reasoning, final=final):
+            deltas.append(Delta(reasoning=piece))
+            self.reasoning = reasoning
+        if piece := _piece(self.text, message.content, final=final):
+            deltas.append(Delta(text=piece))
+            self.text = message.content
+        deltas += [Delta(tool_call=call) for call in message.tool_calls[self.calls :]]
+        self.calls = len(message.tool_calls)
+        return deltas
+
+
+def _piece(sent: str, text: str, *, final: bool) -> str:
+    whole = final or not text.endswith("\N{REPLACEMENT CHARACTER}")
+    return text[len(sent) :] if whole and text.startswith(sent) else ""
+
+
+async def all_of(call: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
+    """Run `call(0)` to `call(count - 1)` at the same time. The first ApiError ends them all, and is raised as it is."""
+    try:
+        if count == 1:
+            await call(0)
+        else:
+            async with anyio.create_task_group() as group:
+                for index in range(count):
+                    group.start_soon(call, index)
+    except* ApiError as errors:
+        error: BaseException = errors
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None

@@ -1,0 +1,184 @@
+"""`agentrl serve`: the proxy and its record as a service, for agents that live elsewhere.
+
+    POST   /sessions                      {"temperature"?, "top_p"?, "max_tokens"?} -> id, api_key, base_url, ...
+    GET    /sessions                      all sessions, open and ended
+    GET    /sessions/ID                   one of them
+    POST   /sessions/ID/reward            {"value", "completion_id"?}
+    POST   /sessions/ID/close             {"reward"?}
+    GET    /sessions/ID/trajectories      the record: turns, and paths ready to train on
+    DELETE /sessions/ID                   close it and forget its record
+    POST   /weights                       {"path", "version"}: load new weights into running generation
+
+All take the service's admin key; the model APIs beside them take a session's own. docs/serve.md has examples.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic_core
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentrl.errors import EngineError, TooManySessionsError
+from agentrl.proxy.api_error import ApiError, read_body
+from agentrl.proxy.server import Proxy, Reply, refusal
+from agentrl.proxy.session import SamplingDefaults, Session
+
+KEPT_ENDED_SESSIONS = 10_000
+"""Ended sessions whose records can be fetched; the oldest are forgotten first."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OpenBody(_Body):
+    """`POST /sessions`: how a request that does not say is sampled."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+class RewardBody(_Body):
+    """`POST /sessions/ID/reward`: of the whole session, or of one model call."""
+
+    value: Finite
+    completion_id: str | None = None
+
+
+class CloseBody(_Body):
+    """`POST /sessions/ID/close`."""
+
+    reward: Finite | None = None
+
+
+class WeightsBody(_Body):
+    """`POST /weights`: a directory with safetensors that the servers can read."""
+
+    path: str
+    version: Annotated[int, Field(ge=0)]
+
+
+@dataclass
+class _Entry:
+    session: Session
+    id: str = field(default_factory=lambda: f"ses_{secrets.token_hex(8)}")
+    reward: float | None = None
+    opened_at: float = field(default_factory=time.time)
+
+
+class Service:
+    """The paths of `agentrl serve` around a proxy's own."""
+
+    def __init__(self, proxy: Proxy, admin_key: str) -> None:
+        self._proxy = proxy
+        self._admin_key = admin_key
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Answer one HTTP request, the model APIs included."""
+        if path.split("/")[1:2] not in (["sessions"], ["weights"]):
+            return await self._proxy.handle(method, path, headers, body)
+        try:
+            key = headers.get("authorization", "").removeprefix("Bearer ").strip()
+            if not hmac.compare_digest(key.encode(), self._admin_key.encode()):
+                raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
+            return Reply(pydantic_core.to_json(await self._answer(method, path, body or b"{}")))
+        except TooManySessionsError as error:
+            return refusal(ApiError(429, str(error), code="too_many_sessions"), path)
+        except ApiError as error:
+            return refusal(error, path)
+
+    async def _answer(self, method: str, path: str, body: bytes) -> Any:
+        match method, path.strip("/").split("/"):
+            case "POST", ["weights"]:
+                return await self._load(read_body(WeightsBody, body))
+            case "POST", ["sessions"]:
+                return self._open(read_body(OpenBody, body))
+            case "GET", ["sessions"]:
+                return {"sessions": [self._state(entry) for entry in self._entries.values()]}
+            case "GET", ["sessions", session_id]:
+                return self._state(self._entry(session_id))
+            case "DELETE", ["sessions", session_id]:
+                entry = self._entry(session_id)
+                self._proxy.close_session(entry.session)
+                del self._entries[entry.id]
+                return {"id": entry.id, "deleted": True}
+            case "POST", ["sessions", session_id, "reward"]:
+                return self._reward(self._entry(session_id), read_body(RewardBody, body))
+            case "POST", ["sessions", session_id, "close"]:
+                return self._close(self._entry(session_id), read_body(CloseBody, body))
+            case "GET", ["sessions", session_id, "trajectories"]:
+                return self._trajectories(self._entry(session_id))
+        raise ApiError(404, f"Unknown path {method} {path}.", code="unknown_url")
+
+    def _entry(self, session_id: str) -> _Entry:
+        entry = self._entries.get(session_id)
+        if entry is None:
+            raise ApiError(404, f"There is no session {session_id!r}.", code="session_not_found")
+        return entry
+
+    def _open(self, body: OpenBody) -> dict[str, Any]:
+        entry = _Entry(self._proxy.open_session(SamplingDefaults(**body.model_dump())))
+        self._entries[entry.id] = entry
+        ended = [e.id for e in self._entries.values() if e.session.closed]
+        for old in ended[: max(0, len(ended) - KEPT_ENDED_SESSIONS)]:
+            del self._entries[old]
+        return {
+            **self._state(entry),
+            "api_key": entry.session.key,
+            "base_url": self._proxy.base_url,
+            "anthropic_base_url": self._proxy.url,
+            "model": self._proxy.model,
+        }
+
+    @staticmethod
+    def _state(entry: _Entry) -> dict[str, Any]:
+        turns = entry.session.record.turns
+        return {
+            "id": entry.id,
+            "status": "ended" if entry.session.closed else "open",
+            "opened_at": entry.opened_at,
+            "calls": len(turns),
+            "tokens": sum(len(turn.output_ids) for turn in turns),
+            "reward": entry.reward,
+        }
+
+    def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
+        if body.completion_id is None:
+            entry.reward = body.value
+        else:
+            try:
+                entry.session.credit(body.completion_id, body.value)
+            except KeyError:
+                message = f"No model call of this session has the id {body.completion_id!r}."
+                raise ApiError(404, message, param="completion_id") from None
+        return self._state(entry)
+
+    def _close(self, entry: _Entry, body: CloseBody) -> dict[str, Any]:
+        if body.reward is not None:
+            entry.reward = body.reward
+        self._proxy.close_session(entry.session)
+        return self._state(entry)
+
+    def _trajectories(self, entry: _Entry) -> dict[str, Any]:
+        record = entry.session.record
+        paths = [vars(path) for path in record.trajectories(entry.reward or 0.0)]
+        return {**self._state(entry), "turns": record.to_json(), "trajectories": paths}
+
+    async def _load(self, body: WeightsBody) -> dict[str, Any]:
+        try:
+            pause_s = await self._proxy.engine.update_weights(Path(body.path), body.version)
+        except EngineError as error:
+            raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
+        return {"version": body.version, "pause_s": pause_s}
