@@ -17,44 +17,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from agentrl.engine.protocol import Generation, OnProgress, Sampling, VersionSpan
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.protocol import Generation, Sampling, VersionSpan
+from agentrl.engine.sglang import sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.rollout.run_episode import IN_PROCESS_URL
 from agentrl.trajectory import TokenRecord
 from tests.conftest import start_server, stop_server
+from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
 TOLERANCE = 1e-4
-
-
-class Tapped:
-    """An engine that remembers what it was sent and what it returned."""
-
-    def __init__(self, engine: SGLangEngine) -> None:
-        self._engine = engine
-        self.calls: list[tuple[list[int], Generation]] = []
-
-    @property
-    def version(self) -> int:
-        return self._engine.version
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._engine, name)
-
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        **options: Any,
-    ) -> Generation:
-        generation = await self._engine.generate(input_ids, sampling, session, on_progress, **options)
-        self.calls.append((list(input_ids), generation))
-        return generation
 
 
 @pytest.fixture(scope="module")
@@ -161,16 +135,7 @@ def test_the_record_is_what_the_engine_saw_and_rescoring_reproduces_its_logprobs
 ) -> None:
     record, calls = anyio.run(converse, own_server, nano_format, versions, moves)
 
-    assert len(record.turns) == len(calls)
-    seen = sorted((sent, generation.output_ids) for sent, generation in calls)
-    recorded = sorted(
-        (turn.token_ids()[: len(turn.token_ids()) - len(turn.output_ids)], turn.output_ids) for turn in record.turns
-    )
-    assert recorded == seen
-    for turn in record.turns:
-        covered = [position for span in turn.versions for position in range(span.start, span.end)]
-        assert covered == list(range(len(turn.output_ids)))
-        assert len(turn.logprobs) == len(turn.output_ids)
+    assert_record_is_what_the_engine_saw(record, calls)
     assert rescorer.largest_difference(record) < TOLERANCE
 
     trained = 0

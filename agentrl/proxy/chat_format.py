@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
-from renderers.base import MODEL_RENDERER_MAP, ToolCallParseStatus
+from renderers.base import MODEL_RENDERER_MAP, ToolCallParseStatus, is_multimodal
 
 from agentrl.errors import ConfigError
 from agentrl.proxy.tokenizer import LeanTokenizer
@@ -70,6 +70,11 @@ class ChatFormat:
         past = len(prompt_ids) + len(output_ids)
         kept = ids[: len(prompt_ids)] == prompt_ids and ids[len(prompt_ids) : past] == output_ids
         return ids if kept else None
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether messages may hold images."""
+        return is_multimodal(self.renderer)
 
     @property
     def vocabulary(self) -> int:

@@ -141,6 +141,8 @@ class Policy:
             if not prompt.input_ids:
                 raise invalid("prompt", "it is empty")
             return prompt
+        if not self.format.takes_images and any(_has_image(message) for message in ask.messages):
+            raise invalid("messages", f"{self.model} does not take images")
         try:
             return session.prompt(self.format, ask.messages, tools)
         except (ValueError, KeyError, TypeError) as error:
@@ -246,6 +248,11 @@ class Policy:
     def _token(self, token: int, logprob: float) -> Json:
         text = self.format.tokenizer.decode([token])
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _has_image(message: Message) -> bool:
+    content = message.get("content")
+    return isinstance(content, list) and any(part["type"] == "image_url" for part in content)
 
 
 @dataclass

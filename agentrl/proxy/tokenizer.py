@@ -29,6 +29,9 @@ class LeanTokenizer:
             raise AttributeError(name)  # above all __call__
         return getattr(self._tokenizer, name)
 
+    def __len__(self) -> int:
+        return len(self._tokenizer)
+
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
