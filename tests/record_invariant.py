@@ -15,6 +15,7 @@ class Tapped:
     def __init__(self, engine: SGLangEngine) -> None:
         self._engine = engine
         self.calls: list[tuple[list[int], Generation]] = []
+        self.by_session: dict[str, list[tuple[list[int], Generation]]] = {}
 
     @property
     def version(self) -> int:
@@ -33,6 +34,7 @@ class Tapped:
     ) -> Generation:
         generation = await self._engine.generate(input_ids, sampling, session, on_progress, **options)
         self.calls.append((list(input_ids), generation))
+        self.by_session.setdefault(session, []).append(self.calls[-1])
         return generation
 
 
