@@ -7,7 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import anthropic
@@ -239,7 +239,7 @@ async def test_an_older_server_without_spans_gives_the_same_record(sglang_url: s
 
 
 class Answer(pydantic.BaseModel):
-    total: int
+    verdict: Literal["right", "wrong"]
     sure: bool
 
 
