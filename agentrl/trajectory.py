@@ -11,11 +11,11 @@ returned: input_ids of a call = path up to its prompt, and nothing is ever token
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from agentrl.engine.protocol import Generation, VersionSpan
+from agentrl.engine.protocol import Generation, ImageSpan, VersionSpan
 
 
 @dataclass(eq=False)
@@ -30,6 +30,8 @@ class Turn:
     logprobs: list[float]  # [T]
     versions: list[VersionSpan]
     temperature: float
+    images: list[ImageSpan] = field(default_factory=list)
+    """Images that the prompt_ids brought; their places count from the start of the path."""
     credit: float | None = None
     """The reward of this one call, where the workflow gave it one."""
 
@@ -46,6 +48,10 @@ class Turn:
             turns.append(turn)
             turn = turn.parent
         return turns[::-1]
+
+    def path_images(self) -> list[ImageSpan]:
+        """All images of the path that ends with this turn."""
+        return [image for turn in self.path() for image in turn.images]
 
     def token_ids(self) -> list[int]:
         """All ids of the path that ends with this turn, output included."""
@@ -86,7 +92,13 @@ class TokenRecord:
     turns: list[Turn] = field(default_factory=list)
 
     def add(
-        self, completion_id: str, parent: Turn | None, input_ids: list[int], generation: Generation, temperature: float
+        self,
+        completion_id: str,
+        parent: Turn | None,
+        input_ids: list[int],
+        generation: Generation,
+        temperature: float,
+        images: Sequence[ImageSpan] = (),
     ) -> Turn:
         """Record a call that was sent `input_ids`. Raises ValueError if they do not extend the parent's path."""
         prefix = parent.token_ids() if parent else []
@@ -100,6 +112,7 @@ class TokenRecord:
             logprobs=generation.logprobs,
             versions=generation.versions,
             temperature=temperature or 1.0,
+            images=[image for image in images if image.start >= len(prefix)],
         )
         self.turns.append(turn)
         return turn
@@ -135,6 +148,7 @@ class TokenRecord:
             row = {name: value for name, value in vars(turn).items() if name != "parent"}
             row["parent"] = None if turn.parent is None else position[id(turn.parent)]
             row["versions"] = [asdict(span) for span in turn.versions]
+            row["images"] = [asdict(image) for image in turn.images]
             rows.append(row)
         return rows
 
@@ -145,5 +159,6 @@ class TokenRecord:
         for row in rows:
             parent = None if row["parent"] is None else record.turns[row["parent"]]
             spans = [VersionSpan(**span) for span in row["versions"]]
-            record.turns.append(Turn(**{**row, "parent": parent, "versions": spans}))
+            images = [ImageSpan(**image) for image in row.get("images", [])]
+            record.turns.append(Turn(**{**row, "parent": parent, "versions": spans, "images": images}))
         return record

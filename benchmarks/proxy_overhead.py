@@ -149,7 +149,7 @@ def episodes(
 ) -> dict[str, Episode]:
     """The four ways to make the calls of one episode."""
     options: dict[str, Any] = {"tools": [TOOL]} if tools else {}
-    prompt = proxy.chat_format.render([USER], options.get("tools"))
+    prompt = proxy.chat_format.render([USER], options.get("tools")).ids
 
     async def through_engine(timer: Timer) -> None:
         for turn in range(turns):
@@ -163,7 +163,9 @@ def episodes(
         for _ in range(turns):
             body = json.dumps({"model": "nano", "messages": messages, **options}).encode()
             key = f"Bearer {session.key}"
-            reply = await timer(lambda body=body, key=key: proxy.handle("POST", "/v1/chat/completions", key, body))  # type: ignore[misc]
+            reply = await timer(
+                lambda body=body, key=key: proxy.handle("POST", "/v1/chat/completions", {"authorization": key}, body)
+            )  # type: ignore[misc]
             messages = [*messages, json.loads(reply.body)["choices"][0]["message"], USER]
         proxy.close_session(session)
 
@@ -221,7 +223,7 @@ async def main(seconds: float) -> None:
     async with sglang_engine([url]) as engine, open_proxy(engine, chat_format, "nano") as proxy:
         session = proxy.open_session()
         body = json.dumps({"model": "nano", "messages": [USER]}).encode()
-        reply = await proxy.handle("POST", "/v1/chat/completions", f"Bearer {session.key}", body)
+        reply = await proxy.handle("POST", "/v1/chat/completions", {"authorization": f"Bearer {session.key}"}, body)
         async with (
             httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url=IN_PROCESS_URL) as http,
             httpx2.AsyncClient(transport=InstantTransport(reply.body), base_url=IN_PROCESS_URL) as instant,

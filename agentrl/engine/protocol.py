@@ -45,6 +45,16 @@ class VersionSpan:
     end: int
 
 
+@dataclass(frozen=True)
+class ImageSpan:
+    """An image, and the places of its tokens: ids `start` to `start + length` of the path that it is part of."""
+
+    url: str
+    """`data:image/png;base64,...`"""
+    start: int
+    length: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Generation:
     """One reply: `T` tokens, each with the logprob and the weight version it was sampled with.
@@ -80,6 +90,11 @@ class Engine(Protocol):
         """Whether it can hold a reply to `Sampling.json_schema`."""
         ...
 
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model that it serves sees images."""
+        ...
+
     async def generate(
         self,
         input_ids: list[int],
@@ -87,11 +102,11 @@ class Engine(Protocol):
         session: str,
         on_progress: OnProgress | None = None,
         *,
-        images: Sequence[str] = (),
+        images: Sequence[ImageSpan] = (),
     ) -> Generation:
         """Continue `input_ids`. Calls of one `session` prefer one server, for its prefix cache.
 
-        `images` are those whose places are in `input_ids`, in order, as data URLs.
+        `images` are those whose tokens are in `input_ids`, in order.
 
         Returns one uninterrupted reply, whatever weight updates happen meanwhile. Raises EngineError when the servers
         refuse or fail. Cancelling the call aborts the generation on the server.

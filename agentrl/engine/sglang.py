@@ -26,7 +26,7 @@ import aiohttp
 import anyio
 import anyio.abc
 
-from agentrl.engine.protocol import Generation, OnProgress, PauseMode, Sampling, VersionSpan
+from agentrl.engine.protocol import Generation, ImageSpan, OnProgress, PauseMode, Sampling, VersionSpan
 from agentrl.engine.routing import Router
 from agentrl.engine.sglang_server import ServerLostError, SGLangServer
 from agentrl.errors import EngineError
@@ -101,6 +101,11 @@ class SGLangEngine:
         return all(server.has_grammar for server in self._servers)
 
     @property
+    def takes_images(self) -> bool:
+        """Whether the model that the servers serve sees images."""
+        return all(server.takes_images for server in self._servers)
+
+    @property
     def in_flight(self) -> int:
         """Replies being generated."""
         return sum(server.in_flight for server in self._servers)
@@ -117,7 +122,7 @@ class SGLangEngine:
         session: str,
         on_progress: OnProgress | None = None,
         *,
-        images: Sequence[str] = (),
+        images: Sequence[ImageSpan] = (),
     ) -> Generation:
         """One uninterrupted reply; see `Engine.generate`."""
         done = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
@@ -151,7 +156,7 @@ class SGLangEngine:
         input_ids: list[int],
         sampling: Sampling,
         session: str,
-        images: Sequence[str],
+        images: Sequence[ImageSpan],
         done: Generation,
         on_progress: OnProgress | None,
     ) -> Generation:
@@ -160,7 +165,7 @@ class SGLangEngine:
             input_ids + partial,
             replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
             session=session,
-            images=list(images),
+            images=images,
             on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
         )
 

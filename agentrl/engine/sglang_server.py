@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,7 +17,7 @@ import aiohttp
 import anyio
 import pydantic_core
 
-from agentrl.engine.protocol import Generation, Sampling, VersionSpan
+from agentrl.engine.protocol import Generation, ImageSpan, Sampling, VersionSpan
 from agentrl.errors import EngineError
 
 STREAM_INTERVAL_TOKENS = 32
@@ -49,6 +49,7 @@ class SGLangServer:
         """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""
         self.has_grammar = False
         """Whether it can hold a reply to a JSON schema."""
+        self.takes_images = False
         self._incremental = False
         self._takes_interval = True
         self._requests: set[anyio.CancelScope] = set()
@@ -67,7 +68,9 @@ class SGLangServer:
             self._takes_interval = False
             reply = await self.post("/generate", body, timeout_s)
         self.reports_spans = "weight_versions" in reply["meta_info"]
-        return _version((await self.get("/model_info", timeout_s)).get("weight_version"))
+        model = await self.get("/model_info", timeout_s)
+        self.takes_images = bool(model.get("has_image_understanding"))
+        return _version(model.get("weight_version"))
 
     async def generate(
         self,
@@ -75,7 +78,7 @@ class SGLangServer:
         sampling: Sampling,
         *,
         session: str,
-        images: list[str],
+        images: Sequence[ImageSpan],
         on_ids: Callable[[list[int]], None] | None,
     ) -> Generation:
         """One reply, or its beginning with `finish="abort"`. Raises ServerLostError with the beginning, EngineError."""
@@ -83,7 +86,7 @@ class SGLangServer:
         body = {
             "rid": rid,
             "session_id": session,
-            "input_ids": input_ids,
+            "input_ids": _with_single_placeholders(input_ids, images),
             "sampling_params": self._params(sampling, watched=on_ids is not None),
             "return_logprob": True,
             "stream": True,
@@ -91,8 +94,8 @@ class SGLangServer:
         if sampling.top_logprobs:
             body["top_logprobs_num"] = sampling.top_logprobs
         if images:
-            body["image_data"] = images
-        reply = _GrowingReply(incremental=self._incremental)
+            body["image_data"] = [image.url for image in images]
+        reply = _GrowingReply(incremental=self._incremental, prompt_tokens=len(input_ids))
         self.in_flight += 1
         try:
             with anyio.CancelScope() as scope:
@@ -185,6 +188,15 @@ class SGLangServer:
         return reply
 
 
+def _with_single_placeholders(input_ids: list[int], images: Sequence[ImageSpan]) -> list[int]:
+    """SGLang wants one id where an image is, and makes the image's many of it."""
+    ids, end = [], 0
+    for image in images:
+        ids += input_ids[end : image.start + 1]
+        end = image.start + image.length
+    return ids + input_ids[end:]
+
+
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
     """The JSON of server-sent events, however long."""
     pieces: list[bytes] = []
@@ -210,8 +222,9 @@ class _GrowingReply:
     is sure of an unfinished reply ends there.
     """
 
-    def __init__(self, *, incremental: bool) -> None:
+    def __init__(self, *, incremental: bool, prompt_tokens: int) -> None:
         self._incremental = incremental
+        self._prompt_tokens = prompt_tokens
         self.output_ids: list[int] = []
         self._scored: list[list[Any]] = []
         self._top: list[list[list[Any]]] = []
@@ -225,6 +238,11 @@ class _GrowingReply:
         if "meta_info" not in state:
             raise EngineError(f"{url} gave the request up: {state.get('error', state)}")
         meta = state["meta_info"]
+        if meta.get("prompt_tokens", self._prompt_tokens) != self._prompt_tokens:
+            raise EngineError(
+                f"{url} made {meta['prompt_tokens']} tokens of a prompt of {self._prompt_tokens}: it prepares images "
+                "otherwise than the model's renderer"
+            )
         ids, scored = state.get("output_ids", []), meta.get("output_token_logprobs") or []
         top = meta.get("output_top_logprobs") or []
         if self._incremental:

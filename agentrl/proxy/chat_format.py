@@ -10,13 +10,15 @@ import json
 import sys
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
-from renderers.base import MODEL_RENDERER_MAP, ToolCallParseStatus, is_multimodal
+from renderers.base import MODEL_RENDERER_MAP, RenderedTokens, ToolCallParseStatus, is_multimodal
 
+from agentrl.engine.protocol import ImageSpan
 from agentrl.errors import ConfigError
 from agentrl.proxy.tokenizer import LeanTokenizer
 
@@ -48,6 +50,14 @@ class AssistantMessage:
 
 
 @dataclass(frozen=True)
+class Rendered:
+    """Prompt ids, and the images that the rendered messages brought; their places count from the first id."""
+
+    ids: list[int]
+    images: tuple[ImageSpan, ...] = ()
+
+
+@dataclass(frozen=True)
 class ChatFormat:
     """The chat format of one model."""
 
@@ -55,13 +65,18 @@ class ChatFormat:
     renderer: Renderer
     context_length: int
 
-    def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> list[int]:
+    def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
         """The prompt of a conversation that starts here, up to where the model speaks."""
-        return list(self.renderer.render_ids(list(messages), tools=tools or None, add_generation_prompt=True))
+        if not self.takes_images:
+            return Rendered(
+                list(self.renderer.render_ids(list(messages), tools=tools or None, add_generation_prompt=True))
+            )
+        rendered = self.renderer.render(list(messages), tools=tools or None, add_generation_prompt=True)
+        return Rendered(list(rendered.token_ids), _image_spans(rendered, messages))
 
     def extend(
         self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
-    ) -> list[int] | None:
+    ) -> Rendered | None:
         """The next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
         bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, list(messages), tools=tools or None)
         if bridged is None:
@@ -69,12 +84,12 @@ class ChatFormat:
         ids = list(bridged.token_ids)
         past = len(prompt_ids) + len(output_ids)
         kept = ids[: len(prompt_ids)] == prompt_ids and ids[len(prompt_ids) : past] == output_ids
-        return ids if kept else None
+        return Rendered(ids, _image_spans(bridged, messages)) if kept else None
 
     @property
     def takes_images(self) -> bool:
         """Whether messages may hold images."""
-        return is_multimodal(self.renderer)
+        return bool(is_multimodal(self.renderer))
 
     @property
     def vocabulary(self) -> int:
@@ -164,6 +179,33 @@ def _until(stops: Sequence[str], text: str, *, growing: bool) -> tuple[str, str 
     return text[: len(text) - begun], None
 
 
+def _image_spans(rendered: RenderedTokens, messages: Sequence[Message]) -> tuple[ImageSpan, ...]:
+    if rendered.multi_modal_data is None:
+        return ()
+    places = rendered.multi_modal_data.mm_placeholders.get("image", [])
+    parts = [
+        p for m in messages if isinstance(m.get("content"), list) for p in m["content"] if p["type"] == "image_url"
+    ]
+    pairs = zip(parts, places, strict=True)
+    return tuple(ImageSpan(part["image_url"]["url"], place.offset, place.length) for part, place in pairs)
+
+
+@dataclass(frozen=True)
+class _Processor:
+    """What a renderer asks of a Hugging Face processor."""
+
+    image_processor: Any
+
+
+def _renderer_of(model_type: str) -> str:
+    """The renderer of a `model_type`: transformers writes qwen3_vl and qwen3_5, renderers qwen3-vl and qwen3.5."""
+    for name in (model_type, model_type.replace("_", "-"), model_type.replace("_", ".")):
+        with suppress(KeyError, ValueError):
+            config_from_name(name)
+            return name
+    return "default"
+
+
 def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: Any) -> ChatFormat:
     """The chat format of the model at `model_path`.
 
@@ -175,13 +217,10 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
 
     tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
     tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
-    config = AutoConfig.from_pretrained(model_path).get_text_config()
+    whole = AutoConfig.from_pretrained(model_path)
+    config = whole.get_text_config()
     if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:
-        try:
-            config_from_name(config.model_type)
-            renderer = config.model_type
-        except (KeyError, ValueError):
-            renderer = "default"
+        renderer = _renderer_of(whole.model_type)
     if renderer != "default":
         options = {"thinking_retention": "all", **options}
         if hasattr(tokenizer, "backend_tokenizer"):
@@ -195,4 +234,11 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
             chosen = create_renderer(tokenizer, type(config_from_name(renderer))(**options))
     except (KeyError, ValueError) as error:
         raise ConfigError(f"model.renderer = {renderer!r} with options {options}: {error}") from error
+    if is_multimodal(chosen):
+        from transformers import AutoImageProcessor
+
+        # The form of it that needs no torchvision; servers cut images into as many patches, or refuse to go on.
+        load: Any = AutoImageProcessor.from_pretrained
+        images = _Processor(load(model_path, backend="pil"))
+        chosen = type(chosen)(tokenizer, chosen.config, processor=images)
     return ChatFormat(tokenizer, chosen, config.max_position_embeddings)

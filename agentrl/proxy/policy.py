@@ -141,11 +141,14 @@ class Policy:
             if not prompt.input_ids:
                 raise invalid("prompt", "it is empty")
             return prompt
-        if not self.format.takes_images and any(_has_image(message) for message in ask.messages):
+        images = [part["image_url"]["url"] for message in ask.messages for part in _images(message)]
+        if images and not (self.format.takes_images and self.engine.takes_images):
             raise invalid("messages", f"{self.model} does not take images")
+        if any(not url.startswith("data:image/") for url in images):
+            raise invalid("messages", "an image must be a data URL, such as data:image/png;base64,...; none is fetched")
         try:
             return session.prompt(self.format, ask.messages, tools)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OSError) as error:
             raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
 
     def _forced(self, ask: Ask) -> list[int]:
@@ -250,9 +253,9 @@ class Policy:
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 
 
-def _has_image(message: Message) -> bool:
+def _images(message: Message) -> list[Json]:
     content = message.get("content")
-    return isinstance(content, list) and any(part["type"] == "image_url" for part in content)
+    return [part for part in content if part["type"] == "image_url"] if isinstance(content, list) else []
 
 
 @dataclass

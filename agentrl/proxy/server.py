@@ -19,6 +19,7 @@ import anyio.abc
 import httpx2
 import pydantic_core
 from aiohttp import web
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.protocol import Engine
 from agentrl.errors import EngineError
@@ -136,7 +137,10 @@ class Proxy:
 
     async def _reply(self, path: str, session: Session, body: bytes) -> Reply:
         endpoint = self._endpoints[path]
-        request, call = endpoint.prepare(session, body)
+        if self.chat_format.takes_images and b"image" in body:
+            request, call = await in_thread(endpoint.prepare, session, body)  # images take a while to cut
+        else:
+            request, call = endpoint.prepare(session, body)
         if request.stream:
             return Reply(events=self._events(path, session, lambda send: endpoint.stream(request, call, send)))
         with _busy(session):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pydantic_core
 
-from agentrl.engine.protocol import Generation
+from agentrl.engine.protocol import Generation, ImageSpan
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.trajectory import TokenRecord, Turn
 
@@ -37,8 +37,8 @@ class Prompt:
     """Fingerprint of tools and messages."""
     text: str = ""
     """Of a raw prompt, its text."""
-    images: tuple[str, ...] = ()
-    """Base64 data of the images whose places are in `input_ids`, in order."""
+    images: tuple[ImageSpan, ...] = ()
+    """Those whose tokens are in `input_ids`, in order."""
 
 
 @dataclass(eq=False)
@@ -73,8 +73,9 @@ class Session:
             split = len(path) - len(turn.output_ids)
             extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
             if extended is not None:
-                return Prompt(extended, turn, history)
-        return Prompt(chat_format.render(messages, tools), None, history)
+                return Prompt(extended.ids, turn, history, images=(*turn.path_images(), *extended.images))
+        rendered = chat_format.render(messages, tools)
+        return Prompt(rendered.ids, None, history, images=rendered.images)
 
     def raw_prompt(self, chat_format: ChatFormat, raw: str | list[int]) -> Prompt:
         """The prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
@@ -92,7 +93,7 @@ class Session:
         self, completion_id: str, prompt: Prompt, generation: Generation, temperature: float, reply: Message
     ) -> Turn:
         """Record a reply to `prompt`."""
-        turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature)
+        turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images)
         if prompt.history:
             self._calls[_digest(prompt.history, reply)] = turn
         else:
