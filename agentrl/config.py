@@ -124,6 +124,8 @@ class EngineConfig(_Section):
     def _fits(self) -> EngineConfig:
         if self.flags and (self.kind != "sglang" or self.urls):
             raise ValueError('flags go to SGLang servers that are started: they need kind = "sglang" and no urls')
+        if self.transfer == "broadcast" and self.kind == "embedded" and not self.urls:
+            raise ValueError('transfer = "broadcast" needs SGLang servers: kind = "sglang", or urls')
         own = {"model-path", "model", "host", "port"} & {name.replace("_", "-") for name in self.flags}
         if own:
             raise ValueError(f"flags.{own.pop()} is set by agentrl; remove it")

@@ -26,6 +26,7 @@ import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RunConfig
+from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import Task
@@ -82,6 +83,7 @@ class _Run:
     trainer: TrainerClient
     controller: Controller
     weights: Weights
+    broadcast: Broadcast | None
     consumed: list[tuple[int, list[int]]] = field(default_factory=list)
     """(step, groups) of the batches that no checkpoint contains yet."""
 
@@ -167,7 +169,11 @@ async def _run_to_the_end(
             f"run {run_dir}: step {weights.version} of {config.steps}, order {config.rollout.order}, "
             f"η = {config.rollout.max_staleness}, staleness bound {bound}"
         )
-        run = _Run(config, run_dir, view, store, engine, trainer, controller, weights)
+        broadcast = None
+        if config.engine.transfer == "broadcast":
+            backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
+            broadcast = Broadcast(engine, trainer, backend)
+        run = _Run(config, run_dir, view, store, engine, trainer, controller, weights, broadcast)
         before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
@@ -278,7 +284,8 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     started = time.perf_counter()
     run.weights, metrics = await run.trainer.step(batch.group_ids)
     run.consumed.append((run.weights.version, batch.group_ids))
-    pause_s = await run.engine.update_weights(run.weights.path, run.weights.version)
+    update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
+    pause_s = await update(run.weights.path, run.weights.version)
     run.controller.advance()
     run.view.step = run.weights.version
     progress = run.controller.progress

@@ -43,6 +43,29 @@ class TrainerClient:
         """Write a checkpoint."""
         await self._ask(op="save", directory=str(directory))
 
+    async def join_weight_group(
+        self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float
+    ) -> None:
+        """Join the process group over which weights go to the servers."""
+        await self._ask(
+            op="join_weight_group",
+            address=address,
+            port=port,
+            world_size=world_size,
+            name=name,
+            backend=backend,
+            timeout_s=timeout_s,
+        )
+
+    async def weight_buckets(self) -> list[dict[str, Any]]:
+        """Make the buckets of the current weights ready to send; what each holds."""
+        buckets: list[dict[str, Any]] = (await self._ask(op="weight_buckets"))["buckets"]
+        return buckets
+
+    async def send_bucket(self, index: int) -> None:
+        """Broadcast one bucket."""
+        await self._ask(op="send_bucket", index=index)
+
     async def _ask(self, **command: Any) -> dict[str, Any]:
         await self._child.write_line(json.dumps(command))
         reply: dict[str, Any] = json.loads(await self._child.read_line(self._timeout_s))

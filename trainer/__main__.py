@@ -6,6 +6,9 @@ standard input closes. Episodes it reads from the run's store, weights it publis
     {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
     {"op": "step", "groups": [ids]}                -> {"version": 1, "weights": PATH, "metrics": {...}}
     {"op": "save", "directory": PATH}              -> {}
+    {"op": "join_weight_group", "address": ..., ...} -> {}
+    {"op": "weight_buckets"}                       -> {"buckets": [{"names", "dtypes", "shapes"}]}
+    {"op": "send_bucket", "index": 0}              -> {}
     any of them, failed                            -> {"error": TEXT}
 """
 
@@ -27,9 +30,12 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.rollout.store import Store, StoredEpisode
 from agentrl.trainer.advantages import Estimator, baselines
+from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 
+BUCKET_BYTES = 512 * 2**20
+"""How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
 PUBLISHED_VERSIONS_KEPT = 8
 """Weights that stay published, so that stale tokens can be re-scored under the weights that sampled them."""
 
@@ -62,6 +68,8 @@ class TrainerProcess:
         self._config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
         self._weights_dir = weights_dir
         self._published: dict[int, Path] = {}
+        self._weight_group: WeightGroup | None = None
+        self._buckets: list[Bucket] = []
         torch.set_num_threads(self._config.trainer.threads)
         torch.manual_seed(self._config.seed)
         self._store = Store(run_dir / "store.sqlite")
@@ -108,6 +116,24 @@ class TrainerProcess:
     def save(self, directory: str) -> dict[str, Any]:
         """Write a checkpoint."""
         self._policy.save(Path(directory), Path(self._config.model.path))
+        return {}
+
+    def join_weight_group(self, **where: Any) -> dict[str, Any]:
+        """Join the process group over which weights go to the servers; a group of before is left."""
+        if self._weight_group is not None:
+            self._weight_group.close()
+        self._weight_group = WeightGroup(**where)
+        return {}
+
+    def weight_buckets(self) -> dict[str, Any]:
+        """Make the buckets of the current weights ready to send."""
+        self._buckets = buckets_of(self._policy.model.named_parameters(), BUCKET_BYTES)
+        return {"buckets": [bucket.manifest() for bucket in self._buckets]}
+
+    def send_bucket(self, index: int) -> dict[str, Any]:
+        """Broadcast one bucket."""
+        assert self._weight_group is not None
+        self._weight_group.send(self._buckets[index])
         return {}
 
     def _publish(self) -> dict[str, Any]:

@@ -40,8 +40,8 @@ ABORTED_RETRY_S = 0.005
 
 Revive = Callable[[str], Awaitable[None]]
 """Start the server at a URL again; returns when it answers."""
-Load = Callable[[SGLangServer], Awaitable[None]]
-"""Bring new weights into a paused server."""
+Load = Callable[[], Awaitable[None]]
+"""Bring new weights into the paused servers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +113,7 @@ class SGLangEngine:
     @property
     def serving(self) -> list[str]:
         """URLs of the servers in service."""
-        return [server.url for server in self._servers if server.serving]
+        return [server.url for server in self.servers_in_service()]
 
     async def generate(
         self,
@@ -170,7 +170,7 @@ class SGLangEngine:
         )
 
     async def _server(self, session: str) -> SGLangServer:
-        while not (serving := [server for server in self._servers if server.serving]):
+        while not (serving := self.servers_in_service()):
             await self._returned.wait()
         return self._router.choose(session, serving)
 
@@ -180,10 +180,7 @@ class SGLangEngine:
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds."""
-        mode = self.pause_mode
-        return await self.swap_weights(
-            checkpoint, version, lambda server: self._load(server, checkpoint, version, mode)
-        )
+        return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
 
     async def swap_weights(self, checkpoint: Path, version: int, load: Load) -> float:
         """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
@@ -191,12 +188,21 @@ class SGLangEngine:
             started = time.perf_counter()
             await self.pause(self.pause_mode)
             try:
-                await self._on_every_server(load, tolerant=True)
+                await load()
                 self._checkpoint, self._version = checkpoint, version
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CONTROL_TIMEOUT_S):
                     await self.resume()
             return time.perf_counter() - started
+
+    async def load_from_disk(self, checkpoint: Path, version: int) -> None:
+        """Let every server in service, paused, read `checkpoint`."""
+        mode = self.pause_mode
+        await self._on_every_server(lambda server: self._load(server, checkpoint, version, mode), tolerant=True)
+
+    def servers_in_service(self) -> list[SGLangServer]:
+        """The servers that take requests now."""
+        return [server for server in self._servers if server.serving]
 
     async def _load(self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode) -> None:
         body = {
@@ -205,7 +211,7 @@ class SGLangEngine:
             "flush_cache": mode != "in_place",
             "abort_all_requests": False,
         }
-        reply = await server.post("/update_weights_from_disk", body, CONTROL_TIMEOUT_S)
+        reply = await server.post("/update_weights_from_disk", body, CONTROL_TIMEOUT_S, any_status=True)
         if not reply.get("success"):
             raise EngineError(f"{server.url} could not load {checkpoint}: {reply.get('message', reply)}")
 
@@ -228,9 +234,8 @@ class SGLangEngine:
         if not self.serving:
             raise EngineError("no server is in service")
         bound = self._limits.hang_timeout_s
-        for server in self._servers:
-            if server.serving:
-                await server.get("/health", bound)
+        for server in self.servers_in_service():
+            await server.get("/health", bound)
 
     async def _on_every_server(self, call: Callable[[SGLangServer], Awaitable[Any]], *, tolerant: bool = False) -> None:
         """Call on every server in service, at the same time. A lost one is taken out; a refusal is raised, at the end.
@@ -247,7 +252,7 @@ class SGLangEngine:
             except EngineError as error:
                 refusals[server] = error
 
-        asked = [server for server in self._servers if server.serving]
+        asked = self.servers_in_service()
         async with anyio.create_task_group() as group:
             for server in asked:
                 group.start_soon(guarded, server)

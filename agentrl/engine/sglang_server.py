@@ -7,7 +7,6 @@ refuse. A server that is *lost* (ServerLostError) cannot be reached, broke off, 
 
 from __future__ import annotations
 
-import math
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -50,6 +49,8 @@ class SGLangServer:
         self.has_grammar = False
         """Whether it can hold a reply to a JSON schema."""
         self.takes_images = False
+        self.ranks = 1
+        """Processes that hold a part of the weights each."""
         self._incremental = False
         self._takes_interval = True
         self._requests: set[anyio.CancelScope] = set()
@@ -58,6 +59,7 @@ class SGLangServer:
         """Generate one token to learn what the server reports. Returns the weight version that it serves."""
         info = await self.get("/server_info", timeout_s, missing_ok=True)
         self._incremental = bool(info.get("incremental_streaming_output"))
+        self.ranks = int(info.get("tp_size", 1)) * int(info.get("pp_size", 1))
         self.has_grammar = info.get("grammar_backend", "none") not in ("none", None)
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
         try:
@@ -158,16 +160,26 @@ class SGLangServer:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise ServerLostError(f"{self.url}/generate broke off: {error!r}", reply.so_far()) from error
 
-    async def post(self, path: str, body: dict[str, Any], timeout_s: float = math.inf) -> dict[str, Any]:
-        """The JSON of a reply with status 200, or of `/update_weights...` with any. Raises ServerLostError, EngineError."""
-        return await self._ask("POST", path, timeout_s, data=pydantic_core.to_json(body), headers=_JSON)
+    async def post(
+        self, path: str, body: dict[str, Any], timeout_s: float, *, any_status: bool = False
+    ) -> dict[str, Any]:
+        """The JSON of a reply with status 200, or with any. Raises ServerLostError, EngineError."""
+        data = pydantic_core.to_json(body)
+        return await self._ask("POST", path, timeout_s, any_status=any_status, data=data, headers=_JSON)
 
     async def get(self, path: str, timeout_s: float, *, missing_ok: bool = False) -> dict[str, Any]:
         """The same for GET. `missing_ok`: an unknown path answers with {}."""
         return await self._ask("GET", path, timeout_s, missing_ok=missing_ok)
 
     async def _ask(
-        self, method: str, path: str, timeout_s: float, *, missing_ok: bool = False, **options: Any
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        *,
+        missing_ok: bool = False,
+        any_status: bool = False,
+        **options: Any,
     ) -> dict[str, Any]:
         try:
             with anyio.fail_after(timeout_s):
@@ -179,7 +191,7 @@ class SGLangServer:
             raise ServerLostError(f"{self.url}{path} cannot be reached or broke off: {error!r}") from error
         if missing_ok and response.status == 404:
             return {}
-        if response.status != 200 and not path.startswith("/update_weights"):
+        if response.status != 200 and not any_status:
             raise EngineError(_refusal(self.url, path, response.status, content))
         try:
             reply: dict[str, Any] = pydantic_core.from_json(content) if content else {}

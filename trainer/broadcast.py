@@ -1,0 +1,89 @@
+"""Weights from the trainer's memory into the servers', by NCCL or gloo, in buckets.
+
+Trainer and servers form a process group: the trainer is rank 0, each server holds as many ranks as it has model shards. A
+bucket is the bytes of some whole tensors, one after the other: SGLang's `flattened_bucket`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import rendezvous
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Some tensors. `data`: [bytes] uint8."""
+
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    data: torch.Tensor
+
+    def manifest(self) -> dict[str, Any]:
+        """What a receiver must know before the bytes come."""
+        return {"names": self.names, "dtypes": self.dtypes, "shapes": self.shapes}
+
+
+def buckets_of(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> list[Bucket]:
+    """Cut named tensors into buckets of at most `max_bytes`, but for a tensor that is larger by itself.
+
+    Wide numbers come first, so that every tensor starts at a multiple of its number's size.
+    """
+    ordered = sorted(tensors, key=lambda pair: -pair[1].element_size())
+    buckets: list[Bucket] = []
+    members: list[tuple[str, torch.Tensor]] = []
+    size = 0
+    for name, tensor in ordered:
+        if members and size + tensor.nbytes > max_bytes:
+            buckets.append(_bucket(members))
+            members, size = [], 0
+        members.append((name, tensor))
+        size += tensor.nbytes
+    return [*buckets, _bucket(members)] if members else buckets
+
+
+def _bucket(members: list[tuple[str, torch.Tensor]]) -> Bucket:
+    return Bucket(
+        names=[name for name, _ in members],
+        dtypes=[str(tensor.dtype).removeprefix("torch.") for _, tensor in members],
+        shapes=[list(tensor.shape) for _, tensor in members],
+        data=torch.cat([tensor.detach().contiguous().flatten().view(torch.uint8) for _, tensor in members]),
+    )
+
+
+class WeightGroup:
+    """Rank 0 of the process group over which weights go to the servers."""
+
+    def __init__(self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float) -> None:
+        """Wait until all ranks have joined. Raises RuntimeError when they have not within `timeout_s`."""
+        timeout = timedelta(seconds=timeout_s)
+        store, rank, world_size = next(
+            rendezvous(f"tcp://{address}:{port}", rank=0, world_size=world_size, timeout=timeout)
+        )
+        store.set_timeout(timeout)
+        # A group of its own, beside the one of the trainer's ranks: `init_process_group` makes only the default one.
+        self._group, _ = c10d._new_process_group_helper(
+            world_size,
+            rank,
+            [],
+            c10d.Backend(backend),
+            c10d.PrefixStore(name, store),
+            group_name=c10d.GroupName(name),
+            timeout=timeout,
+        )
+        c10d._world.pg_group_ranks[self._group] = {i: i for i in range(world_size)}
+
+    def send(self, bucket: Bucket) -> None:
+        """Broadcast one bucket. Raises RuntimeError when a receiver is gone."""
+        dist.broadcast(bucket.data, src=0, group=self._group)
+
+    def close(self) -> None:
+        """Leave the group."""
+        dist.destroy_process_group(self._group)
