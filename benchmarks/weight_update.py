@@ -32,8 +32,6 @@ from agentrl.models import NANO
 
 REPLIES = 64
 TOKENS = 500
-SETTLE_S = 0.25
-"""Time between two updates; a training step takes longer, so the share of the run is an upper bound."""
 
 
 def make_versions(directory: Path, count: int) -> list[Path]:
@@ -73,7 +71,7 @@ def differences(paths: list[Path], results: list[tuple[list[int], Generation]]) 
     return found
 
 
-async def measure(config: EngineConfig, paths: list[Path], updates: int) -> dict[str, Any]:
+async def measure(config: EngineConfig, paths: list[Path], updates: int, every_s: float) -> dict[str, Any]:
     """One run of updates under load."""
     results: list[tuple[list[int], Generation]] = []
     pauses: list[float] = []
@@ -104,7 +102,7 @@ async def measure(config: EngineConfig, paths: list[Path], updates: int) -> dict
                 await anyio.sleep(1)
                 started = time.perf_counter()
                 for update in range(updates):
-                    await anyio.sleep(SETTLE_S)
+                    await anyio.sleep(every_s)
                     if config.pause_mode != "in_place":
                         # Every eighth reply is watched token by token; the others are as long.
                         recomputed += 8 * sum(progress.get(i, 0) for i in range(0, REPLIES, 8))
@@ -139,6 +137,7 @@ async def main() -> None:
     """Print one line of JSON a row."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--every-s", type=float, default=1.0, help="time between updates, as a training step takes")
     parser.add_argument("--engine", nargs="+", default=["embedded", "sglang"], choices=["embedded", "sglang"])
     parser.add_argument("--mode", nargs="+", default=["retract", "in_place", "abort"])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
@@ -157,7 +156,7 @@ async def main() -> None:
                         config = base.model_copy(update=changes)
                     else:
                         config = EngineConfig(servers=2, dtype=args.dtype, pause_mode=mode)
-                    row = await measure(config, paths, args.updates)
+                    row = await measure(config, paths, args.updates, args.every_s)
                     print(
                         json.dumps({"engine": kind, "mode": mode, "where": where, "dtype": args.dtype, **row}),
                         flush=True,

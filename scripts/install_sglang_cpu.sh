@@ -9,14 +9,18 @@
 set -euo pipefail
 
 target="${1:-${XDG_CACHE_HOME:-$HOME/.cache}/agentrl/sglang-0.5.23-cpu}"
-stamp="$target/installed-by-$(sha256sum "$0" | cut -c1-16)"
+here="$(cd "$(dirname "$0")" && pwd)"
+stamp="$target/installed-by-$(cat "$here/install_sglang_cpu.sh" "$here/sglang_cpu_constraints.txt" | sha256sum | cut -c1-16)"
 [ -e "$stamp" ] && exit 0
 
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
 echo "Installing SGLang 0.5.23 (CPU) into $target" >&2
 rm -rf "$target"
 "$python" -m venv "$target"
-pip() { "$target/bin/python" -m pip install --quiet --quiet --no-warn-conflicts --disable-pip-version-check "$@"; }
+pip() {
+    "$target/bin/python" -m pip install --quiet --quiet --no-warn-conflicts --disable-pip-version-check \
+        --constraint "$here/sglang_cpu_constraints.txt" "$@"
+}
 
 pip torch==2.13.0
 pip --no-deps sglang==0.5.23

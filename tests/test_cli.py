@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.cli import _config, _parser, _split_overrides
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 
@@ -105,3 +106,12 @@ def test_help_names_every_configuration_key() -> None:
     shown = "".join(agentrl("train", "--help").stdout.split())
     assert "rollout.max_staleness" in shown
     assert "trainer.weight_cap" in shown
+
+
+def test_engine_is_short_for_its_kind_and_files_add_up(tmp_path: Path) -> None:
+    file = tmp_path / "more.toml"
+    file.write_text("[engine]\nservers = 3\n")
+    words = ["train", "w.py", "--engine", "sglang", "--config", str(file), "--engine.flags.tp-size", "2"]
+    rest, overrides = _split_overrides(words)
+    config = _config(_parser().parse_args(rest), overrides)
+    assert (config.engine.kind, config.engine.servers, config.engine.flags) == ("sglang", 3, {"tp-size": 2})

@@ -47,3 +47,17 @@ def test_a_file_that_is_missing_or_not_toml_is_named(tmp_path: Path) -> None:
 def test_a_config_survives_its_own_json() -> None:
     config = load_config((), {"trainer.lr": "3e-4", "rollout.window": "4"})
     assert RunConfig.model_validate_json(config.model_dump_json()) == config
+
+
+def test_several_files_are_read_in_turn_key_by_key(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text("steps = 3\n[engine]\nservers = 2\nspill = 4\n")
+    second.write_text('[engine]\nkind = "sglang"\nservers = 1\n[engine.flags]\ndtype = "bfloat16"\n')
+    config = load_config([first, second], {"engine.flags.tp-size": "2", "engine.flags.enable-lora": "true"})
+    assert (config.steps, config.engine.servers, config.engine.spill) == (3, 1, 4)
+    assert config.engine.flags == {"dtype": "bfloat16", "tp-size": 2, "enable-lora": True}
+
+
+def test_broadcast_needs_sglang() -> None:
+    with pytest.raises(ConfigError, match='kind = "sglang"'):
+        load_config(overrides={"engine.transfer": "broadcast"})

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""
+ABORT_TIMEOUT_S = 1.0
+"""How long aborted replies may take to come back before the server is paused all the same."""
 ABORTED_RETRY_S = 0.005
 """How long to wait before resubmitting a reply that something other than our own pause aborted."""
 
@@ -124,7 +126,10 @@ class SGLangEngine:
         *,
         images: Sequence[ImageSpan] = (),
     ) -> Generation:
-        """One uninterrupted reply; see `Engine.generate`."""
+        """One uninterrupted reply; see `Engine.generate`. One that must satisfy a JSON schema reports no progress: a grammar
+        starts at a reply's first token, so if it is interrupted it starts over."""
+        if sampling.json_schema is not None:
+            on_progress = None
         done = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
         with anyio.move_on_after(self._limits.request_timeout_s):
             while True:
@@ -136,7 +141,7 @@ class SGLangEngine:
                     self._take_out(server, str(lost))
                     part = lost.partial or Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
                 if part.finish == "abort" and sampling.json_schema is not None:
-                    continue  # a grammar starts at the reply's first token, so the reply starts over
+                    continue
                 done = join(done, part)
                 if done.finish != "abort":
                     return done
@@ -186,8 +191,8 @@ class SGLangEngine:
         """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
         async with self._updating:
             started = time.perf_counter()
-            await self.pause(self.pause_mode)
             try:
+                await self.pause(self.pause_mode)
                 await load()
                 self._checkpoint, self._version = checkpoint, version
             finally:
@@ -218,8 +223,17 @@ class SGLangEngine:
     async def pause(self, mode: PauseMode) -> None:
         """Stop producing tokens on every server until `resume`."""
         self._running = anyio.Event()
+        await self._on_every_server(lambda server: self._pause(server, mode))
+
+    async def _pause(self, server: SGLangServer, mode: PauseMode) -> None:
         bound = self._limits.hang_timeout_s
-        await self._on_every_server(lambda server: server.post("/pause_generation", {"mode": mode}, bound))
+        if mode == "abort":
+            # SGLang's own abort looks once a second whether all replies have ended. Ended before, they cost no second.
+            with anyio.move_on_after(ABORT_TIMEOUT_S):
+                while server.in_flight:
+                    await server.post("/abort_request", {"abort_all": True}, bound)
+                    await anyio.sleep(ABORTED_RETRY_S)
+        await server.post("/pause_generation", {"mode": mode}, bound)
 
     async def resume(self) -> None:
         """Produce tokens again."""
@@ -307,8 +321,9 @@ class SGLangEngine:
             if self._revive is not None:
                 await self._revive(server.url)
             async with self._updating:
-                # A server that hung may have missed the end of a pause.
+                # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
                 await server.post("/continue_generation", {}, self._limits.hang_timeout_s)
+                await server.post("/abort_request", {"abort_all": True}, self._limits.hang_timeout_s)
                 served = await server.probe(self._limits.hang_timeout_s)
                 if self._checkpoint is not None:
                     await self._load(server, self._checkpoint, self._version, "abort")

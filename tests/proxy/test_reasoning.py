@@ -1,0 +1,94 @@
+"""Reasoning comes apart from the text in every dialect, and goes back into the prompt when a client returns it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentrl.engine.protocol import Generation, Sampling, VersionSpan
+from agentrl.proxy import ChatFormat
+from agentrl.proxy.messages import _content
+from agentrl.proxy.messages_request import MessagesRequest
+from agentrl.proxy.policy import Ask, Call, Reply, _Sent
+from agentrl.proxy.responses import _EventStream, _output
+from agentrl.proxy.responses_request import ResponsesRequest
+from agentrl.proxy.session import Prompt, Session
+
+SAID = "<think>\nadd them\n</think>\n\n42<|im_end|>"
+
+
+def reply(chat_format: ChatFormat) -> Reply:
+    ids = chat_format.tokenizer.encode(SAID, add_special_tokens=False)
+    spans = [VersionSpan(0, 0, len(ids))]
+    generation = Generation(output_ids=ids, logprobs=[-1.0] * len(ids), versions=spans, finish="stop")
+    return Reply(generation, chat_format.parse(ids, None))
+
+
+def call() -> Call:
+    prompt = Prompt([1], None, b"")
+    return Call("resp_1", Session(), Ask(model="nano"), prompt, Sampling(max_new_tokens=9), None, [])
+
+
+def test_thinking_is_parted_from_the_text_and_its_tokens_are_counted(nano_format: ChatFormat) -> None:
+    thought = reply(nano_format)
+    message = thought.message
+    assert (message.reasoning, message.content) == ("add them", "42")
+    until = nano_format.decode(thought.generation.output_ids[: message.reasoning_tokens])
+    assert until.endswith("</think>")
+    assert message.to_json()["reasoning_content"] == "add them"
+
+
+def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
+    thought = reply(nano_format)
+    assert [item["type"] for item in _output(call(), thought)] == ["reasoning", "message"]
+    assert [block["type"] for block in _content(thought)] == ["thinking", "text"]
+    deltas = _Sent().growth(thought.message, final=True)
+    assert [(d.reasoning, d.text) for d in deltas] == [("add them", ""), ("", "42")]
+
+
+@pytest.mark.anyio
+async def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> None:
+    events: list[dict[str, Any]] = []
+
+    async def send(event: dict[str, Any]) -> None:
+        events.append(event)
+
+    stream = _EventStream("resp_1", send)
+    for delta in _Sent().growth(reply(nano_format).message, final=True):
+        await stream.emit(delta)
+    await stream.close_item()
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert done == _output(call(), reply(nano_format))
+
+
+def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: ChatFormat) -> None:
+    items = [
+        {"role": "user", "content": "1"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "add them"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "42"}]},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"x": 1}'},
+        {"type": "function_call_output", "call_id": "c", "output": "7"},
+    ]
+    responses = ResponsesRequest.model_validate_json(json.dumps({"model": "nano", "input": items})).to_ask([])
+    blocks = [
+        {"type": "thinking", "thinking": "add them", "signature": "s"},
+        {"type": "text", "text": "42"},
+        {"type": "tool_use", "id": "c", "name": "f", "input": {"x": 1}},
+    ]
+    said = [
+        {"role": "user", "content": "1"},
+        {"role": "assistant", "content": blocks},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "7"}]},
+    ]
+    body = {"model": "nano", "max_tokens": 1, "messages": said}
+    messages = MessagesRequest.model_validate_json(json.dumps(body)).to_ask()
+    assert list(responses.messages) == list(messages.messages)
+    assert responses.messages[1] == {
+        "role": "assistant",
+        "content": "42",
+        "reasoning_content": "add them",
+        "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}],
+    }
+    assert "add them" in nano_format.decode(nano_format.render(responses.messages, None).ids)
