@@ -233,6 +233,8 @@ class SGLangEngine:
                 while server.in_flight:
                     await server.post("/abort_request", {"abort_all": True}, bound)
                     await anyio.sleep(ABORTED_RETRY_S)
+            # The server puts a reply away only after it has sent it.
+            await anyio.sleep(4 * ABORTED_RETRY_S)
         await server.post("/pause_generation", {"mode": mode}, bound)
 
     async def resume(self) -> None:

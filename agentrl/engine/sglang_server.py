@@ -21,7 +21,7 @@ from agentrl.errors import EngineError
 
 STREAM_INTERVAL_TOKENS = 32
 """How many tokens a server may gather before it sends them. A killed server loses at most so many of each reply, and
-they are sampled again. Sending every token costs a server a fifth of its speed, every 32nd nothing that can be measured
+they are sampled again. That costs a server 5 % of its speed, asking for segments of as many a quarter
 (`benchmarks/partial_replies.py`)."""
 STREAM_STATES = 64
 """Where a server sends the whole reply again with every state, so many states of a long reply bound what that costs."""
