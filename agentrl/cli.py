@@ -209,7 +209,10 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
 def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     config = _config(args, overrides)
     _require(config, "model.path")
-    admin_key = args.admin_key or os.environ.get("AGENTRL_ADMIN_KEY") or f"sk-admin-{secrets.token_urlsafe(24)}"
+    admin_key = args.admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
+    if admin_key is None:
+        admin_key = f"sk-admin-{secrets.token_urlsafe(24)}"
+        print(f"admin key {admin_key}", flush=True)
     anyio.run(_run_service, config, admin_key)
     return 0
 
@@ -246,7 +249,7 @@ async def _run_service(config: RunConfig, admin_key: str) -> None:
                 around=lambda proxy: Service(proxy, admin_key).handle,
             )
         )
-        print(f"serving {proxy.model} at {proxy.url}\nadmin key {admin_key}", flush=True)
+        print(f"serving {proxy.model} at {proxy.url}", flush=True)
         async for _ in signals:
             return
 

@@ -6,11 +6,10 @@ import os
 import socket
 from pathlib import Path
 
-import pytest
-
 import agentrl.workflows
 from agentrl.config import EngineConfig, load_config
 from agentrl.engine.launch import LocalServer
+from tests.components import missing
 
 SETTINGS = Path(agentrl.workflows.__path__[0]) / "sglang_cpu.toml"
 
@@ -20,10 +19,7 @@ def sglang_config(**changes: object) -> EngineConfig:
     config = load_config(SETTINGS).engine
     python = os.environ.get("AGENTRL_SGLANG_PYTHON", os.path.expanduser(config.python))
     if not Path(python).exists():
-        reason = f"SGLang is not installed at {python}; install it with `make sglang`"
-        if os.environ.get("AGENTRL_TEST_EVERYTHING"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing(f"SGLang is not installed at {python}; install it with `make sglang`")
     return config.model_copy(update={"python": python, **changes})
 
 

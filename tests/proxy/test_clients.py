@@ -20,6 +20,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.engine.sglang import sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
+from tests.components import missing
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
@@ -279,7 +280,7 @@ ask '{"model": "nano", "messages": [{"role": "user", "content": "12 + 30"}, '"$s
 
 async def test_a_shell_script_that_knows_a_url_and_a_key_is_an_agent(setup: Setup) -> None:
     if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
+        missing("curl is not installed")
     environment = {
         "OPENAI_BASE_URL": setup.proxy.base_url,
         "OPENAI_API_KEY": setup.session.key,
