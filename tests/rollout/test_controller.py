@@ -11,6 +11,7 @@ from typing import Any
 
 import anyio
 import pytest
+import reasoning_gym  # noqa: F401 - takes seconds to import: before the event loop runs
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
@@ -289,4 +290,4 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
                 await controller.run()
             assert running == 0
             assert runner.proxy is not None
-            assert not runner.proxy._sessions
+            assert len(runner.proxy.sessions) == 0
