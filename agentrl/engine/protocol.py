@@ -73,6 +73,26 @@ class Generation:
     top_logprobs: list[list[tuple[float, int]]] = field(default_factory=list)  # [T][K] of (logprob, id)
 
 
+def join(first: Generation, second: Generation) -> Generation:
+    """The reply made of two parts, the second of which went on from the first's last token."""
+    offset = len(first.output_ids)
+    spans = list(first.versions)
+    for span in second.versions:
+        moved = VersionSpan(span.version, span.start + offset, span.end + offset)
+        if spans and spans[-1].version == moved.version:
+            spans[-1] = VersionSpan(moved.version, spans[-1].start, moved.end)
+        else:
+            spans.append(moved)
+    return Generation(
+        output_ids=first.output_ids + second.output_ids,
+        logprobs=first.logprobs + second.logprobs,
+        versions=spans,
+        finish=second.finish,
+        cached_tokens=max(first.cached_tokens, second.cached_tokens),
+        top_logprobs=first.top_logprobs + second.top_logprobs,
+    )
+
+
 OnProgress = Callable[[list[int]], None]
 """Called with all output ids so far, while a reply grows."""
 

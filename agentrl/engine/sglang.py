@@ -26,9 +26,10 @@ import aiohttp
 import anyio
 import anyio.abc
 
-from agentrl.engine.protocol import Generation, ImageSpan, OnProgress, PauseMode, Sampling, VersionSpan
+from agentrl.engine.protocol import Generation, ImageSpan, OnProgress, PauseMode, Sampling, join
 from agentrl.engine.routing import Router
 from agentrl.engine.sglang_server import ServerLostError, SGLangServer
+from agentrl.engine.staging import staged
 from agentrl.errors import EngineError
 
 log = logging.getLogger(__name__)
@@ -184,8 +185,14 @@ class SGLangEngine:
         self._router.forget(session)
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds."""
-        return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
+        """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds.
+
+        Servers of this machine read a copy in shared memory that is made before the pause.
+        """
+        if not all(server.is_local for server in self._servers):
+            return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
+        async with staged(checkpoint) as copy:
+            return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(copy, version))
 
     async def swap_weights(self, checkpoint: Path, version: int, load: Load) -> float:
         """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
@@ -375,23 +382,3 @@ async def _tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
         group.cancel_scope.cancel()
     if failure is not None:
         raise failure
-
-
-def join(first: Generation, second: Generation) -> Generation:
-    """The reply made of two parts, the second of which went on from the first's last token."""
-    offset = len(first.output_ids)
-    spans = list(first.versions)
-    for span in second.versions:
-        moved = VersionSpan(span.version, span.start + offset, span.end + offset)
-        if spans and spans[-1].version == moved.version:
-            spans[-1] = VersionSpan(moved.version, spans[-1].start, moved.end)
-        else:
-            spans.append(moved)
-    return Generation(
-        output_ids=first.output_ids + second.output_ids,
-        logprobs=first.logprobs + second.logprobs,
-        versions=spans,
-        finish=second.finish,
-        cached_tokens=max(first.cached_tokens, second.cached_tokens),
-        top_logprobs=first.top_logprobs + second.top_logprobs,
-    )

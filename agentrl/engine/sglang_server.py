@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import anyio
@@ -54,6 +55,11 @@ class SGLangServer:
         self._incremental = False
         self._takes_interval = True
         self._requests: set[anyio.CancelScope] = set()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine."""
+        return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
 
     async def probe(self, timeout_s: float) -> int:
         """Generate one token to learn what the server reports. Returns the weight version that it serves."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrl.engine.protocol import Generation, Sampling, VersionSpan
-from agentrl.engine.sglang import EngineLimits, join, sglang_engine
+from agentrl.engine.protocol import Generation, Sampling, VersionSpan, join
+from agentrl.engine.sglang import EngineLimits, sglang_engine
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from tests.conftest import start_server, stop_server
