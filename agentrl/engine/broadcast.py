@@ -13,6 +13,7 @@ import itertools
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -83,9 +84,16 @@ class Broadcast:
                 return
             except* AgentRLError as errors:
                 log.warning("broadcast of version %d failed, reading it from disk: %s", version, errors.exceptions)
+                await self._end_update()
                 self._members = []
                 self.failures += 1
         await self._engine.load_from_disk(checkpoint, version)
+
+    async def _end_update(self) -> None:
+        """Close what `begin_weight_update` opened, on the servers that still can."""
+        for server in self._members:
+            with suppress(EngineError):
+                await server.post("/end_weight_update", {}, JOIN_TIMEOUT_S, any_status=True)
 
     def _body(self, manifest: dict[str, Any], version: int, *, last: bool) -> dict[str, Any]:
         body = {**manifest, "group_name": self._name, "load_format": "flattened_bucket", "flush_cache": False}

@@ -25,6 +25,8 @@ from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
 BUCKET_BYTES = 1 << 20
+TOLERANCE = 1e-3
+"""Of the largest difference in a reply. Wrong weights, or a KV cache of other weights, differ by 1e-2 and more."""
 
 
 class Sender:
@@ -92,7 +94,7 @@ async def test_broadcast_weights_serve_replies_exactly_also_after_a_server_died(
     for prompt, generation in results:
         record = TokenRecord()
         record.add("id", None, prompt, generation, 1.0)
-        if (difference := await in_thread(rescorer.largest_difference, record)) >= 1e-4:
+        if (difference := await in_thread(rescorer.largest_difference, record)) >= TOLERANCE:
             wrong.append((difference, prompt, generation.versions))
     assert wrong == []
 
