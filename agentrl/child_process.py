@@ -17,6 +17,8 @@ from agentrl.errors import AgentRLError
 
 STOP_TIMEOUT_S = 10.0
 """How long a child may take to end after its standard input closed; then it is killed."""
+CHILDREN_TIMEOUT_S = 3.0
+"""How long what the child started may outlive it."""
 MAX_LINE_BYTES = 2**20
 
 
@@ -92,8 +94,12 @@ async def child_process(
                 await process.stdin.aclose()
             with anyio.move_on_after(STOP_TIMEOUT_S):
                 await process.wait()
-            # Its own children too, of which a killed process may have left some.
+            # Its own children too. They first get time to put away what they shared, such as semaphores.
             with suppress(ProcessLookupError):
+                with anyio.move_on_after(CHILDREN_TIMEOUT_S):
+                    while process.returncode is not None:
+                        os.killpg(process.pid, 0)
+                        await anyio.sleep(0.05)
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             await process.aclose()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from agentrl.proxy import ChatFormat, load_chat_format
 from tests.real_sglang import free_port, sglang_command
 
 START_TIMEOUT_S = 60
+_SCRATCH: dict[int, str] = {}
+"""The temporary directories of running servers, by their process."""
 
 
 @pytest.fixture(scope="session")
@@ -44,6 +48,7 @@ def start_server(model_path: Path, *flags: str, kind: str = "embedded") -> tuple
         command += ["--exit-with-stdin", "--incremental-streaming-output"]
     else:
         command = [*sglang_command(model_path), "--port", str(free_port())]
+    scratch = tempfile.mkdtemp(prefix="agentrl-test-")
     process = subprocess.Popen(
         [*command, *flags],
         stdin=subprocess.PIPE,
@@ -51,8 +56,9 @@ def start_server(model_path: Path, *flags: str, kind: str = "embedded") -> tuple
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": scratch},
     )
+    _SCRATCH[process.pid] = scratch
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line.startswith("listening on "), f"the {kind} server did not start"
@@ -65,6 +71,7 @@ def stop_server(process: subprocess.Popen[str]) -> int:
     process.stdin.close()
     code = process.wait(timeout=20)
     process.stdout.close()
+    shutil.rmtree(_SCRATCH.pop(process.pid, ""), ignore_errors=True)
     return code
 
 

@@ -43,17 +43,20 @@ class LocalServer:
         """Start the process and wait until it serves; one that is left of an earlier start is ended first."""
         await self.stop()
         config = self._config
-        scratch = await self._process.enter_async_context(
-            anyio.TemporaryDirectory(prefix="agentrl-engine-", ignore_cleanup_errors=True)
-        )
-        command = self.sglang_command() if config.kind == "sglang" else self._embedded()
+        command, environment = self._embedded(), dict(os.environ)
+        if config.kind == "sglang":
+            # SGLang leaves sockets and more behind in the temporary directory.
+            scratch = await self._process.enter_async_context(
+                anyio.TemporaryDirectory(prefix="agentrl-engine-", ignore_cleanup_errors=True)
+            )
+            command, environment = self.sglang_command(), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
             child_process(
                 f"{config.kind} engine {self._index}",
                 command,
                 log=self._log,
                 error=EngineError,
-                env=self._environment(scratch),
+                env=environment,
             )
         )
         with anyio.move_on_after(config.start_timeout_s):
@@ -101,13 +104,12 @@ class LocalServer:
                 command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
         return command
 
-    def _environment(self, scratch: str) -> dict[str, str]:
-        # SGLang leaves sockets behind in the temporary directory.
+    def _sglang_environment(self, scratch: str) -> dict[str, str]:
         environment = {**os.environ, "TMPDIR": scratch}
         if self._config.flags.get("device") == "cpu":
             # By default every server takes every core, and two of them spin in each other's way: 70 times slower here.
             environment["OMP_NUM_THREADS"] = str(self._config.threads)
-        if self._config.kind == "sglang" and self._config.gpus_per_server:
+        if self._config.gpus_per_server:
             first = self._index * self._config.gpus_per_server
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             devices = visible.split(",") if visible else [str(n) for n in range(first + self._config.gpus_per_server)]
