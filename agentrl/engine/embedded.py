@@ -152,7 +152,7 @@ class EmbeddedServer:
             if not body.stream:
                 while request.finish is None:
                     await self._change(changed)
-                return _json(self._reply(rid, body, request, started))
+                return _json(self._reply(rid, body, request, started, 0, len(request.output_ids)))
             response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(http)
             finished, sent = False, 0
@@ -161,7 +161,8 @@ class EmbeddedServer:
                 finished, count = request.finish is not None, len(request.output_ids)
                 if not finished and sent and count - sent < body.sampling_params.stream_interval:
                     continue
-                state = self._reply(rid, body, request, started, start=sent if self._incremental else 0)
+                start = sent if self._incremental else 0
+                state = self._reply(rid, body, request, started, start, count, finished=finished)
                 sent = count
                 await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
@@ -194,14 +195,25 @@ class EmbeddedServer:
         )
 
     def _reply(
-        self, rid: str, body: GenerateBody, request: Request, started: float, *, start: int = 0
+        self,
+        rid: str,
+        body: GenerateBody,
+        request: Request,
+        started: float,
+        start: int,
+        count: int,
+        *,
+        finished: bool = True,
     ) -> dict[str, Any]:
-        """The reply's state now; of its tokens those from `start` on."""
-        count = len(request.output_ids)
+        """The reply's state when it had `count` tokens; of these, those from `start` on.
+
+        The generation thread goes on meanwhile, so that what was `finished` and counted before is what is told.
+        """
+        finish = request.finish if finished else None
         ids = request.output_ids[start:count]
         meta: dict[str, Any] = {
             "id": rid,
-            "finish_reason": request.finish,
+            "finish_reason": finish,
             "prompt_tokens": len(request.input_ids),
             "completion_tokens": count,
             "weight_version": request.version_starts[-1][0] if request.version_starts else self._engine.version,
@@ -216,7 +228,7 @@ class EmbeddedServer:
                 [[logprob, token, None] for logprob, token in top] for top in request.top_logprobs[start:count]
             ]
         text = str(self._engine.tokenizer.decode(ids, skip_special_tokens=body.sampling_params.skip_special_tokens))
-        if request.finish is not None and isinstance(matched := request.finish.get("matched"), str):
+        if finish is not None and isinstance(matched := finish.get("matched"), str):
             text = text.partition(matched)[0]
         return {"text": text, "output_ids": ids, "meta_info": meta}
 
