@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format
-from tests.real_sglang import free_port, sglang_command
+from tests.real_sglang import sglang_command
 
 START_TIMEOUT_S = 60
 _SCRATCH: dict[int, str] = {}
@@ -47,7 +47,7 @@ def start_server(model_path: Path, *flags: str, kind: str = "embedded") -> tuple
         command = [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={model_path}"]
         command += ["--exit-with-stdin", "--incremental-streaming-output"]
     else:
-        command = [*sglang_command(model_path), "--port", str(free_port())]
+        command = sglang_command(model_path)
     scratch = tempfile.mkdtemp(prefix="agentrl-test-")
     process = subprocess.Popen(
         [*command, *flags],

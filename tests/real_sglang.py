@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from pathlib import Path
 
 import agentrl.workflows
@@ -23,15 +22,6 @@ def sglang_config(**changes: object) -> EngineConfig:
     return config.model_copy(update={"python": python, **changes})
 
 
-def sglang_command(model_path: Path, **changes: object) -> list[str]:
-    """The command of one server, but for its port."""
-    command = LocalServer(0, model_path, sglang_config(**changes), Path(os.devnull), seed=0).sglang_command()
-    where = command.index("--port")
-    return command[:where] + command[where + 2 :]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def sglang_command(model_path: Path) -> list[str]:
+    """The command of one server, at a free port."""
+    return LocalServer(0, model_path, sglang_config(), Path(os.devnull), seed=0).sglang_command()

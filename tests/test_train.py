@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -125,23 +127,25 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert "holds a run already; go on with --resume" in again.stderr
 
 
+@contextmanager
+def long_run(command: list[str], run_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run of more steps than anyone waits for."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*command, "--steps=200"], cwd=ROOT, stdout=pipe, stderr=pipe, env=environment(run_dir))
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path, how: signal.Signals) -> None:
     run_dir = tmp_path / "run"
-    process = subprocess.Popen(
-        [*command, "--steps=200"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path / "run"),
-    )
-    try:
+    with long_run(command, tmp_path / "run") as process:
         wait_for_step(run_dir, 3)
         os.kill(process.pid, how)
         output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
     deadline = time.monotonic() + 30
     # A killed run cannot remove its shared memory; its next life does.
     while processes := [line for line in left_behind(run_dir) if not line.startswith("/dev/shm/")]:
@@ -177,22 +181,13 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
 
 
 def test_a_run_that_is_ended_before_its_first_step_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*command, "--steps=200"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(tmp_path / "run"),
-    )
-    try:
+    with long_run(command, tmp_path / "run") as process:
         deadline = time.monotonic() + 60
         while len(left_behind(tmp_path / "run")) < 4:  # the run, its engine, its trainer, its shared memory
             assert time.monotonic() < deadline, "engine and trainer did not start"
             time.sleep(0.05)
         process.terminate()
         output, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
     assert process.returncode == 130
     assert b"interrupted at step 0" in output
     assert left_behind(tmp_path / "run") == []

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
+from agentrl.engine.launch import free_port
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.engine.sglang_server import SGLangServer
 from agentrl.errors import AgentRLError, EngineError
@@ -109,9 +109,7 @@ class Broadcast:
         old, self._members, self._name = self._name, serving, f"weights-{next(self._counter)}"
         for server in serving if old else []:
             await server.post("/destroy_weights_update_group", {"group_name": old}, JOIN_TIMEOUT_S, any_status=True)
-        with socket.socket() as listener:
-            listener.bind((self._address, 0))
-            port = listener.getsockname()[1]
+        port = free_port(self._address)
         offsets = list(itertools.accumulate((server.ranks for server in serving), initial=1))
         ranks = dict(zip([server.url for server in serving], offsets, strict=False))
         common = {"world_size": offsets[-1], "group_name": self._name, "backend": self._backend}

@@ -31,7 +31,7 @@ class LocalServer:
         self._config = config
         self._log = log
         self._seed = seed
-        self._port = _free_port()
+        self._port = free_port()
         self._process = AsyncExitStack()
 
     @property
@@ -172,8 +172,9 @@ async def open_engine(
         )
 
 
-def _free_port() -> int:
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port of this machine's `address` that nobody listens on."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        listener.bind((address, 0))
         port: int = listener.getsockname()[1]
         return port

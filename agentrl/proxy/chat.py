@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_request import ChatRequest, parse_request
-from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, all_of
+from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, Send, all_of
 from agentrl.proxy.session import Session
-
-Send = Callable[[Json], Awaitable[None]]
 
 
 class ChatCompletions:

@@ -5,7 +5,6 @@ A prompt that begins with a recorded prompt and its reply keeps their ids, like 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,10 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.chat import usage
 from agentrl.proxy.chat_request import stop_strings
-from agentrl.proxy.policy import Ask, Call, Delta, Json, Policy, Reply, all_of
+from agentrl.proxy.policy import Ask, Call, Delta, Json, Policy, Reply, Send, all_of
 from agentrl.proxy.session import Session
 
-Send = Callable[[Json], Awaitable[None]]
 Ids = Annotated[list[int], Field(min_length=1)]
 
 

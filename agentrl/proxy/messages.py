@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.messages_request import CountRequest, MessagesRequest
-from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply
+from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, Send
 from agentrl.proxy.session import Session
-
-Send = Callable[[Json], Awaitable[None]]
 
 
 class Messages:

@@ -95,6 +95,8 @@ class Delta:
 
 
 Emit = Callable[[Delta], Awaitable[None]]
+Send = Callable[[Json], Awaitable[None]]
+"""Takes one event of a streamed reply, in a dialect's own form."""
 
 
 class Policy:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply
+from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, Send
 from agentrl.proxy.responses_request import ResponsesRequest, parse_request, unknown_response
 from agentrl.proxy.session import Session
-
-Send = Callable[[Json], Awaitable[None]]
 
 
 class Responses:

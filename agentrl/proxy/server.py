@@ -28,7 +28,7 @@ from agentrl.proxy.chat import ChatCompletions
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completions import Completions
 from agentrl.proxy.messages import Messages
-from agentrl.proxy.policy import Json, Policy
+from agentrl.proxy.policy import Json, Policy, Send
 from agentrl.proxy.responses import Responses
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import ProxyLimits, Sessions
@@ -60,7 +60,7 @@ class Endpoint(Protocol):
 
     async def complete(self, request: Any, call: Any) -> Json: ...
 
-    async def stream(self, request: Any, call: Any, send: Callable[[Json], Awaitable[None]]) -> None: ...
+    async def stream(self, request: Any, call: Any, send: Send) -> None: ...
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Proxy:
             return _json(await endpoint.complete(request, call))
 
     async def _events(
-        self, path: str, session: Session, stream: Callable[[Callable[[Json], Awaitable[None]]], Awaitable[None]]
+        self, path: str, session: Session, stream: Callable[[Send], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves."""
         send, receive = anyio.create_memory_object_stream[Json](16)

@@ -19,7 +19,8 @@ from agentrl.engine.protocol import Generation, Sampling
 from agentrl.models import NANO
 from agentrl.trainer.broadcast import WeightGroup, buckets_of
 from agentrl.trajectory import TokenRecord
-from tests.engine.test_launch import server_pids, wait_until
+from tests.components import wait_until
+from tests.engine.test_launch import server_pids
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
 

@@ -18,6 +18,7 @@ from agentrl.engine.protocol import Generation, Sampling
 from agentrl.errors import ConfigError, EngineError
 from agentrl.models import NANO
 from agentrl.trajectory import TokenRecord
+from tests.components import wait_until
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
 
@@ -36,12 +37,6 @@ def server_pids(url: str) -> list[int]:
     port = url.rpartition(":")[2]
     found = subprocess.run(["pgrep", "-f", "--", f"--port[= ]{port}"], capture_output=True, text=True, check=False)
     return [int(pid) for pid in found.stdout.split()]
-
-
-async def wait_until(condition: Any, timeout_s: float = 60) -> None:
-    with anyio.fail_after(timeout_s):
-        while not condition():
-            await anyio.sleep(0.05)
 
 
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
@@ -124,8 +119,8 @@ async def test_a_server_that_hangs_is_taken_for_dead_and_started_again(tmp_path:
                 group.start_soon(one, start)
             await anyio.sleep(0.3)
             os.kill(pid, signal.SIGSTOP)
-            await wait_until(lambda: len(results) == 4)
-        await wait_until(lambda: hung in engine.serving)
+            await wait_until(lambda: len(results) == 4, 60)
+        await wait_until(lambda: hung in engine.serving, 60)
         assert await anyio.to_thread.run_sync(server_pids, hung) != [pid]
 
 

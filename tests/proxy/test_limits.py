@@ -15,6 +15,7 @@ import pytest
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import TooManySessionsError
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, open_proxy
+from tests.components import wait_until
 
 pytestmark = pytest.mark.anyio
 USER = [{"role": "user", "content": "1 2 3"}]
@@ -28,12 +29,6 @@ async def opened(url: str, chat_format: ChatFormat, **limits: Any) -> AsyncItera
         open_proxy(engine, chat_format, "nano", limits=ProxyLimits(**limits)) as proxy,
     ):
         yield engine, proxy
-
-
-async def until(condition: Any, timeout_s: float = 10) -> None:
-    with anyio.fail_after(timeout_s):
-        while not condition():
-            await anyio.sleep(0.02)
 
 
 async def test_a_request_beyond_the_limit_is_413_through_both_doors(server_url: str, nano_format: ChatFormat) -> None:
@@ -64,12 +59,12 @@ async def test_idle_sessions_are_closed_and_busy_ones_are_not(server_url: str, n
             headers = {"authorization": f"Bearer {busy.key}"}
             body = json.dumps({**LONG, "max_tokens": 3}).encode()
             group.start_soon(proxy.handle, "POST", "/v1/chat/completions", headers, body)
-            await until(lambda: idle.closed)
+            await wait_until(lambda: idle.closed, 10)
             await anyio.sleep(0.5)
             assert not busy.closed
             await engine.resume()
         assert busy.record.turns
-        await until(lambda: busy.closed)
+        await wait_until(lambda: busy.closed, 10)
         assert len(proxy.sessions) == 0
 
 
@@ -84,7 +79,7 @@ async def test_a_client_that_vanishes_frees_the_engine(server_url: str, nano_for
                     f"{proxy.base_url}/chat/completions", json={**LONG, "stream": stream}, headers=headers
                 ) as response:
                     await response.read()
-        await until(lambda: engine.in_flight == 0)
+        await wait_until(lambda: engine.in_flight == 0, 10)
         await engine.resume()
 
 
@@ -110,13 +105,13 @@ async def test_a_slow_reader_is_given_up_and_harms_nobody(server_url: str, nano_
                         break  # connected meanwhile
             head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {slow.key}\r\n"
             raw.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await until(lambda: slow.busy == 1)
+            await wait_until(lambda: slow.busy == 1, 10)
             with anyio.fail_after(20):
                 ask = json.dumps({**LONG, "max_tokens": 5}).encode()
                 headers = {"authorization": f"Bearer {other.key}"}
                 reply = await proxy.handle("POST", "/v1/chat/completions", headers, ask)
             assert reply.status == 200
-            await until(lambda: slow.busy == 0, 40)
+            await wait_until(lambda: slow.busy == 0, 40)
             assert engine.in_flight == 0
 
 
