@@ -11,6 +11,8 @@
     │   ├── EpisodeTimeoutError
     │   ├── NoModelCallError
     │   └── BadRewardError
+    ├── SandboxError          a sandbox could not be had, or was lost with what ran in it
+    │   └── SandboxLostError
     ├── TooManySessionsError  the proxy has as many sessions open as it may
     ├── TrainerError          the trainer process failed
     └── TooManyFailuresError  more episodes failed than the run allows
@@ -57,6 +59,14 @@ class NoModelCallError(EpisodeError):
 
 class BadRewardError(EpisodeError):
     """The workflow returned something that is not a finite number or a `Reward`."""
+
+
+class SandboxError(AgentRLError):
+    """A sandbox could not be started, or refused a request. What a program does in it is never an error, but a result."""
+
+
+class SandboxLostError(SandboxError):
+    """A sandbox went away while it was in use: its engine stopped, or what ran in it took it down."""
 
 
 class StoreError(UsageError):

@@ -1,1 +1,61 @@
-"""Places to run model-written code. The package is reserved; nothing is in it yet."""
+"""Sandboxes that run model-written code, and a judge of what it does. See docs/sandboxes.md."""
+
+from agentrl.sandboxes.box import Box, Process
+from agentrl.sandboxes.bubblewrap import Bubblewrap
+from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
+from agentrl.sandboxes.comparison import Comparison, Exact, Floats, Tokens
+from agentrl.sandboxes.docker_engine import Docker
+from agentrl.sandboxes.judge import judge
+from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
+from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
+from agentrl.sandboxes.verdict import (
+    CPP,
+    PYTHON,
+    AssertTest,
+    CallTest,
+    Checker,
+    IOTest,
+    Language,
+    Status,
+    Test,
+    TestFile,
+    TestResult,
+    Verdict,
+)
+
+__all__ = [
+    "CPP",
+    "PYTHON",
+    "AssertTest",
+    "Backend",
+    "BackendName",
+    "Box",
+    "BoxSpec",
+    "Bubblewrap",
+    "CallTest",
+    "Checker",
+    "Comparison",
+    "Completed",
+    "Docker",
+    "Ended",
+    "Exact",
+    "Floats",
+    "IOTest",
+    "Language",
+    "Limits",
+    "PoolMetrics",
+    "Process",
+    "SandboxPool",
+    "Sandboxes",
+    "Status",
+    "Test",
+    "TestFile",
+    "TestResult",
+    "Tokens",
+    "Verdict",
+    "choose_backend",
+    "judge",
+    "open_pool",
+    "open_sandboxes",
+    "sandbox",
+]

@@ -1,0 +1,134 @@
+"""Boxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
+
+A box sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
+Memory and CPU time are held by the box's first process, which looks every 10 ms, backed by resource limits of the kernel:
+there is no control group, since an ordinary user may not make one everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import anyio.to_thread
+
+from agentrl.errors import SandboxError
+from agentrl.sandboxes.box import init_arguments
+from agentrl.sandboxes.process_link import ProcessLink, process_link
+from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
+
+OWN_PROCESSES = 2
+"""The first process, and a margin for the kernel's count."""
+FIRST_UID, LAST_UID = 1_000_000_000, 2_000_000_000
+"""Where the user ids of boxes come from when we are root: nobody's, and another for every box."""
+
+
+class Bubblewrap:
+    """The backend for machines without a Docker engine. Needs the `bwrap` program, and user namespaces unless run as root."""
+
+    name = "bubblewrap"
+    isolates: ClassVar = {
+        "files": "a view of its own: /usr and this Python read-only; /box, /tmp and /dev/shm in memory, bounded",
+        "processes": "a namespace of its own; the number by RLIMIT_NPROC; all are killed after each run",
+        "network": "a namespace of its own without interfaces, unless network = true",
+        "memory": "looked at every 10 ms, and RLIMIT_DATA for each process; no control group",
+        "cpu": "CPU seconds looked at every 10 ms, and RLIMIT_CPU; pinned to one core",
+        "privileges": "an unprivileged user, no capabilities, no-new-privileges",
+        "system calls": "agentrl's filter",
+    }
+
+    async def prepare(self, spec: BoxSpec) -> None:
+        """Raises SandboxError when bubblewrap is missing or may not make namespaces here."""
+        if spec.runtime is not None:
+            raise SandboxError(f"runtime = {spec.runtime!r} is an OCI runtime; it needs backend = 'docker'")
+        if shutil.which("bwrap") is None:
+            raise SandboxError(
+                "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
+            )
+        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", "--", "/bin/true"]
+        done = await anyio.to_thread.run_sync(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()
+            raise SandboxError(
+                f"bubblewrap may not make namespaces here ({said}); enable user namespaces, or use Docker"
+            )
+
+    @asynccontextmanager
+    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+        """A new box."""
+        uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID) if os.geteuid() == 0 else None
+        env = box_environment(WORK, f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin")
+        command = [
+            *_pinned(spec, core),
+            *_namespaces(network=spec.network),
+            *_file_system(spec),
+            "--chdir",
+            WORK,
+            "--",
+            sys.executable,
+            *init_arguments(uid=uid),
+        ]
+        nproc = spec.limits.processes + OWN_PROCESSES
+        async with process_link(command, work=WORK, env=env, nproc=nproc) as link:
+            yield link
+
+
+def box_environment(work: str, path: str) -> dict[str, str]:
+    """Environment variables of programs in a box."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        "PATH": path,
+        "HOME": work,
+        "USER": "nobody",
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **one_thread,
+    }
+
+
+def _pinned(spec: BoxSpec, core: int | None) -> Iterator[str]:
+    cores = sorted(os.sched_getaffinity(0))
+    count = max(1, round(spec.cpus))
+    if count < len(cores) and shutil.which("taskset"):
+        first = (core or 0) * count
+        yield from ("taskset", "-c", ",".join(str(cores[(first + i) % len(cores)]) for i in range(count)))
+
+
+def _namespaces(*, network: bool) -> list[str]:
+    command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
+    command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    if not network:
+        command.append("--unshare-net")
+    if os.geteuid() == 0:
+        # The first process gives up root before anything else, which takes these two; none is left after that.
+        return [*command, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    return [*command, "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+
+
+def _file_system(spec: BoxSpec) -> Iterator[str]:
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", *{sys.base_prefix, sys.prefix}]
+    if spec.network:
+        shown += ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/etc/ca-certificates"]
+    for name in shown:
+        if not name.startswith("/usr/"):
+            # bubblewrap would make the folders above with mode 0700, and root's, when root runs it.
+            for parent in reversed(Path(name).parents[:-1]):
+                yield from ("--perms", "0755", "--dir", str(parent))
+            yield from ("--ro-bind-try", name, name)
+    yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
+    for folder in (WORK, "/tmp", "/dev/shm"):  # noqa: S108
+        yield from ("--perms", "1777", "--size", str(spec.limits.disk_mb * MB), "--tmpfs", folder)
+    yield from ("--remount-ro", "/")

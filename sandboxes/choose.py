@@ -1,0 +1,65 @@
+"""Which backend a sandbox comes from, and the one sandbox that is opened without a pool."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, get_args
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandboxes.box import Box, open_box
+from agentrl.sandboxes.bubblewrap import Bubblewrap
+from agentrl.sandboxes.docker_engine import Docker
+from agentrl.sandboxes.no_isolation import NoIsolation
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, Backend, BoxSpec, Limits
+
+BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
+"""auto is the first of an order that works here; it never is the unsafe one."""
+
+AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
+
+
+async def choose_backend(
+    name: BackendName | Backend, spec: BoxSpec, order: Sequence[BackendName] = AUTO_ORDER
+) -> Backend:
+    """The backend of that name, ready for boxes of `spec`. Raises SandboxError when it, or all of `order`, cannot be used."""
+    if not isinstance(name, str):
+        await name.prepare(spec)
+        return name
+    if name not in get_args(BackendName):
+        raise ConfigError(f"backend = {name!r}; use one of {', '.join(get_args(BackendName))}")
+    reasons = []
+    for candidate in order if name == "auto" else (name,):
+        backend: Backend = {"docker": Docker, "bubblewrap": Bubblewrap, "UNSAFE_no_isolation": NoIsolation}[candidate]()
+        try:
+            await backend.prepare(spec)
+        except SandboxError as error:
+            if name != "auto":
+                raise
+            reasons.append(f"{candidate}: {error}")
+        else:
+            return backend
+    raise SandboxError("no sandbox backend works here. " + "; ".join(reasons))
+
+
+@asynccontextmanager
+async def sandbox(
+    *,
+    image: str = DEFAULT_IMAGE,
+    backend: BackendName | Backend = "auto",
+    limits: Limits | None = None,
+    cpus: float = 1.0,
+    network: bool = False,
+    runtime: str | None = None,
+) -> AsyncIterator[Box]:
+    """A box of its own, started now and destroyed at the end. For many, use a `SandboxPool`; in a workflow, `episode.sandbox()`.
+
+        async with sandbox(backend="bubblewrap") as box:
+            await box.write("main.py", "print(sum(map(int, input().split())))")
+            done = await box.run(["python3", "main.py"], stdin=b"1 2 3", timeout_s=2)
+
+    Raises SandboxError when the backend cannot be used, saying what to do.
+    """
+    spec = BoxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
+    async with open_box(await choose_backend(backend, spec), spec) as box:
+        yield box

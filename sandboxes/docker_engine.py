@@ -1,0 +1,318 @@
+"""Boxes that are Docker containers.
+
+A container is created once and serves many runs: its first process is `inside/box_init.py`, reached by attaching to its
+standard streams (0.03 ms there and back), since `docker exec` would cost tens of milliseconds a run.
+When this process dies, in whatever way, the container's input ends, so does its first process, and the engine removes it.
+
+The SDK is `docker`, in threads, and not aiodocker: both start containers at the same pace, for the engine is what takes the time,
+but its attached stream is a plain socket, which answers in a third of the time; and Docker itself maintains it.
+(`python benchmarks/docker_sdks.py`)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.sandboxes.box import init_arguments
+from agentrl.sandboxes.bubblewrap import box_environment
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, BoxSpec
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+T = TypeVar("T")
+
+OWNER_LABEL = "agentrl.owner"
+"""Which process a container belongs to: "host:boot:pid:start of pid"."""
+CALL_TIMEOUT_S = 60
+STREAM_HEADER = struct.Struct(">BxxxI")
+USER_ID = 65534
+FILES = 16_384
+"""Files in a writable folder."""
+OWN_PROCESSES = 2
+OWN_MEMORY_MB = 64
+"""For the first process. The control group also holds the writable folders."""
+IMAGES = Path(__file__).parent / "images"
+
+
+class Docker:
+    """The backend on a Docker engine, found as the `docker` command finds it (DOCKER_HOST). Needs `agentrl[docker]`."""
+
+    name = "docker"
+    isolates: ClassVar = {
+        "files": "the image's, read-only; /box, /tmp and /dev/shm in memory, bounded",
+        "processes": "a namespace and a control group of its own; all are killed after each run",
+        "network": "a namespace of its own without interfaces, unless network = true",
+        "memory": "a control group, swap included; looked at every 10 ms besides",
+        "cpu": "a control group; CPU seconds looked at every 10 ms, and RLIMIT_CPU",
+        "privileges": "an unprivileged user, no capabilities, no-new-privileges",
+        "system calls": "Docker's default filter and agentrl's",
+    }
+
+    def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
+        self._client: DockerClient | None = None
+        self._cores = 1
+        self._prepared: set[str] = set()
+        self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))
+
+    async def prepare(self, spec: BoxSpec) -> None:
+        """Fetch or build the image where it is missing, and remove containers whose owner is dead."""
+        client = await self._engine()
+        await self._call(lambda: remove_orphans(client))
+        if spec.image not in self._prepared:
+            await self._call(partial(_have_image, client, spec.image, self._on_progress))
+            self._prepared.add(spec.image)
+
+    @asynccontextmanager
+    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
+        """A new container."""
+        client = await self._engine()
+        name = f"agentrl-{uuid.uuid4().hex[:12]}"
+        try:
+            pinned = None if core is None or spec.cpus > 1 else core % self._cores
+            stream = await self._call(partial(_start, client, name, spec, pinned))
+            env = box_environment(WORK, "/usr/local/bin:/usr/bin:/bin")
+            link = AttachedLink(stream, WORK, env)
+            try:
+                yield link
+            finally:
+                stream.close()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._call(partial(_remove, client, name))
+
+    async def _engine(self) -> DockerClient:
+        if self._client is None:
+            client = await self._call(connect)
+            self._cores = (await self._call(client.info))["NCPU"]
+            self._client = client
+        return self._client
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        """Call the SDK in a thread. The SDK's own time-outs bound it. Raises SandboxError."""
+        import docker.errors
+        import requests
+
+        try:
+            return await anyio.to_thread.run_sync(function)
+        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+            raise SandboxError(f"the Docker engine: {error}") from error
+
+
+@dataclass
+class AttachedLink:
+    """The standard streams of a container, as the engine multiplexes them over one connection."""
+
+    stream: socket.socket
+    work: str
+    env: dict[str, str]
+    nproc: int | None = None
+    _inbox: bytearray = field(default_factory=bytearray)
+    _errors: bytearray = field(default_factory=bytearray)
+
+    async def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.stream.send(view) :]
+            except BlockingIOError:
+                await self._wait(anyio.wait_writable)
+            except OSError as error:
+                raise SandboxLostError(f"its connection broke: {error}") from error
+
+    async def receive(self) -> bytes:
+        output = b""
+        while not output:
+            try:
+                data = self.stream.recv(1 << 18)
+            except BlockingIOError:
+                await self._wait(anyio.wait_readable)
+                continue
+            except OSError as error:
+                raise SandboxLostError(f"its connection broke: {error}") from error
+            if not data:
+                said = self._errors.decode(errors="replace").strip().splitlines()
+                raise SandboxLostError("its container ended" + (f": {said[-1]}" if said else ""))
+            self._inbox += data
+            output = b"".join(self._payloads())
+        return output
+
+    def _payloads(self) -> Iterable[bytes]:
+        while len(self._inbox) >= STREAM_HEADER.size:
+            channel, length = STREAM_HEADER.unpack_from(self._inbox)
+            end = STREAM_HEADER.size + length
+            if len(self._inbox) < end:
+                return
+            payload = bytes(self._inbox[STREAM_HEADER.size : end])
+            del self._inbox[:end]
+            if channel == 1:
+                yield payload
+            else:
+                self._errors[:] = (self._errors + payload)[-4096:]
+
+    async def _wait(self, until: Callable[[socket.socket], Any]) -> None:
+        try:
+            await until(self.stream)
+        except (anyio.ClosedResourceError, ValueError) as error:
+            raise SandboxLostError("its connection was closed") from error
+
+
+def connect() -> DockerClient:
+    """The Docker engine. Raises SandboxError with the remedy when there is none."""
+    try:
+        import docker
+        import docker.errors
+    except ImportError as error:
+        raise SandboxError("the Docker SDK is not installed: pip install 'agentrl[docker]'") from error
+    try:
+        client = docker.from_env(timeout=CALL_TIMEOUT_S)
+        client.ping()
+    except docker.errors.DockerException as error:
+        raise SandboxError(f"no Docker engine answers ({error}); start one, or set DOCKER_HOST") from error
+    return client
+
+
+def remove_orphans(client: DockerClient) -> int:
+    """Remove the containers of agentrl processes that are no longer there; returns how many."""
+    import docker.errors
+
+    removed = 0
+    for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
+        if _is_dead(container.labels[OWNER_LABEL]):
+            try:
+                container.remove(force=True, v=True)
+                removed += 1
+            except docker.errors.APIError:
+                continue  # the engine is removing it already
+    return removed
+
+
+def _owner() -> str:
+    """This process, for good: its number alone may be used again."""
+    return f"{socket.gethostname()}:{_boot()}:{os.getpid()}:{_started_at(os.getpid())}"
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _started_at(pid: int) -> str:
+    """Start of a process in clock ticks since the machine's; "" when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
+
+
+def _is_dead(owner: str) -> bool:
+    """Whether the owner is known to be dead: one of another machine, on a shared engine, may live."""
+    host, boot, pid, started = owner.split(":")
+    if host != socket.gethostname():
+        return False
+    return boot != _boot() or _started_at(int(pid)) != started
+
+
+def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
+    import docker.errors
+
+    try:
+        client.images.get(image)
+        return
+    except docker.errors.ImageNotFound:
+        pass
+    if image == DEFAULT_IMAGE:
+        on_progress(f"building the image {image} from {IMAGES / 'Dockerfile'}")
+        events = client.api.build(path=str(IMAGES), tag=image, rm=True, decode=True)
+    else:
+        on_progress(f"pulling the image {image}")
+        events = client.api.pull(image, stream=True, decode=True)
+    _follow(events, on_progress)
+    try:
+        client.images.get(image)
+    except docker.errors.ImageNotFound:
+        raise SandboxError(f"the Docker engine did not get the image {image}") from None
+
+
+def _follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None]) -> None:
+    """Show the progress of a pull or a build, each layer at every tenth of its size."""
+    shown: dict[str, int] = {}
+    for event in events:
+        if "error" in event:
+            raise SandboxError(f"the Docker engine: {event['error']}")
+        layer, size = event.get("id", ""), event.get("progressDetail") or {}
+        if size.get("total"):
+            tenth = 10 * size.get("current", 0) // size["total"]
+            if shown.get(layer) != tenth:
+                shown[layer] = tenth
+                on_progress(f"{layer}: {event['status']} {10 * tenth} % of {size['total'] / MB:.0f} MB")
+        elif text := (event.get("stream") or event.get("status") or "").strip():
+            on_progress(f"{layer}: {text}" if layer else text)
+
+
+def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> socket.socket:
+    import docker.types
+
+    limits = spec.limits
+    folder = f"rw,exec,nosuid,nodev,uid={USER_ID},gid={USER_ID},size={limits.disk_mb * MB},nr_inodes={FILES}"
+    memory = (limits.memory_mb + 3 * limits.disk_mb + OWN_MEMORY_MB) * MB
+    api = client.api
+    host = api.create_host_config(
+        auto_remove=True,
+        cap_drop=["ALL"],
+        cpuset_cpus=None if core is None else str(core),
+        ipc_mode="private",
+        log_config=docker.types.LogConfig(type="none"),
+        mem_limit=memory,
+        memswap_limit=memory,
+        nano_cpus=int(spec.cpus * 1e9),
+        network_mode="bridge" if spec.network else "none",
+        pids_limit=limits.processes + OWN_PROCESSES,
+        read_only=True,
+        runtime=spec.runtime,
+        security_opt=["no-new-privileges:true"],
+        tmpfs={WORK: folder, "/tmp": folder, "/dev/shm": folder},  # noqa: S108
+        ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
+    )
+    created = api.create_container(
+        spec.image,
+        command=["python3", *init_arguments()],
+        entrypoint=[],
+        environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
+        host_config=host,
+        labels={OWNER_LABEL: _owner()},
+        name=name,
+        stdin_open=True,
+        user=f"{USER_ID}:{USER_ID}",
+        working_dir=WORK,
+    )
+    attached = api.attach_socket(created["Id"], params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+    stream = getattr(attached, "_sock", attached)
+    if type(stream) is not socket.socket:
+        raise SandboxError("boxes need a Docker engine on a unix or plain TCP socket; DOCKER_HOST is neither")
+    api.start(created["Id"])
+    stream.setblocking(False)
+    return stream
+
+
+def _remove(client: DockerClient, name: str) -> None:
+    import docker.errors
+
+    try:
+        client.api.remove_container(name, force=True, v=True)
+    except docker.errors.APIError as error:
+        if error.status_code not in (404, 409):  # gone, or going
+            raise

@@ -1,0 +1,377 @@
+"""The first process of a box: starts programs under limits, watches them, reaps what they leave, and wipes the box.
+
+It runs as `python3 -I -c SOURCE CONFIG` with any Python from 3.10 on, so that every image with a Python can be a box.
+It talks to the host over its own stdin and stdout, which no program in the box can reach: it is process 1, which the kernel
+shields from signals of its own namespace, and it is not dumpable, so that /proc/1/fd, /proc/1/mem and ptrace are shut too.
+
+    host ── S start, I input, E end of input, K kill, W write, R read, P pack, U unpack, C clear, Z reset ──►  box
+         ◄── r ready, o stdout, e stderr, x ended, a answer, f failure ────────────────────────────
+
+A frame is its kind (1 byte), the number of the request (4) and the length of what follows (4).
+A program in Python is forked from this interpreter, already warm. A reset kills every other process, empties the
+writable folders and then executes this very program anew, so that nothing of the last user stays in memory.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import signal
+import struct
+import sys
+import time
+from typing import Any
+
+from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
+from agentrl.sandboxes.inside.processes import (
+    cpu_used,
+    install_filter,
+    kill_all,
+    kill_group,
+    libc,
+    measure,
+    others,
+    out_of_memory_kills,
+    proportional_memory,
+    reaped_cpu,
+    set_limits,
+    signal_others,
+)
+from agentrl.sandboxes.inside.python_program import Program, run_program
+
+HEADER = struct.Struct(">cII")
+TICK_S = 0.01
+"""How often memory and CPU time are looked at."""
+PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+
+
+class Running:
+    """A program that was started and has not ended."""
+
+    def __init__(
+        self,
+        number: int,
+        pid: int,
+        request: dict[str, Any],
+        *,
+        pipes: dict[int, bytes],
+        stdin: int | None,
+        cpu_base: float,
+    ) -> None:
+        self.number = number
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.pipes = pipes  # read end -> kind of frame
+        self.stdin = stdin  # write end of a pipe; None when stdin was given whole
+        self.pending = b""
+        self.input_ended = False
+        self.limits: dict[str, Any] = request["limits"]
+        self.started = time.monotonic()
+        self.cpu_base = cpu_base
+        self.output = 0
+        self.ended_by: str | None = None
+
+
+class Box:
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.work: str = config["work"]
+        self.folders: list[str] = [path for path in [self.work, *config["scratch"]] if os.path.isdir(path)]
+        self.filter: bytes = base64.b64decode(config["filter"])
+        self.running: dict[int, Running] = {}
+        self.poller = select.poll()
+        self.fds: dict[int, Running] = {}
+        self.peak = 0
+        self.oom_kills = out_of_memory_kills()
+        self.inbox = bytearray()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def serve(self) -> Program | None:
+        """Serve the host until it hangs up. In a forked child, return the Python program to run."""
+        self.send(b"r", 0, json.dumps({"pid": os.getpid(), "python": sys.version.split()[0]}).encode())
+        self.poller.register(0, select.POLLIN)
+        while True:
+            events = self.poller.poll(TICK_S * 1000 if self.running else None)
+            for fd, _ in events:
+                if fd == 0:
+                    try:
+                        data = os.read(0, 1 << 18)
+                    except InterruptedError:
+                        continue
+                    if not data:
+                        kill_all()
+                        return None
+                    self.inbox += data
+                    while (frame := self.next_frame()) is not None:
+                        program = self.handle(*frame)
+                        if program is not None:
+                            return program
+                elif (running := self.fds.get(fd)) is not None:
+                    self.pump(running, fd)
+            if self.running:
+                self.watch()
+
+    def next_frame(self) -> tuple[bytes, int, bytes] | None:
+        if len(self.inbox) < HEADER.size:
+            return None
+        kind, number, length = HEADER.unpack_from(self.inbox)
+        end = HEADER.size + length
+        if len(self.inbox) < end:
+            return None
+        payload = bytes(self.inbox[HEADER.size : end])
+        del self.inbox[:end]
+        return kind, number, payload
+
+    def send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
+        view = memoryview(HEADER.pack(kind, number, len(payload)) + payload)
+        while view:
+            view = view[os.write(1, view) :]
+
+    def handle(self, kind: bytes, number: int, payload: bytes) -> Program | None:
+        try:
+            if kind == b"S":
+                return self.start(number, payload)
+            if kind in b"IEK":
+                self.talk(kind, number, payload)
+            elif kind == b"W":
+                write(self.work, payload)
+                self.send(b"a", number)
+            elif kind == b"R":
+                self.send(b"a", number, read(self.work, payload))
+            elif kind == b"P":
+                self.send(b"a", number, pack(self.work))
+            elif kind == b"U":
+                wipe(self.folders)
+                unpack(self.work, payload)
+                self.send(b"a", number)
+            elif kind == b"C":
+                wipe(self.folders)
+                self.send(b"a", number)
+            elif kind == b"Z":
+                kill_all()
+                wipe(self.folders)
+                os.execv(sys.executable, sys.orig_argv)
+        except Exception as error:
+            self.send(b"f", number, f"{type(error).__name__}: {error}".encode())
+        return None
+
+    # -- programs ------------------------------------------------------------------------------------------------
+
+    def start(self, number: int, payload: bytes) -> Program | None:
+        head, _, data = payload.partition(b"\n")
+        request = json.loads(head)
+        if not self.running:
+            self.peak = 0
+        cpu_base = cpu_used()
+        child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
+        out_r, out_w = os.pipe()
+        err_r, err_w = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            return self.become(request, (child_stdin, out_w, err_w))
+        for fd in (child_stdin, out_w, err_w):
+            os.close(fd)
+        pipes = {out_r: b"o", err_r: b"e"}
+        running = Running(number, pid, request, pipes=pipes, stdin=parent_stdin, cpu_base=cpu_base)
+        self.running[number] = running
+        for fd in pipes:
+            os.set_blocking(fd, False)
+        for fd in (running.pidfd, *pipes):
+            self.fds[fd] = running
+            self.poller.register(fd, select.POLLIN)
+        return None
+
+    def make_stdin(self, interactive: bool, data: bytes) -> tuple[int, int | None]:
+        if interactive:
+            read_end, write_end = os.pipe()
+            os.set_blocking(write_end, False)
+            return read_end, write_end
+        fd = os.memfd_create("stdin")
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd, None
+
+    def become(self, request: dict[str, Any], stdio: tuple[int, int, int]) -> Program:
+        """In the child: lock it down, then execute the command, or return the Python program to run."""
+        try:
+            os.setsid()
+            for target, fd in enumerate(stdio):
+                os.dup2(fd, target)
+            os.closerange(3, 4096)
+            for number in range(1, signal.NSIG):
+                if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
+                    signal.signal(number, signal.SIG_DFL)
+            libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+            with open("/proc/self/oom_score_adj", "w") as file:
+                file.write("1000")
+            set_limits(request["limits"])
+            install_filter(self.filter)
+            os.chdir(request["cwd"])
+            os.environ.clear()
+            os.environ.update(request["env"])
+            argv = request.get("argv")
+            if argv is None:
+                return Program(request)
+            os.execvp(argv[0], argv)
+        except OSError as error:
+            shown = request.get("argv") or [request["cwd"]]
+            os.write(2, f"cannot run {shown[0]}: {error}\n".encode())
+        except BaseException as error:
+            os.write(2, f"cannot start: {error!r}\n".encode())
+        os._exit(127)
+
+    def talk(self, kind: bytes, number: int, payload: bytes) -> None:
+        running = self.running.get(number)
+        if running is None:
+            return
+        if kind == b"K":
+            self.stop(running, "killed")
+        else:
+            running.pending += payload
+            running.input_ended = running.input_ended or kind == b"E"
+            self.feed(running)
+
+    def feed(self, running: Running) -> None:
+        if running.stdin is None:
+            return
+        try:
+            while running.pending:
+                running.pending = running.pending[os.write(running.stdin, running.pending) :]
+        except BlockingIOError:
+            self.fds[running.stdin] = running
+            self.poller.register(running.stdin, select.POLLOUT)
+            return
+        except BrokenPipeError:
+            running.pending, running.input_ended = b"", True
+        if running.stdin in self.fds:
+            del self.fds[running.stdin]
+            self.poller.unregister(running.stdin)
+        if running.input_ended:
+            os.close(running.stdin)
+            running.stdin = None
+
+    def pump(self, running: Running, fd: int) -> None:
+        if fd == running.pidfd:
+            self.finish(running)
+        elif fd == running.stdin:
+            self.feed(running)
+        else:
+            self.drain(running, fd)
+
+    def drain(self, running: Running, fd: int) -> None:
+        """Pass on what a pipe holds; stop the program at its output limit."""
+        while True:
+            try:
+                data = os.read(fd, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self.close_pipe(running, fd)
+                return
+            room = running.limits["output_bytes"] - running.output
+            running.output += len(data)
+            if room > 0:
+                self.send(running.pipes[fd], running.number, data[:room])
+            if len(data) > room:
+                self.stop(running, "output_limit")
+                self.close_pipe(running, fd)
+                return
+            if len(data) < 1 << 16:
+                return
+
+    def close_pipe(self, running: Running, fd: int) -> None:
+        del running.pipes[fd]
+        del self.fds[fd]
+        self.poller.unregister(fd)
+        os.close(fd)
+
+    def watch(self) -> None:
+        """Hold the running programs to memory, CPU time and wall-clock time."""
+        self.reap_orphans()
+        pids = others()
+        memory, cpu = measure(pids)
+        if memory > min(running.limits["memory_bytes"] for running in self.running.values()):
+            memory = proportional_memory(pids)
+        self.peak = max(self.peak, memory)
+        cpu += reaped_cpu()
+        now = time.monotonic()
+        for running in list(self.running.values()):
+            limits = running.limits
+            if memory > limits["memory_bytes"]:
+                self.stop(running, "out_of_memory")
+            elif now - running.started > limits["timeout_s"] or (
+                limits["cpu_s"] is not None and cpu - running.cpu_base > limits["cpu_s"]
+            ):
+                self.stop(running, "timeout")
+
+    def stop(self, running: Running, why: str) -> None:
+        running.ended_by = running.ended_by or why
+        if len(self.running) == 1:
+            signal_others(signal.SIGKILL)
+        else:
+            kill_group(running.pid)
+
+    def reap_orphans(self) -> None:
+        """Reap what the programs left to process 1. The programs' own processes are reaped when they are reported."""
+        ours = {running.pid for running in self.running.values()}
+        try:
+            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and found.si_pid not in ours:
+                os.waitpid(found.si_pid, 0)
+        except ChildProcessError:
+            pass
+
+    def finish(self, running: Running) -> None:
+        """The program's own process has ended: collect what it wrote, end what it left behind, report."""
+        duration_s = time.monotonic() - running.started
+        oom_kills = out_of_memory_kills()
+        _, status, usage = os.wait4(running.pid, 0)
+        for fd in list(running.pipes):
+            self.drain(running, fd)
+        if len(self.running) == 1:
+            kill_all()
+        else:
+            kill_group(running.pid)
+        for end in [*running.pipes, running.stdin, running.pidfd]:
+            if end is not None:
+                if self.fds.pop(end, None) is not None:
+                    self.poller.unregister(end)
+                os.close(end)
+        code = os.waitstatus_to_exitcode(status)
+        ended = running.ended_by or ("exit" if code >= 0 else "signal")
+        if ended == "signal" and code == -signal.SIGKILL and oom_kills > self.oom_kills:
+            ended = "out_of_memory"
+        if ended == "signal" and code == -signal.SIGXCPU:
+            ended = "timeout"
+        self.oom_kills = oom_kills
+        del self.running[running.number]
+        report = {
+            "exit_code": code if code >= 0 else None,
+            "signal": -code if code < 0 else None,
+            "ended": ended,
+            "duration_s": duration_s,
+            "cpu_s": cpu_used() - running.cpu_base,
+            "peak_memory_bytes": max(self.peak, usage.ru_maxrss * 1024),
+        }
+        self.send(b"x", running.number, json.dumps(report).encode())
+
+
+def main() -> None:
+    """Serve the host; in a forked child, run what it asked for."""
+    config = json.loads(sys.argv[1])
+    uid = config["uid"]
+    if uid is not None and os.geteuid() != uid:
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    for number in (signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    os.chdir(config["work"])
+    program = Box(config).serve()
+    if program is not None:
+        run_program(program)

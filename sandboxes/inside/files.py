@@ -1,0 +1,93 @@
+"""The files of a box, read and written for the host by the box's first process."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+
+def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
+    """Open a file without following any link, so that no path leads out of the folders it names."""
+    parts = [part for part in os.path.normpath(os.path.join(work, path)).split("/") if part]
+    folder = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            if flags & os.O_CREAT:
+                try:
+                    os.mkdir(part, 0o755, dir_fd=folder)
+                except OSError:
+                    pass
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            os.close(folder)
+            folder = below
+        return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+def write(work: str, payload: bytes) -> None:
+    head, _, data = payload.partition(b"\n")
+    request = json.loads(head)
+    fd = open_below(work, request["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, request["mode"])
+    with os.fdopen(fd, "wb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError("not a regular file")
+        os.fchmod(fd, request["mode"])
+        file.write(data)
+
+
+def read(work: str, payload: bytes) -> bytes:
+    request = json.loads(payload)
+    with os.fdopen(open_below(work, request["path"], os.O_RDONLY), "rb") as file:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode):
+            raise OSError("not a regular file")
+        if info.st_size > request["max_bytes"]:
+            raise OSError(f"{info.st_size} bytes, more than max_bytes = {request['max_bytes']}")
+        return file.read(request["max_bytes"])
+
+
+def pack(work: str) -> bytes:
+    import io
+    import tarfile
+
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for name in sorted(os.listdir(work)):
+            archive.add(os.path.join(work, name), arcname=name)
+    return buffer.getvalue()
+
+
+def unpack(work: str, payload: bytes) -> None:
+    import io
+    import tarfile
+
+    with tarfile.open(fileobj=io.BytesIO(payload)) as archive:
+        archive.extractall(work)
+
+
+def wipe(folders: list[str]) -> None:
+    for folder in folders:
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False):
+                import shutil
+
+                shutil.rmtree(entry.path, onerror=unlock)
+            else:
+                os.unlink(entry.path)
+        if os.listdir(folder):
+            raise RuntimeError(f"{folder} cannot be emptied")
+
+
+def unlock(function: Any, path: str, _: Any) -> None:
+    """A folder without permissions keeps its content from being listed: its owner may give them back."""
+    import shutil
+
+    os.chmod(os.path.dirname(path), 0o700)
+    os.chmod(path, 0o700, follow_symlinks=True)
+    if function in (os.open, os.scandir, os.listdir, os.lstat):
+        shutil.rmtree(path)
+    else:
+        function(path)

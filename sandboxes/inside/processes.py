@@ -1,0 +1,152 @@
+"""The processes of a box: how they are limited, measured and ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+import time
+from typing import Any
+
+KILL_TIMEOUT_S = 5.0
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
+SECCOMP_MODE_FILTER = 2
+PAGE = resource.getpagesize()
+CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def set_limits(limits: dict[str, Any]) -> None:
+    cpu_s = int(limits["cpu_s"] if limits["cpu_s"] is not None else limits["timeout_s"] * 64) + 2
+    for kind, value in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_DATA, 2 * limits["memory_bytes"]),
+        (resource.RLIMIT_NOFILE, limits["open_files"]),
+        (resource.RLIMIT_NPROC, limits["nproc"]),
+        (resource.RLIMIT_STACK, 64 * 2**20),
+    ):
+        if value is not None:
+            hard = resource.getrlimit(kind)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (bound, bound))
+
+
+def install_filter(program: bytes) -> None:
+    """Seccomp: the compiled BPF filter `program` for this process and all that it starts."""
+    if not program:
+        return
+
+    class Filter(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+    libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    filter_ = Filter(len(program) // 8, program)
+    if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_), 0, 0):
+        raise OSError(ctypes.get_errno(), "the system-call filter was refused")
+
+
+def others() -> list[int]:
+    """Every other process of the box. Without a namespace of our own: our descendants."""
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    if os.getpid() == 1:
+        return [pid for pid in pids if pid != 1]
+    parents = {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                parents[pid] = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours and pid not in ours}:
+        ours |= more
+    return [pid for pid in ours if pid != os.getpid()]
+
+
+def signal_others(number: int) -> bool:
+    """Send a signal to every other process; whether there was one."""
+    if os.getpid() == 1:
+        try:
+            os.kill(-1, number)
+        except ProcessLookupError:
+            return False
+        return True
+    found = others()
+    for pid in found:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+    return bool(found)
+
+
+def kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def measure(pids: list[int]) -> tuple[int, float]:
+    """Resident memory in bytes, and CPU seconds with those of waited-for children, of live processes together."""
+    memory, ticks = 0, 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+        memory += int(fields[21]) * PAGE
+    return memory, ticks * CLOCK_TICK_S
+
+
+def proportional_memory(pids: list[int]) -> int:
+    """Like `measure`, with pages that processes share counted once: exact, and too slow for every tick."""
+    memory = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+                memory += sum(int(line.split()[1]) for line in file if line.startswith(b"Pss:")) * 1024
+        except OSError:
+            memory += measure([pid])[0]
+    return memory
+
+
+def cpu_used() -> float:
+    """CPU seconds of everything that ran in this box, live or reaped."""
+    return reaped_cpu() + measure(others())[1]
+
+
+def reaped_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def out_of_memory_kills() -> int:
+    """How often the kernel has killed for memory in this box's control group, where it can be read."""
+    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
+        try:
+            with open(path) as file:
+                return int(dict(line.split() for line in file)["oom_kill"])
+        except (OSError, KeyError, ValueError):
+            continue
+    return 0
+
+
+def kill_all() -> None:
+    """Kill every other process and reap it. Raises RuntimeError when one stays."""
+    deadline = time.monotonic() + KILL_TIMEOUT_S
+    while signal_others(signal.SIGKILL):
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            pass
+        if time.monotonic() > deadline:
+            raise RuntimeError("a process outlived SIGKILL")
+        time.sleep(0.0005)

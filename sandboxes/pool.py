@@ -1,0 +1,268 @@
+"""Boxes prepared ahead, lent out one at a time, and made as new in between.
+
+    take() ── waits in line ──► ready box ──► user ──► returned ──► reset ──► ready
+                                                                └── lost, or cannot be reset: replaced
+
+One task keeps each place of the pool: it starts a box, lends it, resets it, and starts another when the box is lost. So there
+are never more boxes than places, and whatever becomes of a user, its box goes back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandboxes.background import background_tasks
+from agentrl.sandboxes.box import Box, open_box
+from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
+from agentrl.sandboxes.protocol import Backend, BoxSpec
+
+PATIENCE_S = 60.0
+"""How long an engine may start no box, while it is restarted say, before those who wait are told."""
+RETRY_INTERVAL_S = 0.25
+
+
+def default_size() -> int:
+    """One box a core, and two at least: some verdicts take two."""
+    return max(2, len(os.sched_getaffinity(0)))
+
+
+@dataclass
+class PoolMetrics:
+    """Sums since the pool was opened; times in seconds."""
+
+    taken: int = 0
+    wait_s: float = 0.0
+    wait_max_s: float = 0.0
+    runs: int = 0
+    run_s: float = 0.0
+    resets: int = 0
+    reset_s: float = 0.0
+    started: int = 0
+    """Boxes started, at first and as replacements."""
+    lost: int = 0
+    """Boxes that went away, or could not be reset."""
+
+
+class Loan:
+    """A box in somebody's hands. `give_back` may be called from anywhere, and more than once."""
+
+    def __init__(self, box: Box) -> None:
+        self.box = box
+        self._returned = anyio.Event()
+
+    def give_back(self) -> None:
+        """The box may be reset and lent to the next."""
+        self._returned.set()
+
+    async def returned(self) -> None:
+        await self._returned.wait()
+
+
+@dataclass(eq=False)
+class _Waiter:
+    count: int
+    called: anyio.Event = field(default_factory=anyio.Event)
+    loans: list[Loan] = field(default_factory=list)
+    error: SandboxError | None = None
+
+
+class SandboxPool:
+    """Warm boxes of one kind. Open it with `open_pool`."""
+
+    def __init__(self, backend: Backend, spec: BoxSpec, size: int, wait_timeout_s: float) -> None:
+        self.backend = backend
+        self.spec = spec
+        self.size = size
+        self.metrics = PoolMetrics()
+        self._wait_timeout_s = wait_timeout_s
+        self._ready: deque[Loan] = deque()
+        self._line: deque[_Waiter] = deque()
+        self._working_at = anyio.current_time()
+
+    @asynccontextmanager
+    async def take(self, count: int = 1) -> AsyncIterator[Sequence[Box]]:
+        """`count` boxes as new, first come, first served. They go back at the end of the context, whatever happens.
+
+        Raises SandboxError when none was free within the pool's wait_timeout_s, or none can be started.
+        """
+        loans = await self.borrow(count)
+        try:
+            yield [loan.box for loan in loans]
+        finally:
+            for loan in loans:
+                loan.give_back()
+
+    async def borrow(self, count: int = 1) -> list[Loan]:
+        """Like `take`, for boxes that are given back by hand."""
+        if count > self.size:
+            raise ConfigError(f"{count} boxes at once from a pool of {self.size}; raise sandbox.boxes")
+        started = anyio.current_time()
+        waiter = _Waiter(count)
+        self._line.append(waiter)
+        self._serve_line()
+        try:
+            with anyio.move_on_after(self._wait_timeout_s):
+                await waiter.called.wait()
+        except BaseException:
+            self._leave(waiter)
+            raise
+        if waiter.error is not None:
+            raise waiter.error
+        if not waiter.loans:
+            self._leave(waiter)
+            raise SandboxError(
+                f"no sandbox was free within {self._wait_timeout_s:g} s: {len(self._line)} wait for {self.size} boxes"
+            )
+        waited_s = anyio.current_time() - started
+        self.metrics.taken += count
+        self.metrics.wait_s += waited_s
+        self.metrics.wait_max_s = max(self.metrics.wait_max_s, waited_s)
+        return waiter.loans
+
+    def _leave(self, waiter: _Waiter) -> None:
+        if waiter in self._line:
+            self._line.remove(waiter)
+        for loan in waiter.loans:
+            loan.give_back()
+        self._serve_line()
+
+    def _serve_line(self) -> None:
+        self._ready = deque(loan for loan in self._ready if loan.box.lost is None)
+        while self._line and len(self._ready) >= self._line[0].count:
+            waiter = self._line.popleft()
+            waiter.loans = [self._ready.popleft() for _ in range(waiter.count)]
+            waiter.called.set()
+
+    def _tell_those_who_wait(self, error: SandboxError) -> None:
+        while self._line:
+            waiter = self._line.popleft()
+            waiter.error = error
+            waiter.called.set()
+
+    async def keep(self, place: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep one place of the pool filled until cancelled. Reports started with its first box, or raises SandboxError."""
+        first = True
+        while True:
+            try:
+                async with open_box(self.backend, self.spec, core=place) as box:
+                    self.metrics.started += 1
+                    self._working_at = anyio.current_time()
+                    if first:
+                        task_status.started()
+                        first = False
+                    while await self._lend(box):
+                        pass
+                    self.metrics.lost += 1
+            except SandboxError as error:
+                if first and place == 0:
+                    raise
+                if anyio.current_time() - self._working_at > PATIENCE_S:
+                    self._tell_those_who_wait(error)
+                await anyio.sleep(RETRY_INTERVAL_S)
+
+    async def _lend(self, box: Box) -> bool:
+        """Lend a box once and make it as new; whether that worked."""
+        loan = Loan(box)
+        box.on_lost = loan.give_back
+        self._ready.append(loan)
+        self._serve_line()
+        await loan.returned()
+        self.metrics.runs += box.runs
+        self.metrics.run_s += box.run_s
+        box.runs, box.run_s = 0, 0.0
+        if box.lost is not None:
+            return False
+        started = anyio.current_time()
+        try:
+            await box.reset()
+        except SandboxError:
+            return False
+        self.metrics.resets += 1
+        self.metrics.reset_s += anyio.current_time() - started
+        self._working_at = anyio.current_time()
+        return True
+
+
+@asynccontextmanager
+async def open_pool(
+    spec: BoxSpec | None = None,
+    *,
+    backend: BackendName | Backend = "auto",
+    size: int | None = None,
+    wait_timeout_s: float = 600.0,
+    order: Sequence[BackendName] = AUTO_ORDER,
+) -> AsyncIterator[SandboxPool]:
+    """A pool of `size` boxes (default: one a core). Raises SandboxError when they cannot be."""
+    if size is not None and size < 1:
+        raise ConfigError(f"a pool of {size} boxes: it needs one at least")
+    spec = spec or BoxSpec()
+    pool = SandboxPool(await choose_backend(backend, spec, order), spec, size or default_size(), wait_timeout_s)
+    async with background_tasks() as tasks:
+        await tasks.start(pool.keep, 0)  # when it fails, so would the others
+        for place in range(1, pool.size):
+            tasks.start_soon(pool.keep, place)
+        yield pool
+
+
+class Sandboxes:
+    """The pools of a run, one for each kind of box, each opened when it is first asked for. Open it with `open_sandboxes`."""
+
+    def __init__(
+        self,
+        tasks: TaskGroup,
+        backend: BackendName,
+        order: Sequence[BackendName],
+        size: int | None,
+        wait_timeout_s: float,
+    ) -> None:
+        self._tasks = tasks
+        self._backend = backend
+        self._order = order
+        self._size = size
+        self._wait_timeout_s = wait_timeout_s
+        self._pools: dict[BoxSpec, SandboxPool] = {}
+        self._opening = anyio.Lock()
+
+    async def pool(self, spec: BoxSpec) -> SandboxPool:
+        """The pool of this kind of box. Raises SandboxError."""
+        async with self._opening:
+            if spec not in self._pools:
+                self._pools[spec] = await self._tasks.start(self._keep_open, spec)
+        return self._pools[spec]
+
+    def metrics(self) -> PoolMetrics:
+        """Those of all pools together."""
+        total = PoolMetrics()
+        for pool in self._pools.values():
+            for name, value in vars(pool.metrics).items():
+                before = getattr(total, name)
+                setattr(total, name, max(before, value) if name == "wait_max_s" else before + value)
+        return total
+
+    async def _keep_open(self, spec: BoxSpec, *, task_status: TaskStatus[SandboxPool]) -> None:
+        async with open_pool(
+            spec, backend=self._backend, size=self._size, wait_timeout_s=self._wait_timeout_s, order=self._order
+        ) as pool:
+            task_status.started(pool)
+            await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def open_sandboxes(
+    *,
+    backend: BackendName = "auto",
+    order: Sequence[BackendName] = AUTO_ORDER,
+    size: int | None = None,
+    wait_timeout_s: float = 600.0,
+) -> AsyncIterator[Sandboxes]:
+    """The sandboxes of a run; `size` bounds the boxes of each kind."""
+    async with background_tasks() as tasks:
+        yield Sandboxes(tasks, backend, order, size, wait_timeout_s)

@@ -1,0 +1,142 @@
+"""The values of a sandbox and its seams: what is asked for, what a run came to, what a backend has to do.
+
+Sandboxes ─► SandboxPool ─► Box ─► Link ─► box_init (process 1 of the box) ─► programs
+                                    └─ made by a Backend: Docker, bubblewrap
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Protocol
+
+from agentrl.errors import ConfigError
+
+MB = 2**20
+WORK = "/box"
+"""The folder of the user's files, and where programs run."""
+DEFAULT_IMAGE = "agentrl/sandbox"
+"""Built from `images/Dockerfile` where it is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a program may use. `Limits(timeout_s=2).but(memory_mb=64)` changes some. Raises ConfigError for nonsense."""
+
+    timeout_s: float = 10.0
+    """Wall-clock time of one run."""
+    cpu_s: float | None = None
+    """CPU seconds of one run, all its processes together. Default: no bound but the wall clock's."""
+    memory_mb: int = 512
+    """Resident memory of all processes together."""
+    disk_mb: int = 64
+    """Size of each writable folder: /box, /tmp and /dev/shm. They are in memory."""
+    file_mb: int = 64
+    """Size of one file."""
+    output_mb: float = 4
+    """Standard output and error of one run, together."""
+    processes: int = 64
+    """Processes and threads at the same time."""
+    open_files: int = 128
+    """File descriptors of one process."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and not value > 0:
+                raise ConfigError(f"the sandbox limit {name} = {value!r} must be more than 0")
+
+    def but(self, **changes: Any) -> Limits:
+        """These limits with some changed; None leaves one as it is."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxSpec:
+    """A kind of box. Boxes of one spec are interchangeable."""
+
+    image: str = DEFAULT_IMAGE
+    """Docker image; it needs a `python3` of 3.10 or later. bubblewrap shows this machine's own /usr instead."""
+    limits: Limits = field(default_factory=Limits)
+    cpus: float = 1.0
+    """Cores of the whole box."""
+    network: bool = False
+    """Whether programs reach the network."""
+    runtime: str | None = None
+    """OCI runtime of Docker, such as `runsc`."""
+
+
+class Ended(StrEnum):
+    """How a run ended."""
+
+    EXIT = "exit"
+    """By itself; see exit_code."""
+    SIGNAL = "signal"
+    """By a signal that was not one of the limits'."""
+    TIMEOUT = "timeout"
+    """By timeout_s or cpu_s."""
+    OUT_OF_MEMORY = "out_of_memory"
+    OUTPUT_LIMIT = "output_limit"
+    KILLED = "killed"
+    """By `Process.kill`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """What a run came to.
+
+    Completed(ended=Ended.EXIT, exit_code=0, stdout=b"42\\n", duration_s=0.011, ...)
+    """
+
+    ended: Ended
+    exit_code: int | None = None
+    signal: int | None = None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    duration_s: float = 0.0
+    """Wall-clock time from start to end, inside the box."""
+    cpu_s: float = 0.0
+    """CPU time of all its processes."""
+    peak_memory_bytes: int = 0
+    """Resident memory: the largest process, or all together as seen every 10 ms, whichever is more."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it ended by itself with exit code 0."""
+        return self.ended is Ended.EXIT and self.exit_code == 0
+
+
+class Link(Protocol):
+    """Bytes to and from the first process of a box, and what programs in it are given."""
+
+    work: str
+    """The folder of the user's files."""
+    env: Mapping[str, str]
+    """Environment variables of every program."""
+    nproc: int | None
+    """RLIMIT_NPROC, where nothing better bounds the number of processes."""
+
+    async def send(self, data: bytes) -> None:
+        """Send all of it. Raises SandboxLostError."""
+        ...
+
+    async def receive(self) -> bytes:
+        """Some bytes, at least one. Raises SandboxLostError at the end, saying what the box said last."""
+        ...
+
+
+class Backend(Protocol):
+    """Where boxes come from."""
+
+    name: str
+    isolates: Mapping[str, str]
+    """What is kept apart, and by what: the lines of `agentrl doctor`."""
+
+    async def prepare(self, spec: BoxSpec) -> None:
+        """Get ready for boxes of this kind: fetch the image, remove what a crashed run left. Raises SandboxError."""
+        ...
+
+    def start(self, spec: BoxSpec, core: int | None = None) -> AbstractAsyncContextManager[Link]:
+        """A new box, destroyed at the end of the context. `core`: where to pin it, if it has but one."""
+        ...

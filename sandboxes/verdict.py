@@ -1,0 +1,161 @@
+"""What is judged and what comes of it: languages, tests and verdicts, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Literal
+
+from agentrl.sandboxes.comparison import Comparison, Tokens
+from agentrl.sandboxes.protocol import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """How a program is built and run: the file its source goes to, and commands in the folder of that file."""
+
+    file: str
+    run: tuple[str, ...]
+    build: tuple[str, ...] = ()
+    build_limits: Limits = field(default_factory=lambda: Limits(timeout_s=60, memory_mb=1024))
+
+
+PYTHON = Language(file="main.py", run=("python3", "main.py"))
+CPP = Language(file="main.cpp", build=("g++", "-O2", "-std=c++17", "-o", "main", "main.cpp"), run=("./main",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checker:
+    """A program that decides, for problems with several right answers. It is run with three files: input, output, answer.
+
+    Exit code 0 accepts, 1 and 2 reject, anything else means that the checker itself failed (testlib's codes).
+    """
+
+    source: str
+    language: Language = PYTHON
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IOTest:
+    """A program reads `stdin` and is to print `stdout`."""
+
+    stdin: str = ""
+    stdout: str = ""
+    compare: Comparison | Checker = field(default_factory=Tokens)
+    name: str = ""
+    limits: Limits | None = None
+    """Default: the limits of the judge."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTest:
+    """A function is called with `args` and is to return `expected`. All are plain data.
+
+    `function` may be dotted: `Solution.two_sum` makes a Solution without arguments first. With `argument`, the argument of that
+    index is judged after the call instead of the value returned, for functions that work in place.
+    """
+
+    function: str
+    args: Sequence[Any] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    expected: Any = None
+    argument: int | None = None
+    tolerance: float | None = None
+    name: str = ""
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssertTest:
+    """Python code that asserts. With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the
+    code may use any name that the candidate alone can define (MBPP). `prelude` is trusted code that runs before it."""
+
+    code: str
+    entry_point: str | None = None
+    prelude: str = ""
+    in_place: bool = False
+    """Whether the candidate's changes to mutable arguments are seen by the code. A candidate that empties its argument may
+    please a careless test."""
+    name: str = ""
+    limits: Limits | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestFile:
+    """A unittest or pytest file that imports the program as `module`. Each of its tests counts; skipped ones do not."""
+
+    __test__ = False  # pytest: not a test itself
+
+    code: str
+    framework: Literal["unittest", "pytest"] = "pytest"
+    module: str = "solution"
+    in_place: bool = False
+    name: str = ""
+    limits: Limits | None = None
+
+
+Test = IOTest | CallTest | AssertTest | TestFile
+
+
+class Status(StrEnum):
+    """What became of one test."""
+
+    PASSED = "passed"
+    WRONG_ANSWER = "wrong_answer"
+    RUNTIME_ERROR = "runtime_error"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    BUILD_ERROR = "build_error"
+    CRASHED = "crashed"
+    """The program took its box down, every time."""
+    CHECKER_ERROR = "checker_error"
+    """The checker, or the test code, failed by itself: no fault of the program's, and no pass."""
+    NOT_RUN = "not_run"
+    """An earlier test failed, and the judge was to fail fast."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestResult:
+    """What became of one test. `message` may quote what was expected: show it to the model for public tests only."""
+
+    __test__ = False
+
+    name: str
+    status: Status
+    message: str = ""
+    duration_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether the test passed."""
+        return self.status is Status.PASSED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of all tests, in order."""
+
+    results: tuple[TestResult, ...]
+    build_output: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether there was a test, and all passed."""
+        return bool(self.results) and all(result.passed for result in self.results)
+
+    @property
+    def fraction(self) -> float:
+        """The share of tests that passed; 0 without any."""
+        return sum(result.passed for result in self.results) / len(self.results) if self.results else 0.0
+
+    @property
+    def status(self) -> Status:
+        """The status of the first test that did not pass."""
+        if not self.results:
+            return Status.NOT_RUN
+        return next((result.status for result in self.results if not result.passed), Status.PASSED)
