@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from typing import Any
 
 
 def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
@@ -28,6 +27,7 @@ def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
 
 
 def write(work: str, payload: bytes) -> None:
+    """Write the regular file that the first line of `payload` names."""
     head, _, data = payload.partition(b"\n")
     request = json.loads(head)
     fd = open_below(work, request["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, request["mode"])
@@ -39,6 +39,7 @@ def write(work: str, payload: bytes) -> None:
 
 
 def read(work: str, payload: bytes) -> bytes:
+    """The regular file that `payload` names."""
     request = json.loads(payload)
     with os.fdopen(open_below(work, request["path"], os.O_RDONLY), "rb") as file:
         info = os.fstat(file.fileno())
@@ -50,6 +51,7 @@ def read(work: str, payload: bytes) -> bytes:
 
 
 def pack(work: str) -> bytes:
+    """A tar archive of everything under `work`."""
     import io
     import tarfile
 
@@ -61,6 +63,7 @@ def pack(work: str) -> bytes:
 
 
 def unpack(work: str, payload: bytes) -> None:
+    """Put the files of an archive under `work`."""
     import io
     import tarfile
 
@@ -69,25 +72,17 @@ def unpack(work: str, payload: bytes) -> None:
 
 
 def wipe(folders: list[str]) -> None:
+    """Empty the writable folders. Raises OSError or RuntimeError when something cannot be removed."""
     for folder in folders:
         for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False):
-                import shutil
-
-                shutil.rmtree(entry.path, onerror=unlock)
-            else:
-                os.unlink(entry.path)
-        if os.listdir(folder):
-            raise RuntimeError(f"{folder} cannot be emptied")
+            remove(entry)
 
 
-def unlock(function: Any, path: str, _: Any) -> None:
-    """A folder without permissions keeps its content from being listed: its owner may give them back."""
-    import shutil
-
-    os.chmod(os.path.dirname(path), 0o700)
-    os.chmod(path, 0o700, follow_symlinks=True)
-    if function in (os.open, os.scandir, os.listdir, os.lstat):
-        shutil.rmtree(path)
-    else:
-        function(path)
+def remove(entry: os.DirEntry[str]) -> None:
+    if not entry.is_dir(follow_symlinks=False):
+        os.unlink(entry.path)
+        return
+    os.chmod(entry.path, 0o700)  # its owner may have taken every right from it
+    for below in os.scandir(entry.path):
+        remove(below)
+    os.rmdir(entry.path)

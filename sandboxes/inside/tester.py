@@ -333,6 +333,8 @@ def report(wire: Wire, name: str, error: BaseException | None, *, skipped: bool 
 
 
 def run_pytest(wire: Wire, job: dict[str, Any]) -> None:
+    # Plugins of whatever else is installed take a second to load, and could change what a test means.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import pytest
 
     class Reporter:
@@ -371,17 +373,29 @@ def run_pytest(wire: Wire, job: dict[str, Any]) -> None:
         pytest.main([path, *options], plugins=[Reporter()])
 
 
+def load(wire: Wire, job: dict[str, Any]) -> Remote:
+    """The candidate's module, from its answer to being loaded. Raises NotPlainError when there is none."""
+    loaded = wire.receive()
+    try:
+        if "raised" in loaded:
+            classes, text = loaded["raised"]["classes"], loaded["raised"]["text"]
+            raise NotPlainError(f"the program does not load: {classes[0]}: {text}")
+        kinds = {str(name): str(kind) for name, kind in loaded["names"].items()}
+        return Remote(wire, kinds, in_place=job["in_place"])
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        if isinstance(error, NotPlainError):
+            raise
+        raise NotPlainError("the program answers nonsense to being loaded") from None
+
+
 def main() -> None:
     wire = Wire()
     job = wire.receive()
-    loaded = wire.receive()
-    if "raised" in loaded:
-        classes, text = loaded["raised"].get("classes") or ["Exception"], loaded["raised"].get("text")
-        message = f"the program does not load: {classes[0]}: {text}"
-        wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": message})
+    try:
+        remote = load(wire, job)
+    except NotPlainError as error:
+        wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": str(error)})
     else:
-        kinds = {str(name): str(kind) for name, kind in loaded["names"].items()}
-        remote = Remote(wire, kinds, in_place=job["in_place"])
         sys.modules[job["module"]] = module_stand_in(remote, job)
         if job["kind"] == "assert":
             run_assertions(wire, remote, job)

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Everything that the sandbox tests need, on a Debian machine without a registry: bubblewrap, a running Docker engine, and the
+# default image, whose base is made by debootstrap. Needs root. What is there already is left as it is.
+#
+#     scripts/start_sandboxes.sh
+set -euo pipefail
+
+here="$(cd "$(dirname "$0")/.." && pwd)"
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/agentrl"
+packages=()
+command -v bwrap > /dev/null || packages+=(bubblewrap)
+command -v dockerd > /dev/null || packages+=(docker.io iptables)
+command -v debootstrap > /dev/null || packages+=(debootstrap)
+command -v g++ > /dev/null || packages+=(g++)
+if [ ${#packages[@]} -gt 0 ]; then
+    echo "Installing ${packages[*]}" >&2
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" > /dev/null
+fi
+
+if ! docker info > /dev/null 2>&1; then
+    setsid nohup dockerd > /tmp/agentrl-dockerd.log 2>&1 < /dev/null &
+    for _ in $(seq 60); do
+        docker info > /dev/null 2>&1 && break
+        sleep 0.5
+    done
+    docker info > /dev/null || { tail -20 /tmp/agentrl-dockerd.log >&2; exit 1; }
+fi
+
+if ! docker image inspect agentrl/sandbox > /dev/null 2>&1; then
+    base="$cache/sandbox-base.tar"
+    if [ ! -e "$base" ]; then
+        echo "Making the base of the sandbox image" >&2
+        root="$(mktemp -d)"
+        trap 'rm -rf "$root"' EXIT
+        debootstrap --variant=minbase --include=python3,python3-numpy,python3-pytest bookworm "$root" > /dev/null
+        mkdir -p "$cache"
+        tar -C "$root" --exclude='./var/cache/apt/archives/*' --exclude='./var/lib/apt/lists/*' -cf "$base.part" .
+        mv "$base.part" "$base"
+    fi
+    docker import "$base" agentrl/sandbox-base > /dev/null
+    DOCKER_BUILDKIT=0 docker build --quiet --build-arg BASE=agentrl/sandbox-base --tag agentrl/sandbox "$here/sandboxes/images" > /dev/null
+fi
