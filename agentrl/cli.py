@@ -1,4 +1,4 @@
-"""The command line: `agentrl train`, `agentrl eval`, `agentrl serve`.
+"""The command line: `agentrl train`, `agentrl eval`, `agentrl serve`, `agentrl doctor`.
 
 Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
 Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
@@ -71,6 +71,10 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--admin-key", help="key of the session API; default: $AGENTRL_ADMIN_KEY, or a new one")
     serve.set_defaults(command=_serve, workflow=None)
 
+    doctor = commands.add_parser("doctor", help="tell what works on this machine", allow_abbrev=False)
+    doctor.add_argument("--limits", action="store_true", help="try every limit of every sandbox backend")
+    doctor.set_defaults(command=_doctor)
+
     for command in (train, evaluate, serve):
         command.add_argument(
             "--config", type=Path, action="append", default=[], help="TOML file; of several, later ones win"
@@ -95,7 +99,9 @@ def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         "--admin-key",
         "--out",
         "--help",
+        "--limits",
     }
+    switches = {"--help", "--limits"}
     rest: list[str] = []
     overrides: dict[str, str] = {}
     queue = list(words)
@@ -104,7 +110,7 @@ def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         name, equals, value = word.partition("=")
         if not name.startswith("--") or name in own:
             rest.append(word)
-            if name in own - {"--help"} and not equals and queue:
+            if name in own - switches and not equals and queue:
                 rest.append(queue.pop(0))
             continue
         if not equals:
@@ -167,17 +173,23 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
     from agentrl.engine.launch import open_engine
     from agentrl.evaluate import evaluate
     from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
-    from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner
+    from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner, run_sandboxes
     from agentrl.rollout.tasks import load_tasks, load_workflow
     from agentrl.train import check_model
 
     workflow, tasks = load_workflow(Path(config.workflow)), load_tasks(Path(config.tasks))[: config.eval.limit]
     timeout_s = config.rollout.episode_timeout_s
     async with AsyncExitStack() as stack:
+        sandboxes = await stack.enter_async_context(run_sandboxes(config))
         if args.base_url:
             runner = await stack.enter_async_context(
                 remote_runner(
-                    workflow, base_url=args.base_url, api_key=args.api_key, model=config.model.path, timeout_s=timeout_s
+                    workflow,
+                    base_url=args.base_url,
+                    api_key=args.api_key,
+                    model=config.model.path,
+                    timeout_s=timeout_s,
+                    sandboxes=sandboxes,
                 )
             )
         else:
@@ -190,7 +202,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = await stack.enter_async_context(
-                local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults)
+                local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes)
             )
         log = stack.enter_context(args.out.open("w")) if args.out else None
 
@@ -252,6 +264,16 @@ async def _run_service(config: RunConfig, admin_key: str) -> None:
         print(f"serving {proxy.model} at {proxy.url}", flush=True)
         async for _ in signals:
             return
+
+
+def _doctor(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from rich.console import Console
+
+    from agentrl.doctor import examine
+
+    if overrides:
+        raise ConfigError(f"doctor takes no --{next(iter(overrides))}")
+    return 0 if anyio.run(lambda: examine(Console(), limits=args.limits)) else 1
 
 
 def _require(config: RunConfig, *keys: str) -> None:

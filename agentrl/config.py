@@ -150,6 +150,23 @@ class ProxyConfig(_Section):
     """A client that reads nothing of its reply for so long is given up."""
 
 
+class SandboxConfig(_Section):
+    """Where model-written code runs. Nothing is started before a workflow asks for it."""
+
+    backend: Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"] = "auto"
+    """auto: bubblewrap with the embedded engine, Docker with SGLang, and the other where that does not work."""
+    image: str = "agentrl/sandbox"
+    """Docker image, where the workflow does not say. The default one is built when it is missing."""
+    runtime: str | None = None
+    """OCI runtime of Docker, such as `runsc`."""
+    boxes: Positive | None = None
+    """Boxes that judge at the same time. Default: one a core, and two at least."""
+    lent_boxes: Positive | None = None
+    """Boxes in the hands of episodes at the same time. Default: rollout.max_concurrent."""
+    wait_timeout_s: Seconds = 600
+    """Bound of waiting for a box."""
+
+
 class TrainerConfig(_Section):
     """How the policy learns."""
 
@@ -219,6 +236,7 @@ class RunConfig(_Section):
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     proxy: ProxyConfig = ProxyConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
 

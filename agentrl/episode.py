@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from agentrl.envs import AsyncToolEnv
     from agentrl.proxy import Session
+    from agentrl.sandboxes import Box, Language, Limits, Sandboxes, SandboxPool, Test, Verdict
+    from agentrl.sandboxes.pool import Loan, Purpose
 
 Task = dict[str, Any]
 """One line of the task file."""
@@ -45,6 +47,15 @@ class Reward:
         )
 
 
+@dataclass(frozen=True)
+class RunSandboxes:
+    """The sandboxes of the run that an episode is part of, and what they are made of where the episode does not say."""
+
+    sandboxes: Sandboxes
+    image: str
+    runtime: str | None
+
+
 class Episode:
     """One attempt at one task.
 
@@ -66,6 +77,7 @@ class Episode:
         api_key: str,
         model: str,
         session: Session | None = None,
+        sandboxes: RunSandboxes | None = None,
     ) -> None:
         self.task = task
         self.seed = seed
@@ -75,6 +87,8 @@ class Episode:
         self.model = model
         self.metrics: dict[str, float] = {}
         self._session = session
+        self._sandboxes = sandboxes
+        self._loans: list[Loan] = []
         self._envs: list[AsyncToolEnv] = []
 
     def env(self, env_id: str, **kwargs: Any) -> AsyncToolEnv:
@@ -86,6 +100,53 @@ class Episode:
         env = AsyncToolEnv(gymnasium.make(env_id, **kwargs))
         self._envs.append(env)
         return env
+
+    async def sandbox(
+        self, *, image: str | None = None, limits: Limits | None = None, cpus: float = 1.0, network: bool = False
+    ) -> Box:
+        """A locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
+
+            box = await episode.sandbox()
+            done = await box.run(["python3", "-c", code], timeout_s=5)
+
+        Raises SandboxError when there is none to be had, saying what to do.
+        """
+        pool = await self._pool("lend", image=image, limits=limits, cpus=cpus, network=network)
+        (loan,) = await pool.borrow()
+        self._loans.append(loan)
+        return loan.box
+
+    async def judge(
+        self,
+        source: str,
+        tests: Sequence[Test],
+        *,
+        language: Language | None = None,
+        image: str | None = None,
+        limits: Limits | None = None,
+        fail_fast: bool = False,
+    ) -> Verdict:
+        """Run a program against tests in a sandbox: see `agentrl.sandboxes.judge`. Raises SandboxError, ConfigError."""
+        from agentrl.sandboxes import PYTHON, judge
+
+        pool = await self._pool("judge", image=image, limits=limits, cpus=1.0, network=False)
+        return await judge(source, tests, pool=pool, language=language or PYTHON, limits=limits, fail_fast=fail_fast)
+
+    async def _pool(
+        self, purpose: Purpose, *, image: str | None, limits: Limits | None, cpus: float, network: bool
+    ) -> SandboxPool:
+        from agentrl.sandboxes import BoxSpec, Limits
+
+        if self._sandboxes is None:
+            raise EpisodeError("this episode was made without sandboxes; pass `sandboxes` to its runner")
+        spec = BoxSpec(
+            image=image or self._sandboxes.image,
+            limits=limits or Limits(),
+            cpus=cpus,
+            network=network,
+            runtime=self._sandboxes.runtime,
+        )
+        return await self._sandboxes.sandboxes.pool(spec, purpose)
 
     def reward(self, completion_id: str, value: float) -> None:
         """Give one model call (`completion.id`) a reward of its own.
@@ -108,7 +169,9 @@ class Episode:
         self.metrics.update(metrics)
 
     def close(self) -> None:
-        """Close the environments that the workflow opened."""
+        """Close the environments that the workflow opened, and give back its sandboxes."""
+        for loan in self._loans:
+            loan.give_back()
         for env in self._envs:
             env.close()
 

@@ -29,13 +29,13 @@ from agentrl.config import RunConfig
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
-from agentrl.episode import Task
+from agentrl.episode import RunSandboxes, Task
 from agentrl.errors import AgentRLError, ConfigError, StoreError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.run_episode import local_runner
+from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Workflow, load_tasks, load_workflow
 from agentrl.trainer_client import TrainerClient, Weights, open_trainer
@@ -151,8 +151,9 @@ async def _run_to_the_end(
 
         rollout = config.rollout
         defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
+        sandboxes = await stack.enter_async_context(run_sandboxes(config))
         runner = await stack.enter_async_context(
-            local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults)
+            local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults, sandboxes=sandboxes)
         )
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,
@@ -229,8 +230,8 @@ async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence
     run.view.phase = f"evaluating {when}"
     config = run.config
     defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-    timeout_s = config.rollout.episode_timeout_s
-    async with local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults) as runner:
+    timeout_s, sandboxes = config.rollout.episode_timeout_s, run.controller.runner.sandboxes
+    async with local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes) as runner:
         result = await evaluate(runner, tasks, max_concurrent=config.eval.max_concurrent, seed=config.seed)
     if result.failed == result.episodes:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
@@ -306,7 +307,14 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
         "groups_rejected": progress.rejected_groups,
+        **_sandbox_metrics(run.controller.runner.sandboxes),
     }
+
+
+def _sandbox_metrics(sandboxes: RunSandboxes | None) -> dict[str, float]:
+    """Sums since the run began, of a run that has used sandboxes."""
+    totals = vars(sandboxes.sandboxes.metrics()) if sandboxes else {}
+    return {f"sandbox_{name}": value for name, value in totals.items()} if totals.get("taken") else {}
 
 
 async def _checkpoint(run: _Run) -> None:

@@ -5,9 +5,12 @@ from agentrl.sandboxes.bubblewrap import Bubblewrap
 from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
 from agentrl.sandboxes.comparison import Comparison, Exact, Floats, Tokens
 from agentrl.sandboxes.docker_engine import Docker
+from agentrl.sandboxes.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.judge import judge
 from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
 from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
+from agentrl.sandboxes.python_session import Executed, PythonSession, python_session
+from agentrl.sandboxes.task_tests import load_tests
 from agentrl.sandboxes.verdict import (
     CPP,
     PYTHON,
@@ -34,17 +37,20 @@ __all__ = [
     "Bubblewrap",
     "CallTest",
     "Checker",
+    "CodeBlock",
     "Comparison",
     "Completed",
     "Docker",
     "Ended",
     "Exact",
+    "Executed",
     "Floats",
     "IOTest",
     "Language",
     "Limits",
     "PoolMetrics",
     "Process",
+    "PythonSession",
     "SandboxPool",
     "Sandboxes",
     "Status",
@@ -54,8 +60,12 @@ __all__ = [
     "Tokens",
     "Verdict",
     "choose_backend",
+    "code_blocks",
+    "extract_code",
     "judge",
+    "load_tests",
     "open_pool",
     "open_sandboxes",
+    "python_session",
     "sandbox",
 ]

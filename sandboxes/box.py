@@ -74,6 +74,11 @@ class Process:
                 await self._until(lambda: self._report is not None)
         self._box._processes.pop(self._number, None)
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended, as far as is known."""
+        return self._report is None
+
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
         await self._box._send(b"I", self._number, data)
@@ -226,6 +231,7 @@ class Box:
         if stdin is not None and len(stdin) > MAX_STDIN_BYTES:
             raise SandboxError(f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the box")
         limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
+        limits.check_within(self.spec.limits)
         request = {
             **program,
             "interactive": stdin is None,

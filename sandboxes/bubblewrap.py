@@ -24,8 +24,8 @@ from agentrl.sandboxes.box import init_arguments
 from agentrl.sandboxes.process_link import ProcessLink, process_link
 from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
 
-OWN_PROCESSES = 2
-"""The first process, and a margin for the kernel's count."""
+OWN_PROCESSES = 1
+"""The first process."""
 FIRST_UID, LAST_UID = 1_000_000_000, 2_000_000_000
 """Where the user ids of boxes come from when we are root: nobody's, and another for every box."""
 

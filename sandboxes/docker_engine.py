@@ -28,7 +28,7 @@ import anyio.to_thread
 
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.box import init_arguments
-from agentrl.sandboxes.bubblewrap import box_environment
+from agentrl.sandboxes.bubblewrap import OWN_PROCESSES, box_environment
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, BoxSpec
 
 if TYPE_CHECKING:
@@ -43,7 +43,6 @@ STREAM_HEADER = struct.Struct(">BxxxI")
 USER_ID = 65534
 FILES = 16_384
 """Files in a writable folder."""
-OWN_PROCESSES = 2
 OWN_MEMORY_MB = 64
 """For the first process. The control group also holds the writable folders."""
 IMAGES = Path(__file__).parent / "images"

@@ -60,13 +60,14 @@ async def judge(
 
     Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no box.
     """
-    _check(tests, language)
+    limits = limits or pool.spec.limits
+    _check(tests, language, limits, pool.spec.limits)
     results: list[TestResult] = []
     build_output = ""
     index = losses = 0
     while index < len(tests):
         async with pool.take(2 if any(map(_needs_second_box, tests[index:])) else 1) as boxes:
-            bench = _Bench(source, language, limits or pool.spec.limits, boxes)
+            bench = _Bench(source, language, limits, boxes)
             try:
                 build_output = await bench.build()
                 while index < len(tests):
@@ -171,7 +172,7 @@ class _Bench:
 
 async def _build(box: Box, source: str, language: Language) -> Completed:
     await box.write(language.file, source)
-    return await box.run(language.build or ("true",), limits=language.build_limits)
+    return await box.run(language.build or ("true",), timeout_s=language.build_timeout_s)
 
 
 async def _run(box: Box, language: Language, stdin: bytes, limits: Limits, args: Sequence[str] = ()) -> Completed:
@@ -189,8 +190,9 @@ def _name(test: Test, index: int) -> str:
     return test.name or f"test {index + 1}"
 
 
-def _check(tests: Sequence[Test], language: Language) -> None:
+def _check(tests: Sequence[Test], language: Language, limits: Limits, box_limits: Limits) -> None:
     for index, test in enumerate(tests):
+        (test.limits or limits).check_within(box_limits)
         if not isinstance(test, IOTest) and language.build:
             raise ConfigError(f"a {type(test).__name__} calls Python functions; judge other languages by IOTest")
         if isinstance(test, CallTest):

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -74,10 +75,15 @@ class _Waiter:
     error: SandboxError | None = None
 
 
+Purpose = Literal["judge", "lend"]
+
+
 class SandboxPool:
     """Warm boxes of one kind. Open it with `open_pool`."""
 
-    def __init__(self, backend: Backend, spec: BoxSpec, size: int, wait_timeout_s: float) -> None:
+    def __init__(self, tasks: TaskGroup, backend: Backend, spec: BoxSpec, size: int, wait_timeout_s: float) -> None:
+        self._tasks = tasks
+        self._places = 0
         self.backend = backend
         self.spec = spec
         self.size = size
@@ -140,6 +146,20 @@ class SandboxPool:
             waiter = self._line.popleft()
             waiter.loans = [self._ready.popleft() for _ in range(waiter.count)]
             waiter.called.set()
+        if self._line:
+            self.grow(self._places + sum(waiter.count for waiter in self._line) - len(self._ready))
+
+    def grow(self, places: int) -> None:
+        """Have so many boxes, or as many as the pool may have."""
+        while self._places < min(places, self.size):
+            self._tasks.start_soon(self.keep, self._places)
+            self._places += 1
+
+    async def start(self) -> None:
+        """Start the first box, and have one a core started. Raises SandboxError."""
+        self._places = 1
+        await self._tasks.start(self.keep, 0)  # when it fails, so would the others
+        self.grow(default_size())
 
     def _tell_those_who_wait(self, error: SandboxError) -> None:
         while self._line:
@@ -200,43 +220,47 @@ async def open_pool(
     wait_timeout_s: float = 600.0,
     order: Sequence[BackendName] = AUTO_ORDER,
 ) -> AsyncIterator[SandboxPool]:
-    """A pool of `size` boxes (default: one a core). Raises SandboxError when they cannot be."""
+    """A pool of at most `size` boxes (default: one a core). As many as there are cores are started ahead, and more when somebody
+    waits. Raises SandboxError when they cannot be."""
     if size is not None and size < 1:
         raise ConfigError(f"a pool of {size} boxes: it needs one at least")
     spec = spec or BoxSpec()
-    pool = SandboxPool(await choose_backend(backend, spec, order), spec, size or default_size(), wait_timeout_s)
+    chosen = await choose_backend(backend, spec, order)
     async with background_tasks() as tasks:
-        await tasks.start(pool.keep, 0)  # when it fails, so would the others
-        for place in range(1, pool.size):
-            tasks.start_soon(pool.keep, place)
+        pool = SandboxPool(tasks, chosen, spec, size or default_size(), wait_timeout_s)
+        await pool.start()
         yield pool
 
 
 class Sandboxes:
-    """The pools of a run, one for each kind of box, each opened when it is first asked for. Open it with `open_sandboxes`."""
+    """The pools of a run, each opened when it is first asked for: for each kind of box one to judge with and one to lend to
+    workflows. They are two, so that a workflow that holds a box and asks for a verdict never waits for itself.
+
+    Open it with `open_sandboxes`.
+    """
 
     def __init__(
         self,
         tasks: TaskGroup,
         backend: BackendName,
         order: Sequence[BackendName],
-        size: int | None,
+        sizes: Mapping[Purpose, int | None],
         wait_timeout_s: float,
     ) -> None:
         self._tasks = tasks
         self._backend = backend
         self._order = order
-        self._size = size
+        self._sizes = sizes
         self._wait_timeout_s = wait_timeout_s
-        self._pools: dict[BoxSpec, SandboxPool] = {}
+        self._pools: dict[tuple[BoxSpec, Purpose], SandboxPool] = {}
         self._opening = anyio.Lock()
 
-    async def pool(self, spec: BoxSpec) -> SandboxPool:
+    async def pool(self, spec: BoxSpec, purpose: Purpose) -> SandboxPool:
         """The pool of this kind of box. Raises SandboxError."""
         async with self._opening:
-            if spec not in self._pools:
-                self._pools[spec] = await self._tasks.start(self._keep_open, spec)
-        return self._pools[spec]
+            if (spec, purpose) not in self._pools:
+                self._pools[spec, purpose] = await self._tasks.start(self._keep_open, spec, self._sizes[purpose])
+        return self._pools[spec, purpose]
 
     def metrics(self) -> PoolMetrics:
         """Those of all pools together."""
@@ -247,9 +271,9 @@ class Sandboxes:
                 setattr(total, name, max(before, value) if name == "wait_max_s" else before + value)
         return total
 
-    async def _keep_open(self, spec: BoxSpec, *, task_status: TaskStatus[SandboxPool]) -> None:
+    async def _keep_open(self, spec: BoxSpec, size: int | None, *, task_status: TaskStatus[SandboxPool]) -> None:
         async with open_pool(
-            spec, backend=self._backend, size=self._size, wait_timeout_s=self._wait_timeout_s, order=self._order
+            spec, backend=self._backend, size=size, wait_timeout_s=self._wait_timeout_s, order=self._order
         ) as pool:
             task_status.started(pool)
             await anyio.sleep_forever()
@@ -260,9 +284,10 @@ async def open_sandboxes(
     *,
     backend: BackendName = "auto",
     order: Sequence[BackendName] = AUTO_ORDER,
-    size: int | None = None,
+    judges: int | None = None,
+    lent: int | None = None,
     wait_timeout_s: float = 600.0,
 ) -> AsyncIterator[Sandboxes]:
-    """The sandboxes of a run; `size` bounds the boxes of each kind."""
+    """The sandboxes of a run; `judges` and `lent` bound the boxes of each kind for either purpose (default: one a core)."""
     async with background_tasks() as tasks:
-        yield Sandboxes(tasks, backend, order, size, wait_timeout_s)
+        yield Sandboxes(tasks, backend, order, {"judge": judges, "lend": lent}, wait_timeout_s)

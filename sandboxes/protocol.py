@@ -47,6 +47,13 @@ class Limits:
             if value is not None and not value > 0:
                 raise ConfigError(f"the sandbox limit {name} = {value!r} must be more than 0")
 
+    def check_within(self, box: Limits) -> None:
+        """Raise ConfigError where these ask for more than a box with the limits `box` has."""
+        for name in ("memory_mb", "disk_mb", "processes"):
+            wanted, there = getattr(self, name), getattr(box, name)
+            if wanted > there:
+                raise ConfigError(f"{name} = {wanted} is more than the {there} of the box; make the box with more")
+
     def but(self, **changes: Any) -> Limits:
         """These limits with some changed; None leaves one as it is."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
@@ -110,12 +117,20 @@ class Completed:
 class Link(Protocol):
     """Bytes to and from the first process of a box, and what programs in it are given."""
 
-    work: str
-    """The folder of the user's files."""
-    env: Mapping[str, str]
-    """Environment variables of every program."""
-    nproc: int | None
-    """RLIMIT_NPROC, where nothing better bounds the number of processes."""
+    @property
+    def work(self) -> str:
+        """The folder of the user's files."""
+        ...
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Environment variables of every program."""
+        ...
+
+    @property
+    def nproc(self) -> int | None:
+        """RLIMIT_NPROC, where nothing better bounds the number of processes."""
+        ...
 
     async def send(self, data: bytes) -> None:
         """Send all of it. Raises SandboxLostError."""
@@ -130,8 +145,11 @@ class Backend(Protocol):
     """Where boxes come from."""
 
     name: str
-    isolates: Mapping[str, str]
-    """What is kept apart, and by what: the lines of `agentrl doctor`."""
+
+    @property
+    def isolates(self) -> Mapping[str, str]:
+        """What is kept apart, and by what: the lines of `agentrl doctor`."""
+        ...
 
     async def prepare(self, spec: BoxSpec) -> None:
         """Get ready for boxes of this kind: fetch the image, remove what a crashed run left. Raises SandboxError."""

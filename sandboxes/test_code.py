@@ -16,7 +16,8 @@ from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, Te
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
-TEST_CODE_LIMITS = Limits(timeout_s=600, memory_mb=1024, output_mb=64)
+TEST_CODE_TIMEOUT_S = 600.0
+TEST_CODE_OUTPUT_MB = 64.0
 """For the process that runs test code. The candidate's share of its time has limits of its own."""
 ANSWERS_MB = 16
 """What a candidate may answer in all."""
@@ -60,7 +61,7 @@ class _Candidate:
         self._time_s = limits.timeout_s
         output_mb = max(limits.output_mb, ANSWERS_MB)
         self._limits = Limits(
-            **{**vars(limits), "timeout_s": TEST_CODE_LIMITS.timeout_s, "cpu_s": cpu_s, "output_mb": output_mb}
+            **{**vars(limits), "timeout_s": TEST_CODE_TIMEOUT_S, "cpu_s": cpu_s, "output_mb": output_mb}
         )
         self._process: Process | None = None
 
@@ -189,7 +190,8 @@ async def run_test_code(
     job = _job(test, name, module)
     # A file's tests share the candidate's process, whose CPU seconds are then no single test's.
     cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
-    tester = await test_box.start_python(TESTER, modules=("plain_data", "tester"), limits=TEST_CODE_LIMITS)
+    own_limits = test_box.spec.limits.but(timeout_s=TEST_CODE_TIMEOUT_S, output_mb=TEST_CODE_OUTPUT_MB)
+    tester = await test_box.start_python(TESTER, modules=("plain_data", "tester"), limits=own_limits)
     async with tester, _Candidate(box, source, module, limits, cpu_s=cpu_s) as candidate:
         await tester.send(b"v" + json.dumps(job).encode() + b"\n")
         session = _Session(name, candidate)

@@ -18,7 +18,7 @@ class Language:
     file: str
     run: tuple[str, ...]
     build: tuple[str, ...] = ()
-    build_limits: Limits = field(default_factory=lambda: Limits(timeout_s=60, memory_mb=1024))
+    build_timeout_s: float = 60.0
 
 
 PYTHON = Language(file="main.py", run=("python3", "main.py"))

@@ -91,6 +91,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "engine": "kind servers urls python gpus_per_server flags pause_mode transfer spill request_timeout_s "
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "proxy": "host port max_request_bytes max_sessions session_idle_timeout_s write_timeout_s",
+        "sandbox": "backend image runtime boxes lent_boxes wait_timeout_s",
         "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage clip_low "
         "clip_high weight_cap weight_mode mismatch_sequences checkpoint_every keep_checkpoints threads step_timeout_s",
         "eval": "tasks limit max_concurrent temperature",

@@ -13,7 +13,8 @@ import anyio
 import httpx2
 from openai import AsyncOpenAI
 
-from agentrl.episode import Episode, Reward, Task
+from agentrl.config import RunConfig
+from agentrl.episode import Episode, Reward, RunSandboxes, Task
 from agentrl.errors import EpisodeTimeoutError, NoModelCallError
 from agentrl.proxy import Proxy, SamplingDefaults
 from agentrl.rollout.tasks import Workflow
@@ -47,6 +48,8 @@ class EpisodeRunner:
     proxy: Proxy | None = None
     """None: a foreign endpoint, reached with the client's own key; nothing is recorded."""
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    sandboxes: RunSandboxes | None = None
+    """None: episodes have no sandboxes."""
 
     async def run(self, task: Task, seed: int) -> Outcome:
         """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled."""
@@ -62,6 +65,7 @@ class EpisodeRunner:
             api_key=client.api_key,
             model=self.model,
             session=session,
+            sandboxes=self.sandboxes,
         )
         error: str | None = None
         reward = Reward(0.0)
@@ -95,21 +99,54 @@ class EpisodeRunner:
 
 @asynccontextmanager
 async def local_runner(
-    workflow: Workflow, proxy: Proxy, *, timeout_s: float, defaults: SamplingDefaults
+    workflow: Workflow,
+    proxy: Proxy,
+    *,
+    timeout_s: float,
+    defaults: SamplingDefaults,
+    sandboxes: RunSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach `proxy` inside this process."""
     transport = proxy.in_process_transport()
     async with httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http:
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)
         yield EpisodeRunner(
-            workflow=workflow, client=client, model=proxy.model, timeout_s=timeout_s, proxy=proxy, defaults=defaults
+            workflow=workflow,
+            client=client,
+            model=proxy.model,
+            timeout_s=timeout_s,
+            proxy=proxy,
+            defaults=defaults,
+            sandboxes=sandboxes,
         )
 
 
 @asynccontextmanager
 async def remote_runner(
-    workflow: Workflow, *, base_url: str, api_key: str, model: str, timeout_s: float
+    workflow: Workflow,
+    *,
+    base_url: str,
+    api_key: str,
+    model: str,
+    timeout_s: float,
+    sandboxes: RunSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
     async with AsyncOpenAI(api_key=api_key, base_url=base_url) as client:
-        yield EpisodeRunner(workflow=workflow, client=client, model=model, timeout_s=timeout_s)
+        yield EpisodeRunner(workflow=workflow, client=client, model=model, timeout_s=timeout_s, sandboxes=sandboxes)
+
+
+@asynccontextmanager
+async def run_sandboxes(config: RunConfig) -> AsyncIterator[RunSandboxes]:
+    """The sandboxes of a run. Nothing is started before an episode asks for one."""
+    from agentrl.sandboxes import open_sandboxes
+
+    sandbox = config.sandbox
+    async with open_sandboxes(
+        backend=sandbox.backend,
+        order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
+        judges=sandbox.boxes,
+        lent=sandbox.lent_boxes or config.rollout.max_concurrent,
+        wait_timeout_s=sandbox.wait_timeout_s,
+    ) as sandboxes:
+        yield RunSandboxes(sandboxes, image=sandbox.image, runtime=sandbox.runtime)

@@ -1,0 +1,82 @@
+"""`agentrl doctor`: what of agentrl works on this machine, and what to do about the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from agentrl.errors import SandboxError
+
+
+async def examine(console: Console, *, limits: bool) -> bool:
+    """Print what is here. With `limits`, also run the programs that go against each sandbox limit, as a Markdown table.
+
+    Returns whether model-written code can be run here, and every limit that was tried held.
+    """
+    from agentrl.sandboxes import Backend, Bubblewrap, Docker, choose_backend
+    from agentrl.sandboxes.limit_check import check_limits, limits_table
+    from agentrl.sandboxes.protocol import BoxSpec
+
+    for name, found in _machine():
+        console.print(f"{name:<14} {escape(found)}")
+    backends: list[Backend] = [Docker(on_progress=console.print), Bubblewrap()]
+    reasons: dict[str, str] = {}
+    for backend in backends:
+        try:
+            await choose_backend(backend, BoxSpec())
+        except SandboxError as error:
+            reasons[backend.name] = str(error)
+    working = [backend for backend in backends if backend.name not in reasons]
+    console.print()
+    table = Table("sandboxes", *(backend.name for backend in backends), title_justify="left")
+    table.add_row("works here", *(escape(reasons.get(backend.name, "yes")) for backend in backends))
+    for what in backends[0].isolates:
+        table.add_row(what, *(backend.isolates[what] for backend in backends))
+    console.print(table)
+    if not working:
+        console.print("no sandboxes: workflows that run model-written code will fail")
+        return False
+    names = [backend.name for backend in working]
+    console.print(f"sandbox.backend = auto takes {names[-1]} with the embedded engine, {names[0]} with SGLang")
+    if not limits:
+        return True
+    columns = {backend.name: await check_limits(backend) for backend in working}
+    print("\n" + limits_table(columns))
+    return all(observed.holds for column in columns.values() for observed in column)
+
+
+def _machine() -> Iterator[tuple[str, str]]:
+    yield "agentrl", importlib.metadata.version("agentrl")
+    yield "Python", f"{platform.python_version()} ({sys.executable})"
+    cores = len(os.sched_getaffinity(0))
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    yield "machine", f"{platform.machine()}, {cores} cores, {memory:.0f} GiB"
+    gpus = [path.name for path in Path("/proc/driver/nvidia/gpus").glob("*")]
+    yield "GPUs", f"{len(gpus)} from NVIDIA" if gpus else "none from NVIDIA"
+    yield "trainer", _version("torch", "transformers", extra="train")
+    yield (
+        "SGLang",
+        _version("sglang", extra="")
+        if shutil.which("sglang")
+        else "not in this environment (engine.python may name another)",
+    )
+    yield "environments", _version("gymnasium", "reasoning-gym", extra="envs")
+
+
+def _version(*packages: str, extra: str) -> str:
+    found = []
+    for package in packages:
+        try:
+            found.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            return f"{package} is missing" + (f": pip install 'agentrl[{extra}]'" if extra else "")
+    return ", ".join(found)

@@ -1,0 +1,74 @@
+"""The interpreter of a Python session: one JSON line of code in, one line of output out, one namespace for all."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from types import FrameType
+from typing import Any
+
+
+class TimedOut(BaseException):
+    """The code has run for as long as it may. Not an Exception, so that no `except Exception` takes it for one."""
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    raise TimedOut
+
+
+def run(code: str, space: dict[str, Any]) -> None:
+    """Execute code; show the value of a last expression, as the interactive interpreter does."""
+    tree = ast.parse(code, "<code>")
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, "<code>", "exec", dont_inherit=True), space)
+    if isinstance(last, ast.Expr):
+        value = eval(compile(ast.Expression(last.value), "<code>", "eval", dont_inherit=True), space)
+        if value is not None:
+            print(repr(value))
+
+
+def shorten(text: str, max_characters: int) -> str:
+    if len(text) <= max_characters:
+        return text
+    half = max_characters // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+
+
+def main() -> None:
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    # A file without a name takes what the code prints, and what the programs print that it starts.
+    output = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_APPEND)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    signal.signal(signal.SIGALRM, interrupt)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for line in requests:
+        request = json.loads(line)
+        raised = timed_out = False
+        os.ftruncate(output, 0)
+        try:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, request["timeout_s"])
+                run(request["code"], space)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except TimedOut:
+            raised = timed_out = True
+        except BaseException as error:
+            raised = True
+            frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<agentrl.")]
+            head = "Traceback (most recent call last):\n" if frames else ""
+            print(head + "".join(traceback.format_list(frames) + traceback.format_exception_only(error)), end="")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        printed = os.pread(output, os.fstat(output).st_size, 0).decode(errors="replace")
+        text = shorten(printed, request["max_characters"])
+        answers.write(json.dumps({"output": text, "raised": raised, "timed_out": timed_out}).encode() + b"\n")
+        answers.flush()

@@ -1,0 +1,195 @@
+"""Does each limit hold, here, on each backend? Programs that go against one limit each, and what became of them.
+
+`agentrl doctor --limits` prints the table; the test suite asserts every line of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agentrl.sandboxes.box import Box, open_box
+from agentrl.sandboxes.choose import BackendName, choose_backend
+from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
+
+LIMITS = Limits(
+    timeout_s=1.0, memory_mb=256, disk_mb=32, file_mb=8, output_mb=1, processes=16, open_files=32, cpu_s=None
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A program that goes against a limit."""
+
+    limit: str
+    does: str
+    code: str
+    holds: Callable[[Completed], bool]
+    limits: Limits = LIMITS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observed:
+    """What became of an attempt."""
+
+    attempt: Attempt
+    done: Completed
+    holds: bool
+
+    @property
+    def text(self) -> str:
+        """In a few words."""
+        done = self.done
+        said = done.stdout[-60:].decode(errors="replace").strip() if len(done.stdout) < 1000 else ""
+        shown = said or {"exit": f"exit code {done.exit_code}", "signal": f"signal {done.signal}"}.get(done.ended, "")
+        parts = [done.ended.replace("_", " ")] if done.ended not in ("exit", "signal") else []
+        parts += [shown] if shown and not parts else []
+        if done.ended == Ended.TIMEOUT:
+            parts.append(f"after {done.duration_s:.2f} s, {done.cpu_s:.2f} s of CPU")
+        if done.ended == Ended.OUT_OF_MEMORY:
+            parts.append(f"at {done.peak_memory_bytes / 2**20:.0f} MB")
+        if done.ended == Ended.OUTPUT_LIMIT:
+            parts.append(f"at {len(done.stdout + done.stderr) / 2**20:.1f} MB")
+        return ("" if self.holds else "DOES NOT HOLD: ") + ", ".join(parts)
+
+
+def _said(text: str) -> Callable[[Completed], bool]:
+    return lambda done: done.stdout.decode(errors="replace").strip() == text
+
+
+def _ended(how: Ended) -> Callable[[Completed], bool]:
+    return lambda done: done.ended is how
+
+
+def _counts(most: int) -> Callable[[Completed], bool]:
+    return lambda done: done.stdout.strip().isdigit() and int(done.stdout) <= most
+
+
+ATTEMPTS = (
+    Attempt(
+        limit="timeout_s = 1",
+        does="sleeps for ever",
+        code="import time\ntime.sleep(1000)",
+        holds=lambda done: done.ended is Ended.TIMEOUT and done.duration_s < 2,
+    ),
+    Attempt(
+        limit="timeout_s = 1",
+        does="ignores every signal and loops",
+        code="import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
+        holds=_ended(Ended.TIMEOUT),
+    ),
+    Attempt(
+        limit="cpu_s = 0.5",
+        does="loops in four processes",
+        code="import os\nos.fork(); os.fork()\nwhile True: pass",
+        limits=LIMITS.but(timeout_s=10, cpu_s=0.5),
+        holds=lambda done: done.ended is Ended.TIMEOUT and done.cpu_s < 1.5,
+    ),
+    Attempt(
+        limit="cpus = 1",
+        does="loops in four processes for 1 s",
+        code="import os\nos.fork(); os.fork()\nwhile True: pass",
+        holds=lambda done: done.cpu_s < 1.4 * done.duration_s,
+    ),
+    Attempt(
+        limit="memory_mb = 256",
+        does="hoards, 1 MB at a time",
+        code="hoard = []\nwhile True: hoard.append(bytearray(b'x') * 2**20)",
+        holds=_ended(Ended.OUT_OF_MEMORY),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
+        does="hoards 40 MB in each of 10 processes",
+        code="import os, time\nfor _ in range(9):\n    if os.fork() == 0: break\nhoard = bytearray(b'x') * (40 * 2**20)\ntime.sleep(100)",
+        holds=_ended(Ended.OUT_OF_MEMORY),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
+        does="asks for 10 GB at once",
+        code="try: bytearray(10 * 2**30)\nexcept MemoryError: print('refused')",
+        holds=_said("refused"),
+    ),
+    Attempt(
+        limit="processes = 16",
+        does="forks until it may not",
+        code="import os, time\nn = 1\ntry:\n    while True:\n        if os.fork() == 0: time.sleep(100)\n        n += 1\nexcept OSError: print(n)",
+        holds=_counts(LIMITS.processes),
+    ),
+    Attempt(
+        limit="disk_mb = 32",
+        does="writes files until it may not",
+        code="n = 0\ntry:\n    while True:\n        open(f'/box/{n}', 'wb').write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
+        holds=_counts(LIMITS.disk_mb),
+    ),
+    Attempt(
+        limit="file_mb = 8",
+        does="writes one file until it may not",
+        code="import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nf, n = open('/box/f', 'wb', 0), 0\ntry:\n    while True:\n        f.write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
+        holds=_counts(LIMITS.file_mb),
+    ),
+    Attempt(
+        limit="open_files = 32",
+        does="opens files until it may not",
+        code="hoard = []\ntry:\n    while True: hoard.append(open('/dev/null'))\nexcept OSError: print(len(hoard))",
+        holds=_counts(LIMITS.open_files),
+    ),
+    Attempt(
+        limit="output_mb = 1",
+        does="writes 1 GB to its output",
+        code="import os\nfor _ in range(2**14): os.write(1, b'x' * 2**16)",
+        holds=_ended(Ended.OUTPUT_LIMIT),
+    ),
+    Attempt(
+        limit="network = false",
+        does="connects, and looks up a name",
+        code="import socket\nn = 0\nfor a in (('1.1.1.1', 53), ('127.0.0.1', 22), ('example.com', 80)):\n    try: socket.create_connection(a, 0.5)\n    except OSError: n += 1\nprint('refused' if n == 3 else 'connected')",
+        holds=_said("refused"),
+    ),
+    Attempt(
+        limit="read-only root",
+        does="writes to /, /usr, /etc, /var and /dev",
+        code="n = 0\nfor p in ('/x', '/usr/x', '/etc/x', '/var/x', '/dev/x', '/bin/x'):\n    try: open(p, 'w')\n    except OSError: n += 1\nprint('refused' if n == 6 else 'written')",
+        holds=_said("refused"),
+    ),
+    Attempt(
+        limit="no privileges",
+        does="becomes root, mounts, unshares, traces process 1",
+        code="import ctypes, os\nl = ctypes.CDLL(None)\nn = [l.setuid(0), l.mount(b'x', b'/box', b'tmpfs', 0, 0), l.unshare(0x10000000), l.unshare(0x20000), l.ptrace(16, 1, 0, 0), l.chroot(b'/box')]\ncaps = [x.split()[1] for x in open('/proc/self/status') if x.startswith('CapEff')][0]\nprint('refused' if set(n) == {-1} and int(caps, 16) == 0 and os.getuid() else (n, caps))",
+        holds=_said("refused"),
+    ),
+    Attempt(
+        limit="nothing outlives a run",
+        does="leaves a daemon",
+        code="import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0: time.sleep(1000)\n    os._exit(0)",
+        holds=lambda done: done.ok,
+    ),
+    Attempt(
+        limit="nothing outlives a run",
+        does="looks for that daemon",
+        code="import os\nprint([p for p in os.listdir('/proc') if p.isdigit() and int(p) not in (1, os.getpid())])",
+        holds=_said("[]"),
+    ),
+)
+
+
+async def check_limits(backend: BackendName | Backend, attempts: Sequence[Attempt] = ATTEMPTS) -> list[Observed]:
+    """Run the attempts in one box. Raises SandboxError when the backend does not work here."""
+    spec = BoxSpec(limits=LIMITS)
+    async with open_box(await choose_backend(backend, spec), spec, core=0) as box:
+        return [await _observe(box, attempt) for attempt in attempts]
+
+
+async def _observe(box: Box, attempt: Attempt) -> Observed:
+    await box.clear()
+    done = await box.run_python(code=attempt.code, limits=attempt.limits)
+    return Observed(attempt=attempt, done=done, holds=attempt.holds(done))
+
+
+def limits_table(columns: dict[str, list[Observed]]) -> str:
+    """A Markdown table: a line an attempt, a column a backend."""
+    names = list(columns)
+    lines = [f"| limit | a program that | {' | '.join(names)} |", f"| --- | --- |{' --- |' * len(names)}"]
+    for row in zip(*columns.values(), strict=True):
+        attempt = row[0].attempt
+        lines.append(f"| {attempt.limit} | {attempt.does} | {' | '.join(seen.text for seen in row)} |")
+    return "\n".join(lines)

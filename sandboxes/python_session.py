@@ -1,0 +1,110 @@
+"""A Python interpreter in a box that keeps its state from call to call, as a tool for a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import anyio
+
+from agentrl.sandboxes.box import Box, Process
+from agentrl.sandboxes.protocol import Ended
+
+SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"
+LIFETIME_S = 24 * 3600.0
+INTERRUPT_GRACE_S = 1.0
+"""How long code may take to give in to an interrupt before its interpreter is replaced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executed:
+    """What came of one piece of code. `text` is what to show a model."""
+
+    output: str
+    """What it printed, the value of a last expression, and the traceback of an exception."""
+    raised: bool = False
+    timed_out: bool = False
+    state_lost: bool = False
+    """Whether the interpreter had to be started anew."""
+
+    @property
+    def text(self) -> str:
+        """The output, with a line for what the output does not say."""
+        notes = ["[timed out]"] if self.timed_out else []
+        if self.state_lost:
+            notes.append("[the interpreter was restarted: variables are lost]")
+        return "\n".join([*([self.output.rstrip("\n")] if self.output else []), *notes]) or "[no output]"
+
+
+class PythonSession:
+    """The interpreter. Open it with `python_session`."""
+
+    def __init__(self, box: Box, max_characters: int) -> None:
+        self._box = box
+        self._max_characters = max_characters
+        self._process: Process | None = None
+
+    async def execute(self, code: str, timeout_s: float = 10.0) -> Executed:
+        """Run code in the interpreter, which keeps what it defines. Raises SandboxLostError.
+
+        Code that runs longer than `timeout_s` is interrupted; if it resists, or takes the interpreter down, a new one starts.
+        """
+        if self._process is None:
+            await self._start()
+        process = self._process
+        assert process is not None
+        request = {"code": code, "timeout_s": timeout_s, "max_characters": self._max_characters}
+        answer = None
+        with anyio.move_on_after(timeout_s + INTERRUPT_GRACE_S):
+            await process.send(json.dumps(request).encode() + b"\n")
+            answer = await process.read_line()
+        try:
+            fields = json.loads(answer or b"")
+            return Executed(
+                output=str(fields["output"])[: self._max_characters],
+                raised=bool(fields["raised"]),
+                timed_out=bool(fields["timed_out"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return await self._restart(timed_out=answer is None and process.running)
+
+    async def _restart(self, *, timed_out: bool) -> Executed:
+        process = self._process
+        assert process is not None
+        if process.running:
+            await process.kill()
+        done = await process.wait()
+        self._process = None
+        why = {Ended.OUT_OF_MEMORY: "[out of memory]", Ended.OUTPUT_LIMIT: "[too much output]"}.get(done.ended, "")
+        if not why and not timed_out:
+            why = f"[the interpreter ended: exit code {done.exit_code}, signal {done.signal}]"
+        return Executed(output=why, raised=True, timed_out=timed_out, state_lost=True)
+
+    async def _start(self) -> None:
+        limits = self._box.spec.limits
+        # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
+        self._process = await self._box.start_python(
+            SESSION, modules=("python_repl",), limits=limits.but(timeout_s=LIFETIME_S, output_mb=1024)
+        )
+
+    async def close(self) -> None:
+        """End the interpreter."""
+        if self._process is not None:
+            async with self._process:
+                pass
+            self._process = None
+
+
+@asynccontextmanager
+async def python_session(box: Box, max_characters: int = 10_000) -> AsyncIterator[PythonSession]:
+    """A Python interpreter in `box`, started with the first call and ended with the context.
+
+    `max_characters` bounds the output of one call; the middle of a longer one is left out.
+    """
+    session = PythonSession(box, max_characters)
+    try:
+        yield session
+    finally:
+        await session.close()

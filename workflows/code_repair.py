@@ -1,0 +1,45 @@
+"""Write a program, see which public tests it fails, and try again.
+
+A task is one of `code.py` with "public_tests" besides: those the model is shown when they fail. "attempts" (3) bounds the replies.
+The last program is judged by "tests", which the model never sees.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentrl import Episode, Reward
+from agentrl.sandboxes import Verdict
+from agentrl.workflows.code import judged, reward_of
+
+SHOWN_FAILURES = 3
+
+
+async def run(episode: Episode) -> Reward:
+    """Replies until the public tests pass or the attempts are used up, then the verdict."""
+    messages: list[Any] = [{"role": "user", "content": episode.task["prompt"]}]
+    text, attempts = "", 0
+    while attempts < episode.task.get("attempts", 3):
+        reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
+        attempts += 1
+        text = reply.choices[0].message.content or ""
+        public = await judged(episode, text, "public_tests")
+        if public is not None and public.passed:
+            break
+        messages += [
+            reply.choices[0].message.model_dump(exclude_none=True),
+            {"role": "user", "content": feedback(public)},
+        ]
+    reward = reward_of(await judged(episode, text), partial=episode.task.get("partial", False))
+    return Reward(reward.value, {**reward.metrics, "attempts": float(attempts)})
+
+
+def feedback(verdict: Verdict | None) -> str:
+    """What the model is told of its public tests."""
+    if verdict is None:
+        return "There is no program in your reply. Write it in one fenced code block."
+    if verdict.results and verdict.results[0].status == "build_error":
+        return f"The program does not build:\n{verdict.build_output}"
+    failed = [result for result in verdict.results if not result.passed]
+    lines = [f"- {result.name}: {result.status}. {result.message}".rstrip() for result in failed[:SHOWN_FAILURES]]
+    return "\n".join([f"{len(failed)} of {len(verdict.results)} tests fail. Try again.", *lines])
