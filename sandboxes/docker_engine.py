@@ -17,9 +17,8 @@ import struct
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -63,27 +62,22 @@ class Docker:
     }
 
     def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
-        self._client: DockerClient | None = None
-        self._cores = 1
         self._prepared: set[str] = set()
         self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))
 
     async def prepare(self, spec: BoxSpec) -> None:
         """Fetch or build the image where it is missing, and remove containers whose owner is dead."""
-        client = await self._engine()
-        await self._call(lambda: remove_orphans(client))
+        await self._call(remove_orphans)
         if spec.image not in self._prepared:
-            await self._call(partial(_have_image, client, spec.image, self._on_progress))
+            await self._call(lambda client: _have_image(client, spec.image, self._on_progress))
             self._prepared.add(spec.image)
 
     @asynccontextmanager
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
         """A new container."""
-        client = await self._engine()
         name = f"agentrl-{uuid.uuid4().hex[:12]}"
         try:
-            pinned = None if core is None or spec.cpus > 1 else core % self._cores
-            stream = await self._call(partial(_start, client, name, spec, pinned))
+            stream = await self._call(lambda client: _start(client, name, spec, core))
             env = box_environment(WORK, "/usr/local/bin:/usr/bin:/bin")
             link = AttachedLink(stream, WORK, env)
             try:
@@ -92,22 +86,25 @@ class Docker:
                 stream.close()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._call(partial(_remove, client, name))
+                await self._call(lambda client: _remove(client, name))
 
-    async def _engine(self) -> DockerClient:
-        if self._client is None:
-            client = await self._call(connect)
-            self._cores = (await self._call(client.info))["NCPU"]
-            self._client = client
-        return self._client
+    async def _call(self, function: Callable[[DockerClient], T]) -> T:
+        """Call the SDK in a thread, with a client of its own: it shares none between threads, and survives the engine.
 
-    async def _call(self, function: Callable[[], T]) -> T:
-        """Call the SDK in a thread. The SDK's own time-outs bound it. Raises SandboxError."""
-        import docker.errors
-        import requests
+        The SDK's time-outs bound it. Raises SandboxError.
+        """
+
+        def call() -> T:
+            with closing(connect()) as client:
+                return function(client)
 
         try:
-            return await anyio.to_thread.run_sync(function)
+            import docker.errors
+            import requests
+        except ImportError as error:
+            raise SandboxError("the Docker SDK is not installed: pip install 'agentrl[docker]'") from error
+        try:
+            return await anyio.to_thread.run_sync(call)
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
             raise SandboxError(f"the Docker engine: {error}") from error
 
@@ -171,18 +168,20 @@ class AttachedLink:
 
 
 def connect() -> DockerClient:
-    """The Docker engine. Raises SandboxError with the remedy when there is none."""
+    """A client of the Docker engine. Raises SandboxError with the remedy when there is none."""
+    import docker
+    import docker.errors
+    import docker.utils
+
+    address = docker.utils.parse_host(os.environ.get("DOCKER_HOST")).removeprefix("http+unix://")
     try:
-        import docker
-        import docker.errors
-    except ImportError as error:
-        raise SandboxError("the Docker SDK is not installed: pip install 'agentrl[docker]'") from error
-    try:
-        client = docker.from_env(timeout=CALL_TIMEOUT_S)
-        client.ping()
-    except docker.errors.DockerException as error:
+        if address.startswith("/"):
+            # The SDK leaves a socket that found nobody to the garbage collector.
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(address)
+        return docker.from_env(timeout=CALL_TIMEOUT_S)
+    except (docker.errors.DockerException, OSError) as error:
         raise SandboxError(f"no Docker engine answers ({error}); start one, or set DOCKER_HOST") from error
-    return client
 
 
 def remove_orphans(client: DockerClient) -> int:
@@ -272,7 +271,7 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
     host = api.create_host_config(
         auto_remove=True,
         cap_drop=["ALL"],
-        cpuset_cpus=None if core is None else str(core),
+        cpuset_cpus=str(core % client.info()["NCPU"]) if core is not None and spec.cpus <= 1 else None,
         ipc_mode="private",
         log_config=docker.types.LogConfig(type="none"),
         mem_limit=memory,
@@ -299,10 +298,18 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
         working_dir=WORK,
     )
     attached = api.attach_socket(created["Id"], params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
-    stream = getattr(attached, "_sock", attached)
-    if type(stream) is not socket.socket:
-        raise SandboxError("boxes need a Docker engine on a unix or plain TCP socket; DOCKER_HOST is neither")
-    api.start(created["Id"])
+    with closing(attached), closing(attached._response):
+        theirs = getattr(attached, "_sock", attached)
+        if type(theirs) is not socket.socket:
+            raise SandboxError("boxes need a Docker engine on a unix or plain TCP socket; DOCKER_HOST is neither")
+        # A socket of our own on the same connection: the SDK's closes with the response that it came with.
+        stream = socket.socket(fileno=os.dup(theirs.fileno()))
+        theirs.close()
+    try:
+        api.start(created["Id"])
+    except BaseException:
+        stream.close()
+        raise
     stream.setblocking(False)
     return stream
 
