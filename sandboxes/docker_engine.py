@@ -281,7 +281,7 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
         pids_limit=limits.processes + OWN_PROCESSES,
         read_only=True,
         runtime=spec.runtime,
-        security_opt=["no-new-privileges:true"],
+        security_opt=["no-new-privileges"],
         tmpfs={WORK: folder, "/tmp": folder, "/dev/shm": folder},  # noqa: S108
         ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
     )
