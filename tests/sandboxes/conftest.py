@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import anyio
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, BoxSpec, choose_backend
+from agentrl.sandboxes import BackendName, Box, BoxSpec, choose_backend
 from tests.components import missing
 
 REMEDY = {
@@ -22,6 +26,13 @@ def working_backend(name: BackendName) -> BackendName:
     except SandboxError as error:
         missing(f"{error}: {REMEDY[name]}")
     return name
+
+
+def kill_first_process(box: Box) -> None:
+    """Take a bubblewrap box down."""
+    monitor = box._link.process.pid  # type: ignore[attr-defined]
+    (first,) = Path(f"/proc/{monitor}/task/{monitor}/children").read_text().split()
+    os.kill(int(first), signal.SIGKILL)
 
 
 @pytest.fixture(scope="session", params=["bubblewrap", "docker"])

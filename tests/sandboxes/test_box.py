@@ -1,0 +1,275 @@
+"""A box: programs, files, resets, and what becomes of them when somebody loses patience."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+
+import anyio
+import pytest
+
+from agentrl.errors import ConfigError, SandboxError, SandboxLostError
+from agentrl.sandboxes import BackendName, Box, BoxSpec, Bubblewrap, Ended, Limits, choose_backend, sandbox
+from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
+from tests.sandboxes.conftest import kill_first_process
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def box(backend: BackendName) -> AsyncIterator[Box]:
+    async with sandbox(backend=backend, limits=Limits(timeout_s=10)) as box:
+        yield box
+
+
+async def test_a_command_runs_to_its_end(box: Box) -> None:
+    done = await box.run(
+        ["sh", "-c", "cat; echo $GREETING; pwd; echo oh >&2; exit 3"], stdin=b"hi\n", env={"GREETING": "ho"}
+    )
+    assert (done.ended, done.exit_code, done.signal) == (Ended.EXIT, 3, None)
+    assert (done.stdout, done.stderr) == (b"hi\nho\n/box\n", b"oh\n")
+    assert 0 < done.duration_s < 5
+    assert 0 < done.cpu_s < 5
+    assert 1 < done.peak_memory_bytes / 2**20 < 100
+    assert not done.ok
+
+
+async def test_a_run_of_python_is_like_the_interpreter_s(box: Box) -> None:
+    """Forked from a warm interpreter or started afresh: the same output, the same exit code."""
+    program = """
+import atexit, os, sys, threading, time
+atexit.register(lambda: print("at exit"))
+threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
+print(__name__, sys.argv[1:], os.getcwd(), input(), sorted(k for k in globals() if k[0] != "_"))
+sys.stderr.write("no newline")
+import helper
+print(helper.x)
+sys.exit(int(sys.argv[1]))
+"""
+    await box.write("main.py", program)
+    await box.write("helper.py", "x = 1\n")
+    for code in ("0", "3", "300"):
+        warm = await box.run_python("main.py", args=[code, "b c"], stdin=b"line\n")
+        cold = await box.run(["python3", "main.py", code, "b c"], stdin=b"line\n")
+        assert (warm.exit_code, warm.stdout, warm.stderr) == (cold.exit_code, cold.stdout, cold.stderr)
+        assert warm.exit_code == int(code) % 256
+        assert b"at exit" in warm.stdout
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def f():\n    return 1 / 0\nf()",
+        "raise SystemExit('a message')",
+        "x = (",
+        "import sys\nsys.excepthook = lambda *_: print('hooked')\nraise ValueError",
+        "raise KeyboardInterrupt",
+        "import os\nos._exit(7)",
+        "print('é', flush=True)\nimport os; os.kill(os.getpid(), 15)",
+    ],
+)
+async def test_python_ends_like_the_interpreter(box: Box, program: str) -> None:
+    await box.write("main.py", program)
+    warm = await box.run_python("main.py")
+    cold = await box.run(["python3", "main.py"])
+    assert warm.stdout == cold.stdout
+    if "Interrupt" in program:  # the interpreter kills itself by the signal, after the same traceback
+        assert warm.exit_code != 0
+    else:
+        assert (warm.ended, warm.exit_code, warm.signal) == (cold.ended, cold.exit_code, cold.signal)
+        assert warm.stderr.replace(b'"/box/', b'"') == cold.stderr.replace(b'"/box/', b'"')
+
+
+async def test_a_signal_a_missing_program_and_nonsense(box: Box) -> None:
+    done = await box.run(["sh", "-c", "kill -SEGV $$"])
+    assert (done.ended, done.signal, done.exit_code) == (Ended.SIGNAL, 11, None)
+    done = await box.run(["/no/such/program"])
+    assert done.exit_code == 127
+    assert b"cannot run /no/such/program" in done.stderr
+    with pytest.raises(SandboxError, match="argv"):
+        await box.run([])
+    with pytest.raises(SandboxError, match="stdin of 67108865 bytes"):
+        await box.run(["cat"], stdin=bytes(64 * 2**20 + 1))
+    with pytest.raises(ConfigError, match="memory_mb = 10000 is more than the 512 of the box"):
+        await box.run(["true"], limits=Limits(memory_mb=10_000))
+
+
+async def test_large_input_and_output(box: Box) -> None:
+    data = bytes(range(256)) * 8192  # 2 MB
+    done = await box.run(["cat"], stdin=data)
+    assert done.stdout == data
+    done = await box.run(["sh", "-c", "head -c 1000 >/dev/null; echo ok"], stdin=data)
+    assert done.stdout == b"ok\n"
+
+
+async def test_files_go_in_and_out(box: Box) -> None:
+    data = bytes(range(256)) * 4096
+    await box.write("deep/folder/data.bin", data)
+    assert await box.read("deep/folder/data.bin") == data
+    assert await box.read("/box/deep/folder/data.bin") == data
+    await box.write("run.sh", "#!/bin/sh\necho run", mode=0o755)
+    assert (await box.run(["./run.sh"])).stdout == b"run\n"
+    with pytest.raises(SandboxError, match="more than max_bytes = 10"):
+        await box.read("deep/folder/data.bin", max_bytes=10)
+    with pytest.raises(SandboxError, match="FileNotFoundError"):
+        await box.read("missing")
+    with pytest.raises(SandboxError, match="OSError"):
+        await box.write("/usr/bin/evil", "x")
+
+
+async def test_no_link_leads_a_read_or_write_astray(box: Box) -> None:
+    await box.run(["sh", "-c", "ln -s /proc/1/mem mem; ln -s /etc folder; ln -s /dev/full full; mkfifo fifo"])
+    for path in ("mem", "folder/passwd", "full"):
+        with pytest.raises(SandboxError, match=r"OSError|NotADirectoryError"):
+            await box.read(path)
+        with pytest.raises(SandboxError, match=r"OSError|NotADirectoryError"):
+            await box.write(path, "x")
+    with pytest.raises(SandboxError, match="not a regular file"):
+        await box.read("fifo")
+
+
+async def test_a_snapshot_brings_back_files(box: Box) -> None:
+    await box.write("a/b.txt", "before")
+    await box.write("c.sh", "#!/bin/sh", mode=0o755)
+    snapshot = await box.snapshot()
+    await box.write("a/b.txt", "after")
+    await box.write("d.txt", "new")
+    await box.run(["sh", "-c", "echo x > /tmp/x; rm c.sh"])
+    await box.restore(snapshot)
+    assert await box.read("a/b.txt") == b"before"
+    assert sorted((await box.run(["find", ".", "/tmp", "-type", "f", "-printf", "%p %m\n"])).stdout.splitlines()) == [
+        b"./a/b.txt 644",
+        b"./c.sh 755",
+    ]
+
+
+async def test_a_reset_box_is_as_new(box: Box) -> None:
+    await box.write("secret.txt", "the program of somebody else")
+    process = await box.start(["sleep", "1000"])
+    await box.reset()
+    done = await box.run(["sh", "-c", "find /box /tmp /dev/shm -mindepth 1; ls /proc | grep -c '^[0-9]'"])
+    # The count sees process 1, sh, ls and grep.
+    assert done.stdout == b"4\n"
+    assert process.running  # its end was not reported: the reset forgot it
+    look = "import gc; print([o for o in gc.get_objects() if chr(32).join(['somebody', 'else']) in repr(o)[:10000]])"
+    assert (await box.run_python(code=look)).stdout == b"[]\n"
+
+
+async def test_a_program_is_talked_to(box: Box) -> None:
+    async with await box.start(["python3", "-u", "-c", "while True: print(int(input()) * 2)"]) as process:
+        for number in (1, 21, 10**30):
+            await process.send(b"%d\n" % number)
+            assert await process.read_line() == b"%d\n" % (2 * number)
+        await process.end_input()
+        assert await process.read_line() is None
+        done = await process.wait()
+    assert done.exit_code == 1
+    assert b"EOFError" in done.stderr
+
+
+async def test_programs_run_side_by_side(box: Box) -> None:
+    """A tool that is kept open, and runs beside it: the end of one leaves the other alone."""
+    async with await box.start(["cat"]) as kept:
+        done = await box.run(["sh", "-c", "sleep 1000 & echo started"], timeout_s=5)
+        assert done.stdout == b"started\n"
+        await kept.send(b"still here\n")
+        assert await kept.read_line() == b"still here\n"
+        done = await box.run(["sleep", "10"], timeout_s=0.2)
+        assert done.ended is Ended.TIMEOUT
+        await kept.send(b"and now\n")
+        assert await kept.read_line() == b"and now\n"
+    assert (await box.run(["sh", "-c", "ls /proc | grep -c '^[0-9]'"])).stdout == b"4\n"
+
+
+async def test_a_run_that_is_given_up_is_killed(box: Box) -> None:
+    with anyio.move_on_after(0.3):
+        await box.run(["sh", "-c", "while true; do echo x >> log; sleep 0.01; done"], timeout_s=60)
+    before = await box.read("log")
+    await anyio.sleep(0.1)
+    assert await box.read("log") == before
+    assert (await box.run(["echo", "fine"])).stdout == b"fine\n"
+
+
+async def test_an_exception_in_the_block_comes_out_as_itself(backend: BackendName) -> None:
+    with pytest.raises(KeyError):
+        async with sandbox(backend=backend):
+            raise KeyError
+
+
+@pytest.mark.parametrize("index", range(len(ATTEMPTS) - 2), ids=lambda index: ATTEMPTS[index].does)
+async def test_each_limit_holds(backend: BackendName, index: int) -> None:
+    (observed,) = await check_limits(backend, ATTEMPTS[index : index + 1])
+    assert observed.holds, observed.done
+
+
+async def test_nothing_outlives_a_run(backend: BackendName) -> None:
+    assert [observed.holds for observed in await check_limits(backend, ATTEMPTS[-2:])] == [True, True]
+
+
+async def test_limits_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="memory_mb = 0 must be more than 0"):
+        Limits(memory_mb=0)
+
+
+async def test_a_box_with_a_network_reaches_the_host(backend: BackendName) -> None:
+    """The opposite of the default, so that the test of the default can fail."""
+    async with sandbox(backend=backend, network=True) as box:
+        done = await box.run(["python3", "-c", "import socket; print(len(socket.if_nameindex()) > 1)"])
+    assert done.stdout == b"True\n"
+
+
+async def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"backend = 'podman'; use one of auto, docker, bubblewrap, UNSAFE_no_isolation"
+    ):
+        async with sandbox(backend="podman"):  # type: ignore[arg-type]
+            pass
+
+
+@pytest.mark.filterwarnings("ignore:sandbox.backend = UNSAFE_no_isolation")
+async def test_programs_run_without_isolation_and_end() -> None:
+    async with sandbox(backend="UNSAFE_no_isolation") as box:
+        await box.write("main.py", "import os; print(os.listdir())")
+        done = await box.run_python("main.py")
+        assert done.stdout == b"['main.py']\n"
+        done = await box.run(["sh", "-c", "sleep 1000 & exit 0"])
+        assert done.ok
+        assert (await box.run(["sleep", "10"], timeout_s=0.2)).ended is Ended.TIMEOUT
+        await box.reset()
+        assert (await box.run_python(code="import os; print(os.listdir())")).stdout == b"[]\n"
+
+
+async def test_without_isolation_there_is_a_warning() -> None:
+    with pytest.warns(UserWarning, match="UNSAFE_no_isolation"):
+        await choose_backend("UNSAFE_no_isolation", BoxSpec())
+
+
+async def test_bubblewrap_without_root(bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an ordinary user, the box is in a user namespace: the limits hold there as well."""
+    import os
+
+    if os.geteuid() != 0:
+        return  # then every other test has shown it
+    from agentrl.sandboxes import bubblewrap as module
+
+    real = module.process_link
+
+    def as_nobody(command: list[str], **kwargs: object) -> object:
+        return real(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command], **kwargs)  # type: ignore[arg-type]
+
+    # An ordinary user cannot read the interpreter of a root's home: the machine's own will do.
+    monkeypatch.setattr(module.os, "geteuid", lambda: 65534)
+    monkeypatch.setattr(module, "process_link", as_nobody)
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    observed = await check_limits(Bubblewrap())  # type: ignore[arg-type]
+    assert [(one.attempt.does, one.done) for one in observed if not one.holds] == []
+
+
+async def test_a_box_whose_first_process_dies_is_lost(bubblewrap: BackendName) -> None:
+    async with sandbox(backend=bubblewrap) as box:
+        kill_first_process(box)
+        with pytest.raises(SandboxLostError, match="the sandbox is gone"):
+            await box.run(["true"])
+        assert box.lost

@@ -1,0 +1,160 @@
+"""The warm pool: bounded, first come first served, and never short of a box that somebody forgot."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool, open_sandboxes
+from agentrl.sandboxes.verdict import AssertTest, IOTest
+from tests.sandboxes.conftest import kill_first_process
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_pool_never_has_more_boxes_than_its_size(backend: BackendName) -> None:
+    busy = most = 0
+
+    async def use(index: int) -> None:
+        nonlocal busy, most
+        async with pool.take() as (box,):
+            busy += 1
+            most = max(most, busy)
+            done = await box.run_python(code=f"import os; print({index}, os.listdir())")
+            assert done.stdout == f"{index} []\n".encode()
+            await box.write("left.txt", "behind")
+            busy -= 1
+
+    async with open_pool(backend=backend, size=3) as pool:
+        async with anyio.create_task_group() as tasks:
+            for index in range(30):
+                tasks.start_soon(use, index)
+        metrics = pool.metrics
+    assert most <= 3
+    assert metrics.taken == 30
+    assert metrics.started <= 3
+    assert metrics.lost == 0
+    assert metrics.wait_s >= metrics.wait_max_s > 0
+    assert metrics.runs >= 27  # those of boxes that are back
+    assert metrics.run_s > 0
+    assert metrics.reset_s > 0
+
+
+async def test_boxes_are_lent_in_the_order_of_asking(bubblewrap: BackendName) -> None:
+    """Those who want two are not overtaken for ever by those who want one."""
+    order: list[str] = []
+
+    async def use(name: str, count: int) -> None:
+        async with pool.take(count):
+            order.append(name)
+            await anyio.sleep(0.02)
+
+    async with open_pool(backend=bubblewrap, size=2) as pool:
+        async with anyio.create_task_group() as tasks:
+            for index in range(8):
+                tasks.start_soon(use, f"{index}", 1 + index % 2)
+                await anyio.sleep(0)
+    assert order == [str(index) for index in range(8)]
+
+
+async def test_a_user_who_is_cancelled_leaves_a_clean_box(backend: BackendName) -> None:
+    async with open_pool(backend=backend, size=1) as pool:
+        for _ in range(3):
+            with anyio.move_on_after(0.1):
+                async with pool.take() as (box,):
+                    await box.run(["sh", "-c", "echo x > x; sleep 1000"], timeout_s=600)
+        with anyio.fail_after(10):
+            async with pool.take() as (box,):
+                done = await box.run(["sh", "-c", "ls; ls /proc | grep -c '^[0-9]'"])
+    assert done.stdout == b"4\n"
+    assert pool.metrics.lost == 0
+
+
+async def test_one_who_stops_waiting_takes_no_box_with_him(bubblewrap: BackendName) -> None:
+    async with open_pool(backend=bubblewrap, size=1) as pool:
+        async with pool.take():
+            with anyio.move_on_after(0.05):
+                async with pool.take():
+                    raise AssertionError("there was no second box")
+        with anyio.fail_after(5):
+            async with pool.take():
+                pass
+
+
+async def test_waiting_is_bounded(bubblewrap: BackendName) -> None:
+    async with open_pool(backend=bubblewrap, size=1, wait_timeout_s=0.1) as pool, pool.take():
+        with pytest.raises(SandboxError, match=r"no sandbox was free within 0.1 s: 0 wait for 1 boxes"):
+            async with pool.take():
+                pass
+        with pytest.raises(ConfigError, match="2 boxes at once from a pool of 1"):
+            async with pool.take(2):
+                pass
+
+
+async def test_a_lost_box_is_replaced(bubblewrap: BackendName) -> None:
+    async with open_pool(backend=bubblewrap, size=1) as pool:
+        async with pool.take() as (box,):
+            kill_first_process(box)
+        async with pool.take() as (box,):
+            assert (await box.run(["true"])).ok
+            idle = box
+        await anyio.sleep(0.2)
+        kill_first_process(idle)
+        await anyio.sleep(0.05)
+        async with pool.take() as (box,):
+            assert (await box.run(["true"])).ok
+    assert pool.metrics.lost == 2
+
+
+async def test_a_box_that_cannot_be_emptied_is_replaced(backend: BackendName) -> None:
+    deep = "import os\nfor _ in range(2000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)"
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=20)), backend=backend, size=1) as pool:
+        async with pool.take() as (box,):
+            await box.run_python(code=deep)
+        async with pool.take() as (box,):
+            assert (await box.run(["ls"])).stdout == b""
+    assert pool.metrics.lost == 1
+
+
+async def test_two_hundred_verdicts_at_once(backend: BackendName) -> None:
+    """Each uses up half of its time limit: waiting for a box, or for a core, must not count."""
+    source = """
+import time
+start = time.process_time()
+while time.process_time() - start < 0.1: pass
+print(input())
+"""
+    limits = Limits(timeout_s=0.2)
+    async with open_pool(backend=backend) as pool, anyio.create_task_group() as tasks:
+
+        async def one(index: int) -> None:
+            verdict = await judge(source, [IOTest(stdin=f"{index}", stdout=f"{index}")], pool=pool, limits=limits)
+            assert verdict.passed, verdict
+
+        for index in range(200):
+            tasks.start_soon(one, index)
+
+
+async def test_a_run_s_pools_open_when_they_are_asked_for(bubblewrap: BackendName) -> None:
+    async with open_sandboxes(backend=bubblewrap, judges=2, lent=1) as sandboxes:
+        assert sandboxes.metrics().started == 0
+        spec = BoxSpec()
+        judging, lending = await sandboxes.pool(spec, "judge"), await sandboxes.pool(spec, "lend")
+        assert judging is not lending
+        assert await sandboxes.pool(BoxSpec(), "judge") is judging
+        async with lending.take():  # and all the same a verdict, which takes two
+            test = AssertTest(code="assert f() == 1")
+            assert (await judge("def f(): return 1", [test], pool=judging)).passed
+        assert sandboxes.metrics().taken == 3
+
+
+async def test_a_backend_that_does_not_work_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(SandboxError, match=r"no Docker engine answers.*start one, or set DOCKER_HOST"):
+        async with open_pool(backend="docker"):
+            pass
+    with pytest.raises(SandboxError, match=r"no sandbox backend works here. docker: .*; bubblewrap: .* not installed"):
+        async with open_pool():
+            pass
