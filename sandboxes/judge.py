@@ -163,7 +163,7 @@ class _Bench:
             self._built_checkers[checker] = await box.snapshot()
         for path, content in (("input", test.stdin), ("output", output), ("answer", test.stdout)):
             await box.write(path, content)
-        done = await _run(box, language, b"", checker.limits, args=("input", "output", "answer"))
+        done = await _run(box, language, b"", checker.limits or box.spec.limits, args=("input", "output", "answer"))
         if done.ok:
             return Status.PASSED, ""
         rejected = done.exit_code in (1, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import anyio
@@ -67,4 +67,6 @@ async def process_link(
         with anyio.move_on_after(END_TIMEOUT_S, shield=True):
             if process.returncode is None:
                 process.kill()
-            await process.aclose()
+            await process.wait()
+            with suppress(anyio.BrokenResourceError, OSError):  # what it never read
+                await process.aclose()

@@ -34,7 +34,8 @@ class Checker:
 
     source: str
     language: Language = PYTHON
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits | None = None
+    """Default: the limits of the box."""
 
 
 @dataclass(frozen=True, kw_only=True)

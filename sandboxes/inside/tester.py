@@ -177,7 +177,12 @@ class Remote:
         return self.value(answer.get("ok"))
 
     def method(self, number: int, name: str, args: Any = (), kwargs: Any = None) -> Any:
-        return self.invoke("method", {"ref": number, "name": name}, args, kwargs)
+        try:
+            return self.invoke("method", {"ref": number, "name": name}, args, kwargs)
+        except AttributeError as error:
+            if name.startswith("__"):  # as Python has it for `len(x)` or `x[0]` where the class has no such method
+                raise TypeError(f"the candidate's object does not support {name}: {error}") from None
+            raise
 
     def attribute(self, number: int | None, name: str) -> Any:
         return self.value(self.wire_ask(op="get", ref=number, name=name).get("ok"))

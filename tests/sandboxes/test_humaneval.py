@@ -1,0 +1,45 @@
+"""HumanEval's own solutions pass its own tests, and functions that do nothing fail them, on every backend."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, judge, open_pool
+from tests.components import missing
+
+DATA = Path(__file__).parents[3] / "shared/data/HumanEval.jsonl.gz"
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
+
+
+def problems() -> list[dict[str, Any]]:
+    if not DATA.exists():
+        missing(f"HumanEval is not at {DATA}")
+    with gzip.open(DATA, "rt") as file:
+        return [json.loads(line) for line in file]
+
+
+async def test_humaneval(backend: BackendName) -> None:
+    passed: dict[str, set[str]] = {"canonical": set(), "pass": set(), "return None": set()}
+    names = set()
+
+    async def one(problem: dict[str, Any], kind: str, body: str) -> None:
+        test = AssertTest(code=problem["test"], entry_point=problem["entry_point"], prelude=problem["prompt"])
+        if (await judge(problem["prompt"] + body, [test], pool=pool)).passed:
+            passed[kind].add(problem["task_id"])
+
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool:
+        async with anyio.create_task_group() as tasks:
+            for problem in problems():
+                names.add(problem["task_id"])
+                tasks.start_soon(one, problem, "canonical", problem["canonical_solution"])
+                tasks.start_soon(one, problem, "pass", "    pass\n")
+                tasks.start_soon(one, problem, "return None", "    return None\n")
+    assert len(names) == 164
+    assert passed == {"canonical": names, "pass": set(), "return None": set()}

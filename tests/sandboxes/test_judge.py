@@ -1,0 +1,377 @@
+"""Verdicts: every kind of test, every kind of failure."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from textwrap import dedent
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import (
+    CPP,
+    AssertTest,
+    BackendName,
+    BoxSpec,
+    CallTest,
+    Checker,
+    Exact,
+    Floats,
+    IOTest,
+    Language,
+    Limits,
+    SandboxPool,
+    TestFile,
+    Verdict,
+    judge,
+    open_pool,
+)
+from tests.components import missing
+from tests.sandboxes.conftest import kill_first_process
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=1, memory_mb=300)), backend=backend, size=2) as pool:
+        yield pool
+
+
+def statuses(verdict: Verdict) -> list[str]:
+    return [result.status.value for result in verdict.results]
+
+
+async def test_programs_that_read_and_print(pool: SandboxPool) -> None:
+    tests = [IOTest(stdin=f"{n} 4\n", stdout=f"{n + 4}\n") for n in (1, 2, 3)]
+    right = await judge("a, b = map(int, input().split())\nprint(a + b)", tests, pool=pool)
+    assert right.passed
+    assert right.fraction == 1
+    assert right.status == "passed"
+    half = await judge("print(6)", tests, pool=pool)
+    assert statuses(half) == ["wrong_answer", "passed", "wrong_answer"]
+    assert half.fraction == pytest.approx(1 / 3)
+    assert half.results[0].message == "word 1 is '6', expected '5'"
+    assert half.status == "wrong_answer"
+    quick = await judge("print(6)", tests, pool=pool, fail_fast=True)
+    assert statuses(quick) == ["wrong_answer", "not_run", "not_run"]
+
+
+async def test_every_way_to_fail(pool: SandboxPool) -> None:
+    programs = {
+        "raise ValueError('no')": "runtime_error",
+        "print(1)\nraise SystemExit(1)": "runtime_error",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": "runtime_error",
+        "while True: pass": "time_limit",
+        "hoard = []\nwhile True: hoard.append(bytearray(b'x') * 2**20)": "memory_limit",
+        "while True: print('x' * 1000)": "output_limit",
+        "print(2)": "wrong_answer",
+        "": "wrong_answer",
+        "x = (": "runtime_error",
+        "print(1)": "passed",
+    }
+    test = IOTest(stdout="1")
+    seen = {source: (await judge(source, [test], pool=pool)).results[0] for source in programs}
+    assert {source: result.status for source, result in seen.items()} == programs
+    assert "ValueError: no" in seen["raise ValueError('no')"].message
+    assert seen["while True: pass"].cpu_s == pytest.approx(1, abs=0.3)
+    assert seen["print(1)"].peak_memory_bytes > 2**20
+
+
+async def test_a_time_limit_counts_cpu_seconds_and_ends_sleepers(pool: SandboxPool) -> None:
+    limits = Limits(timeout_s=0.3, memory_mb=300)
+    waits = "import time\ntime.sleep(0.5)\nprint(1)"
+    assert (await judge(waits, [IOTest(stdout="1")], pool=pool, limits=limits)).passed
+    sleeps = await judge("import time\ntime.sleep(1000)", [IOTest(stdout="1")], pool=pool, limits=limits)
+    assert statuses(sleeps) == ["time_limit"]
+    assert sleeps.results[0].duration_s == pytest.approx(1.2, abs=0.3)
+
+
+async def test_each_test_has_limits_of_its_own(pool: SandboxPool) -> None:
+    slow = "import time\nstart = time.process_time()\nwhile time.process_time() - start < 0.4: pass\nprint(1)"
+    tests = [
+        IOTest(stdout="1", limits=Limits(timeout_s=0.1, memory_mb=300)),
+        IOTest(stdout="1", limits=Limits(timeout_s=5, memory_mb=300)),
+    ]
+    assert statuses(await judge(slow, tests, pool=pool)) == ["time_limit", "passed"]
+    with pytest.raises(ConfigError, match="memory_mb = 999 is more than the 300 of the box"):
+        await judge("", [IOTest(limits=Limits(memory_mb=999))], pool=pool)
+
+
+async def test_no_test_sees_the_files_of_another(pool: SandboxPool) -> None:
+    source = "import os\nprint(os.path.exists('mark'))\nopen('mark', 'w')\nopen('/tmp/mark', 'w')"
+    assert (await judge(source, [IOTest(stdout="False")] * 3, pool=pool)).passed
+
+
+async def test_output_is_compared_as_asked(pool: SandboxPool) -> None:
+    source = "print('1.0000001   two')"
+    tests = [
+        IOTest(stdout="1 two"),
+        IOTest(stdout="1 two", compare=Floats()),
+        IOTest(stdout="1.0000001 two"),
+        IOTest(stdout="1.0000001 two", compare=Exact()),
+        IOTest(stdout="1.0000001   two\n", compare=Exact()),
+    ]
+    verdict = await judge(source, tests, pool=pool)
+    assert statuses(verdict) == ["wrong_answer", "passed", "passed", "wrong_answer", "passed"]
+    assert verdict.results[3].message == "line 1 is '1.0000001   two', expected '1.0000001 two'"
+
+
+async def test_a_checker_decides_where_answers_are_many(pool: SandboxPool) -> None:
+    checker = Checker(
+        source=dedent("""
+            import sys
+            given, output, answer = (open(path).read().split() for path in sys.argv[1:])
+            if answer == ["crash"]: raise SystemExit(3)
+            if sum(map(int, output)) != int(given[0]):
+                print("the sum is wrong")
+                raise SystemExit(1)
+        """)
+    )
+    tests = [
+        IOTest(stdin="5", stdout="anything", compare=checker),
+        IOTest(stdin="6", stdout="anything", compare=checker),
+        IOTest(stdin="5", stdout="crash", compare=checker),
+    ]
+    verdict = await judge("print(2, 3)", tests, pool=pool)
+    assert statuses(verdict) == ["passed", "wrong_answer", "checker_error"]
+    assert verdict.results[1].message == "the sum is wrong"
+
+
+async def test_functions_are_called_with_data(pool: SandboxPool) -> None:
+    source = dedent("""
+        import collections
+        class Solution:
+            def __init__(self): self.calls = 0
+            def double(self, items, *, times=2): return tuple(item * times for item in items)
+        def sort(items): items.sort()
+        def same(x): return x
+        def half(x): return x / 3
+        def fails(): raise KeyError("gone")
+        def counts(word): return collections.Counter(word)
+        def prints(): print("noise"); return 1
+    """)
+    values = [
+        None,
+        True,
+        2**100,
+        -1.5,
+        "é\ud800",
+        b"\x00\xff",
+        [1, [2]],
+        (1, (2,)),
+        {1, 2},
+        {"a": [1], 2: None},
+        1 + 2j,
+    ]
+    tests = [
+        CallTest(function="Solution.double", args=[[1, 2]], kwargs={"times": 3}, expected=[3, 6]),
+        CallTest(function="sort", args=[[3, 1, 2]], expected=[1, 2, 3], argument=0),
+        CallTest(function="same", args=[[1]], expected=[1], argument=0),
+        *[CallTest(function="same", args=[value], expected=value) for value in values],
+        CallTest(function="half", args=[1], expected=0.3333, tolerance=1e-3),
+        CallTest(function="counts", args=["aab"], expected={"a": 2, "b": 1}),
+        CallTest(function="prints", expected=1),
+        CallTest(function="half", args=[1], expected=0.3333),
+        CallTest(function="sort", args=[[3, 1, 2]], expected=[1, 2, 3]),
+        CallTest(function="fails", expected=1),
+        CallTest(function="nothing", expected=1),
+    ]
+    verdict = await judge(source, tests, pool=pool)
+    assert [result.passed for result in verdict.results[:-4]] == [True] * (len(tests) - 4), verdict
+    assert statuses(verdict)[-4:] == ["wrong_answer", "wrong_answer", "runtime_error", "runtime_error"]
+    assert verdict.results[-3].message == "None, expected [1, 2, 3]"
+    assert verdict.results[-2].message == "KeyError: 'gone'"
+
+
+async def test_what_is_not_plain_data_cannot_be_expected(pool: SandboxPool) -> None:
+    with pytest.raises(ConfigError, match="test 2, a CallTest of f: an object of class object is not plain data"):
+        await judge("", [IOTest(), CallTest(function="f", expected=object())], pool=pool)
+    with pytest.raises(ConfigError, match="a CallTest calls Python functions"):
+        await judge("", [CallTest(function="f")], pool=pool, language=CPP)
+
+
+async def test_code_that_asserts(pool: SandboxPool) -> None:
+    source = "def clean(items): items.clear(); return items\ndef loud(): raise LookupError('x')\ndef many(n): return iter(range(n))"
+    tests = [
+        AssertTest(code="assert list(many(3)) == [0, 1, 2]\nassert 2 in many(3)"),
+        AssertTest(code="try: loud()\nexcept LookupError as error: assert str(error) == 'x'\nelse: assert False"),
+        AssertTest(code="def check(candidate):\n    assert candidate([1]) == []", entry_point="clean"),
+        AssertTest(code="x = [1]\nclean(x)\nassert x == []", in_place=True),
+        AssertTest(code="x = [1]\nclean(x)\nassert x == []"),
+        AssertTest(code="assert double(2) == 4"),
+        AssertTest(code="assert helper(many(2)) == 1", prelude="def helper(x): return sum(x)"),
+        AssertTest(code="import math\nassert math.isclose(sum(many(4)), 6)"),
+    ]
+    verdict = await judge(source, tests, pool=pool)
+    assert statuses(verdict) == [*["passed"] * 4, "wrong_answer", "runtime_error", "passed", "passed"]
+    assert verdict.results[5].message == "NameError: the candidate defines no double"
+
+
+STACK = """
+class Empty(LookupError): pass
+class Stack:
+    LIMIT = 2
+    def __init__(self, items=()): self.items = list(items)
+    def push(self, item):
+        if len(self.items) == self.LIMIT: raise OverflowError("full")
+        self.items.append(item)
+        return self
+    def pop(self):
+        if not self.items: raise Empty("nothing to pop")
+        return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __getitem__(self, index): return self.items[index]
+    def __iter__(self): return iter(self.items)
+    def __enter__(self): return self
+    def __exit__(self, *_): self.items.clear()
+VERSION = "1.0"
+"""
+
+
+async def test_a_unittest_file(pool: SandboxPool) -> None:
+    code = """
+import unittest
+import solution
+from solution import Empty, Stack
+
+class TestStack(unittest.TestCase):
+    def setUp(self): self.stack = Stack([1])
+    def test_push(self):
+        self.assertIs(self.stack.push(2), self.stack)
+        self.assertEqual(list(self.stack), [1, 2])
+        self.assertEqual((len(self.stack), self.stack[0], self.stack.items), (2, 1, [1, 2]))
+        with self.assertRaisesRegex(OverflowError, "full"): self.stack.push(3)
+    def test_pop(self):
+        self.assertEqual(self.stack.pop(), 1)
+        with self.assertRaises(Empty): self.stack.pop()
+        with self.assertRaises(LookupError): self.stack.pop()
+    def test_type(self):
+        self.assertIsInstance(self.stack, Stack)
+        self.assertEqual(solution.VERSION, "1.0")
+        with Stack([1]) as stack: stack.items = [7]
+        self.assertEqual(len(stack), 0)
+    def test_wrong(self): self.assertEqual(len(self.stack), 2)
+    def test_subtests(self):
+        for n in (1, 2):
+            with self.subTest(n=n): self.assertEqual(len(self.stack), n)
+    @unittest.skip("not today")
+    def test_skipped(self): self.fail()
+    def test_error(self): self.stack.nothing()
+"""
+    verdict = await judge(STACK, [TestFile(code=code, framework="unittest")], pool=pool)
+    outcome = {result.name.rpartition(".")[2]: result.status.value for result in verdict.results}
+    assert outcome == {
+        "test_push": "passed",
+        "test_pop": "passed",
+        "test_type": "passed",
+        "test_wrong": "wrong_answer",
+        "test_subtests": "wrong_answer",
+        "test_error": "runtime_error",
+    }
+
+
+async def test_a_pytest_file(pool: SandboxPool) -> None:
+    code = """
+import pytest
+from solution import *
+
+@pytest.fixture
+def stack(): return Stack([1])
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_len(stack, n): assert len(stack) == n
+
+def test_raises(stack):
+    stack.pop()
+    with pytest.raises(Empty, match="nothing"): stack.pop()
+
+@pytest.mark.skip
+def test_skipped(): assert False
+
+@pytest.mark.xfail
+def test_known(): assert VERSION == "2.0"
+"""
+    verdict = await judge(STACK, [TestFile(code=code)], pool=pool)
+    outcome = {result.name.rpartition("::")[2]: result.status.value for result in verdict.results}
+    assert outcome == {
+        "test_len[1]": "passed",
+        "test_len[2]": "wrong_answer",
+        "test_raises": "passed",
+        "test_known": "passed",
+    }
+    broken = await judge(STACK, [TestFile(code="import solution\nsolution.Missing")], pool=pool)
+    assert statuses(broken) == ["runtime_error"]
+    assert "has no 'Missing'" in broken.results[0].message
+    assert statuses(await judge(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
+
+
+async def test_a_test_that_loses_the_candidate_costs_no_other_test(pool: SandboxPool) -> None:
+    source = "import os\ndef die(): os._exit(0)\ndef hang():\n    while True: pass\ndef fine(): return 1"
+    code = """
+import unittest
+from solution import die, fine, hang
+class T(unittest.TestCase):
+    def test_1(self): self.assertEqual(fine(), 1)
+    def test_2(self):
+        with self.assertRaises(Exception): die()
+    def test_3(self): self.assertEqual(fine(), 1)
+    def test_4(self): hang()
+    def test_5(self): self.assertEqual(fine(), 1)
+"""
+    limits = Limits(timeout_s=0.2, memory_mb=300)
+    verdict = await judge(source, [TestFile(code=code, framework="unittest")], pool=pool, limits=limits)
+    assert statuses(verdict) == ["passed", "runtime_error", "passed", "time_limit", "passed"]
+
+
+async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> None:
+    shell = Language(
+        file="main.sh", build=("sh", "-c", "sh -n main.sh && cp main.sh built"), run=("sh", "built"), build_timeout_s=5
+    )
+    tests = [IOTest(stdin="3\n", stdout="6"), IOTest(stdin="4\n", stdout="9")]
+    verdict = await judge("read n\nrm -f built\necho $((2 * n))", tests, pool=pool, language=shell)
+    assert statuses(verdict) == ["passed", "wrong_answer"]
+    verdict = await judge("if", tests, pool=pool, language=shell)
+    assert statuses(verdict) == ["build_error", "build_error"]
+    assert "main.sh" in verdict.build_output
+
+
+async def test_cpp(bubblewrap: BackendName) -> None:
+    import shutil
+
+    if shutil.which("g++") is None:
+        missing("g++ is not installed")
+    source = "#include <iostream>\nint main() { long a, b; std::cin >> a >> b; std::cout << a + b; }"
+    async with open_pool(backend=bubblewrap) as pool:
+        tests = [IOTest(stdin="1 2", stdout="3"), IOTest(stdin="40 2", stdout="42")]
+        assert (await judge(source, tests, pool=pool, language=CPP)).passed
+        broken = await judge("int main() { return x; }", tests, pool=pool, language=CPP)
+    assert broken.status == "build_error"
+    assert "‘x’ was not declared" in broken.build_output or "'x' was not declared" in broken.build_output
+
+
+async def test_a_box_lost_under_a_program_is_tried_again(bubblewrap: BackendName) -> None:
+    lost = 0
+
+    async with open_pool(backend=bubblewrap, size=1) as pool:
+        real = pool.borrow
+
+        async def borrow(count: int = 1) -> object:
+            nonlocal lost
+            loans = await real(count)
+            if lost < times:
+                lost += 1
+                kill_first_process(loans[0].box)
+            return loans
+
+        pool.borrow = borrow  # type: ignore[method-assign, assignment]
+        times = 2
+        assert (await judge("print(1)", [IOTest(stdout="1")], pool=pool)).passed
+        lost, times = 0, 3
+        verdict = await judge("print(1)", [IOTest(stdout="1"), IOTest(stdout="1")], pool=pool)
+        assert statuses(verdict) == ["crashed", "passed"]
+
+
+async def test_a_program_without_tests_has_not_passed(pool: SandboxPool) -> None:
+    verdict = await judge("print(1)", [], pool=pool)
+    assert (verdict.passed, verdict.fraction, verdict.status) == (False, 0.0, "not_run")

@@ -1,0 +1,58 @@
+"""Tests as they stand in a task file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import AssertTest, CallTest, Checker, Exact, Floats, IOTest, Limits, TestFile, load_tests
+
+
+def test_each_kind_of_test() -> None:
+    content: list[dict[str, Any]] = [
+        {"kind": "io", "stdin": "1", "stdout": "2"},
+        {"kind": "io", "stdout": "2", "exact": True},
+        {"kind": "io", "stdout": "2", "tolerance": 0.1},
+        {"kind": "io", "stdout": "2", "checker": "import sys"},
+        {"kind": "call", "function": "f", "args": [1], "expected": 2, "limits": {"timeout_s": 2}},
+        {"kind": "assert", "code": "assert f(1) == 2", "name": "first"},
+        {"kind": "file", "code": "", "framework": "unittest"},
+    ]
+    assert load_tests(content) == [
+        IOTest(stdin="1", stdout="2"),
+        IOTest(stdout="2", compare=Exact()),
+        IOTest(stdout="2", compare=Floats(absolute=0.1, relative=0.1)),
+        IOTest(stdout="2", compare=Checker(source="import sys")),
+        CallTest(function="f", args=[1], expected=2, limits=Limits(timeout_s=2)),
+        AssertTest(code="assert f(1) == 2", name="first"),
+        TestFile(code="", framework="unittest"),
+    ]
+
+
+def test_pairs_of_inputs_and_outputs() -> None:
+    assert load_tests({"inputs": ["1 2", ["3", "4"]], "outputs": ["3\n", ["7"]]}) == [
+        IOTest(stdin="1 2", stdout="3\n"),
+        IOTest(stdin="3\n4", stdout="7"),
+    ]
+    assert load_tests({"inputs": [[1, 2]], "outputs": [[3]], "fn_name": "add"}) == [
+        CallTest(function="add", args=[1, 2], expected=3)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ([{"stdin": "1"}], r"tests\[0\] needs a kind: one of io, call, assert, file"),
+        ([{"kind": "io"}, {"kind": "io", "stdinn": ""}], r"tests\[1\] has an unknown field 'stdinn'"),
+        ([{"kind": "assert"}], r"tests\[0\]: .*'code'"),
+        ([{"kind": "io", "limits": {"time": 1}}], r"tests\[0\].limits: .*'time'"),
+        ([{"kind": "io", "limits": {"timeout_s": -1}}], "timeout_s = -1 must be more than 0"),
+        ({"inputs": [1], "outputs": []}, "`inputs` and `outputs` of the same length"),
+        ({"inputs": [1]}, "`inputs` and `outputs`"),
+    ],
+)
+def test_mistakes_are_named(content: Any, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_tests(content)
