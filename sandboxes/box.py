@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Self
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from agentrl.errors import SandboxError, SandboxLostError
@@ -33,6 +34,13 @@ MAX_STDIN_BYTES = 64 * MB
 def inside_sources(*names: str) -> dict[str, str]:
     """The sources of programs of `inside/`, by dotted name."""
     return {f"agentrl.sandboxes.inside.{name}": _source(name) for name in names}
+
+
+def _read_all_sources() -> None:
+    """Read them once, outside the event loop."""
+    for file in importlib.resources.files("agentrl.sandboxes.inside").iterdir():
+        if file.name.endswith(".py"):
+            _source(file.name.removesuffix(".py"))
 
 
 @cache
@@ -379,6 +387,7 @@ class Box:
 @asynccontextmanager
 async def open_box(backend: Backend, spec: BoxSpec, core: int | None = None) -> AsyncIterator[Box]:
     """A new box for as long as the context lasts. Raises SandboxError when it does not start."""
+    await anyio.to_thread.run_sync(_read_all_sources)
     async with backend.start(spec, core) as link, background_tasks() as tasks:
         box = Box(link, spec)
         with anyio.move_on_after(START_TIMEOUT_S) as bound:

@@ -17,10 +17,10 @@ import anyio.to_thread
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.box import Box
+from agentrl.sandboxes.function_tests import judge_call, run_test_code, status_of, tail
 from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.protocol import Completed, Limits
-from agentrl.sandboxes.test_code import judge_call, run_test_code, status_of, tail
 from agentrl.sandboxes.verdict import (
     PYTHON,
     AssertTest,

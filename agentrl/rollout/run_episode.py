@@ -7,10 +7,12 @@ import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Literal
 
 import anyio
 import httpx2
+from anyio.to_thread import run_sync as in_thread
 from openai import AsyncOpenAI
 
 from agentrl.config import RunConfig
@@ -132,17 +134,17 @@ async def remote_runner(
     sandboxes: RunSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
-    async with AsyncOpenAI(api_key=api_key, base_url=base_url) as client:
+    # Making a client reads certificates, and imports its transport the first time.
+    async with await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url)) as client:
         yield EpisodeRunner(workflow=workflow, client=client, model=model, timeout_s=timeout_s, sandboxes=sandboxes)
 
 
 @asynccontextmanager
 async def run_sandboxes(config: RunConfig) -> AsyncIterator[RunSandboxes]:
     """The sandboxes of a run. Nothing is started before an episode asks for one."""
-    from agentrl.sandboxes import open_sandboxes
-
+    agentrl_sandboxes = await in_thread(import_module, "agentrl.sandboxes")
     sandbox = config.sandbox
-    async with open_sandboxes(
+    async with agentrl_sandboxes.open_sandboxes(
         backend=sandbox.backend,
         order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
         judges=sandbox.boxes,

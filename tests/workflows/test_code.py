@@ -1,0 +1,230 @@
+"""Workflows that run what a model writes: from a reply to a reward."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.config import RunConfig
+from agentrl.engine.sglang import sglang_engine
+from agentrl.episode import Episode
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner, run_sandboxes
+from agentrl.rollout.tasks import Workflow, load_workflow
+from agentrl.sandboxes import BackendName
+from agentrl.workflows import code, code_repair, python_tool
+from agentrl.workflows.python_tool import agrees, final_answer
+from tests.sandboxes.conftest import bubblewrap  # noqa: F401 - a fixture
+from tests.scripted_model import Script, scripted_model, tool_call
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
+CONFIG = RunConfig.model_validate({"sandbox": {"backend": "bubblewrap", "lent_boxes": 2}})
+TASK = {
+    "prompt": "Print the sum of two numbers.",
+    "public_tests": [{"kind": "io", "stdin": "1 2", "stdout": "3"}],
+    "tests": [{"kind": "io", "stdin": "1 2", "stdout": "3"}, {"kind": "io", "stdin": "-1 1", "stdout": "0"}],
+}
+RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
+
+
+async def outcome_of(workflow: Workflow, script: Script, task: dict[str, Any]) -> Outcome:
+    async with (
+        scripted_model(script) as url,
+        run_sandboxes(CONFIG) as sandboxes,
+        remote_runner(
+            workflow, base_url=url, api_key="-", model="scripted", timeout_s=60, sandboxes=sandboxes
+        ) as runner,
+    ):
+        return await runner.run(task, 0)
+
+
+@pytest.mark.parametrize(
+    ("reply", "reward", "metrics"),
+    [
+        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0}),
+        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0}),
+        ("```python\nprint(\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0}),
+        ("I would rather not.", 0.0, {"has_code": 0.0}),
+    ],
+)
+async def test_a_reply_is_judged(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:  # noqa: F811
+    outcome = await outcome_of(code.run, lambda _: reply, TASK)
+    assert (outcome.status, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
+
+
+async def test_partial_rewards_and_cpp(bubblewrap: BackendName) -> None:  # noqa: F811
+    outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", {**TASK, "partial": True})
+    assert outcome.reward == 0.5
+    cpp = "```cpp\n#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }\n```"
+    outcome = await outcome_of(code.run, lambda _: cpp, {**TASK, "language": "cpp"})
+    assert outcome.reward == 1.0
+
+
+async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendName) -> None:  # noqa: F811
+    seen: list[list[dict[str, Any]]] = []
+
+    def script(messages: list[dict[str, Any]]) -> str:
+        seen.append(messages)
+        return ["Hm.", "```python\nprint(7)\n```", "```python\nprint(\n```", RIGHT][len(seen) - 1]
+
+    outcome = await outcome_of(code_repair.run, script, {**TASK, "attempts": 5})
+    assert outcome.reward == 1.0
+    assert outcome.metrics["attempts"] == 4
+    told = [message["content"] for message in seen[-1] if message["role"] == "user"][1:]
+    assert told[0] == "There is no program in your reply. Write it in one fenced code block."
+    assert told[1] == "1 of 1 tests fail. Try again.\n- test 1: wrong_answer. word 1 is '7', expected '3'"
+    assert "SyntaxError" in told[2]
+    # The hidden tests are in no message.
+    assert "-1 1" not in json.dumps(seen)
+    outcome = await outcome_of(code_repair.run, lambda _: "```python\nprint(3)\n```", TASK)
+    assert (outcome.reward, outcome.metrics["attempts"]) == (0.0, 1.0)
+
+
+async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName) -> None:  # noqa: F811
+    results: list[str] = []
+
+    def script(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
+        results[:] = [message["content"] for message in messages if message["role"] == "tool"]
+        codes = [
+            "import os\nx = 6\nos.system('echo hi')\nprint('set')",
+            "x * 7",
+            "undefined",
+            "import time\ntime.sleep(100)",
+            "x",
+            "import os\nos._exit(3)",
+            "x",
+        ]
+        if len(results) < len(codes):
+            return tool_call("python", json.dumps({"code": codes[len(results)]}))
+        return "So it is \\boxed{42}."
+
+    python_tool.TIMEOUT_S, before = 0.3, python_tool.TIMEOUT_S
+    try:
+        outcome = await outcome_of(python_tool.run, script, {"question": "6 times 7?", "answer": "42"})
+    finally:
+        python_tool.TIMEOUT_S = before
+    assert outcome.reward == 1.0
+    assert outcome.metrics == {"tool_calls": 7.0, "tool_errors": 4.0}
+    assert results[0] == "hi\nset"
+    assert results[1] == "42"
+    assert results[2].startswith("Traceback (most recent call last):")
+    assert results[2].endswith("NameError: name 'undefined' is not defined")
+    assert results[3] == "[timed out]"
+    assert results[4] == "6"
+    assert results[5].startswith("[the interpreter ended: exit code 3")
+    assert results[5].endswith("[the interpreter was restarted: variables are lost]")
+    assert "NameError" in results[6]
+
+
+async def test_calls_that_make_no_sense_are_answered(bubblewrap: BackendName) -> None:  # noqa: F811
+    results: list[str] = []
+
+    def script(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
+        results[:] = [message["content"] for message in messages if message["role"] == "tool"]
+        calls = [("python", "not json"), ("shell", '{"code": "1"}'), ("python", '{"code": 1}')]
+        return tool_call(*calls[len(results)]) if len(results) < len(calls) else "#### 5"
+
+    outcome = await outcome_of(python_tool.run, script, {"question": "?", "answer": "#### 42"})
+    assert outcome.reward == 0.0
+    assert results == ['The tool is python, and its arguments are {"code": "..."}.'] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("It is \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("\\boxed{1} no, \\boxed{2}", "2"),
+        ("\\boxed{1", ""),
+        ("so #### 1,234", "1,234"),
+        ("there are 3 cats and 1,234.5 dogs.", "1,234.5"),
+        ("none", ""),
+    ],
+)
+def test_the_final_answer(text: str, answer: str) -> None:
+    assert final_answer(text) == answer
+
+
+def test_answers_agree_by_value() -> None:
+    assert agrees("$1,234.00", "1234")
+    assert agrees("50%", "50")
+    assert agrees("0.3333333", "0.33333333")
+    assert not agrees("0.33", "0.3333")
+    assert not agrees("", "")
+    assert agrees("\\frac{1}{2}", "\\frac{1}{2}")
+
+
+async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano_format: ChatFormat) -> None:  # noqa: F811
+    """The nano model writes no programs: its episodes finish, with a record and without a reward."""
+    tasks = [
+        (code.run, TASK),
+        (code_repair.run, {**TASK, "attempts": 2}),
+        (python_tool.run, {"question": "1 + 1 =", "answer": "no number", "max_turns": 2}),
+    ]
+    async with (
+        sglang_engine([server_url]) as engine,
+        open_proxy(engine, nano_format, "nano") as proxy,
+        run_sandboxes(CONFIG) as sandboxes,
+    ):
+        for workflow, task in tasks:
+            defaults = SamplingDefaults(max_tokens=16)
+            async with local_runner(workflow, proxy, timeout_s=60, defaults=defaults, sandboxes=sandboxes) as runner:
+                outcome = await runner.run(task, 0)
+            assert outcome.status == "finished", outcome.error
+            assert outcome.reward == 0.0
+            assert outcome.record.turns
+
+
+async def test_a_box_goes_back_whatever_becomes_of_the_episode(bubblewrap: BackendName) -> None:  # noqa: F811
+    """More episodes than boxes, which fail, hang or finish: none of them keeps a box."""
+
+    async def workflow(episode: Episode) -> float:
+        box = await episode.sandbox()
+        assert (await box.run(["ls"])).stdout == b""
+        await box.write("left.txt", "behind")
+        if episode.seed % 3 == 0:
+            raise ValueError("no")
+        if episode.seed % 3 == 1:
+            await box.run(["sleep", "1000"], timeout_s=1000)
+        return 1.0
+
+    async with (
+        scripted_model(lambda _: "") as url,
+        run_sandboxes(CONFIG) as sandboxes,
+        remote_runner(workflow, base_url=url, api_key="-", model="m", timeout_s=2, sandboxes=sandboxes) as runner,
+    ):
+        outcomes: dict[int, Outcome] = {}
+
+        async def one(seed: int) -> None:
+            outcomes[seed] = await runner.run({}, seed)
+
+        for start in range(0, 12, 2):
+            async with anyio.create_task_group() as tasks:
+                for seed in range(start, start + 2):
+                    tasks.start_soon(one, seed)
+        for seed, outcome in outcomes.items():
+            expected = ["ValueError: no", "EpisodeTimeoutError", None][seed % 3]
+            assert (expected in (outcome.error or "")) if expected else outcome.reward == 1.0, outcome
+        assert sandboxes.sandboxes.metrics().taken == 12
+
+
+async def test_an_episode_without_sandboxes_says_so() -> None:
+    async def workflow(episode: Episode) -> float:
+        await episode.sandbox()
+        return 1.0
+
+    async with (
+        scripted_model(lambda _: "") as url,
+        remote_runner(workflow, base_url=url, api_key="-", model="m", timeout_s=2) as runner,
+    ):
+        outcome = await runner.run({}, 0)
+    assert "this episode was made without sandboxes" in (outcome.error or "")
+
+
+def test_the_workflow_files_load() -> None:
+    for name in ("code", "code_repair", "python_tool"):
+        assert callable(load_workflow(ROOT / "workflows" / f"{name}.py"))
