@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 ENGINE ?= embedded
 
-.PHONY: quickstart sglang test lint format bench nano-model clean
+.PHONY: quickstart sglang sandboxes test lint format bench nano-model clean
 
 # make quickstart ENGINE=sglang trains on real SGLang servers, installed for the CPU if they are not there yet.
 quickstart: .venv/ready $(if $(filter sglang,$(ENGINE)),sglang)
@@ -17,6 +17,10 @@ quickstart: .venv/ready $(if $(filter sglang,$(ENGINE)),sglang)
 # SGLang for a CPU, in an environment of its own under ~/.cache/agentrl.
 sglang:
 	PYTHON=$(PYTHON) scripts/install_sglang_cpu.sh
+
+# bubblewrap, a Docker engine and its default image, on a Debian machine without a registry. Needs root.
+sandboxes:
+	scripts/start_sandboxes.sh
 
 test: .venv/ready lint
 	$(BIN)/python -m pytest

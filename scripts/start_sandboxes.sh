@@ -19,6 +19,8 @@ if [ ${#packages[@]} -gt 0 ]; then
 fi
 
 if ! docker info > /dev/null 2>&1; then
+    # Files of an engine that was killed: none starts beside them.
+    pgrep -x dockerd > /dev/null || rm -f /var/run/docker.pid /var/run/docker/containerd/containerd.pid
     setsid nohup dockerd > /tmp/agentrl-dockerd.log 2>&1 < /dev/null &
     for _ in $(seq 60); do
         docker info > /dev/null 2>&1 && break
