@@ -80,7 +80,6 @@ class Process:
             with anyio.move_on_after(GRACE_S, shield=True), suppress(SandboxLostError):
                 await self.kill()
                 await self._until(lambda: self._report is not None)
-        self._box._processes.pop(self._number, None)
 
     @property
     def running(self) -> bool:
@@ -130,6 +129,7 @@ class Process:
         else:
             self._report = json.loads(payload)
             self._box.run_s += self._report["duration_s"]
+            del self._box._processes[self._number]
         self._wake()
 
     def _wake(self) -> None:

@@ -17,7 +17,7 @@ import struct
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -85,7 +85,8 @@ class Docker:
             finally:
                 stream.close()
         finally:
-            with anyio.CancelScope(shield=True):
+            # What cannot be removed now is found by its label at the next start.
+            with anyio.CancelScope(shield=True), suppress(SandboxError):
                 await self._call(lambda client: _remove(client, name))
 
     async def _call(self, function: Callable[[DockerClient], T]) -> T:
@@ -294,6 +295,7 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
         labels={OWNER_LABEL: _owner()},
         name=name,
         stdin_open=True,
+        stop_signal="SIGKILL",
         user=f"{USER_ID}:{USER_ID}",
         working_dir=WORK,
     )

@@ -85,6 +85,7 @@ class Box:
         self.peak = 0
         self.oom_kills = out_of_memory_kills()
         self.inbox = bytearray()
+        self.next_look = 0.0
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
@@ -291,6 +292,10 @@ class Box:
 
     def watch(self) -> None:
         """Hold the running programs to memory, CPU time and wall-clock time."""
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + TICK_S
         self.reap_orphans()
         pids = others()
         memory, cpu = measure(pids)
@@ -298,7 +303,6 @@ class Box:
             memory = proportional_memory(pids)
         self.peak = max(self.peak, memory)
         cpu += reaped_cpu()
-        now = time.monotonic()
         for running in list(self.running.values()):
             limits = running.limits
             if memory > limits["memory_bytes"]:
@@ -326,9 +330,11 @@ class Box:
 
     def finish(self, running: Running) -> None:
         """The program's own process has ended: collect what it wrote, end what it left behind, report."""
+        ended_pid, status, usage = os.wait4(running.pid, os.WNOHANG)
+        if not ended_pid:
+            return  # the event was for a descriptor that has another owner by now
         duration_s = time.monotonic() - running.started
         oom_kills = out_of_memory_kills()
-        _, status, usage = os.wait4(running.pid, 0)
         for fd in list(running.pipes):
             self.drain(running, fd)
         if len(self.running) == 1:

@@ -63,7 +63,8 @@ def main() -> None:
             raised = timed_out = True
         except BaseException as error:
             raised = True
-            frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<agentrl.")]
+            frames = list(traceback.extract_tb(error.__traceback__))
+            frames = frames[next((i for i, frame in enumerate(frames) if frame.filename == "<code>"), len(frames)) :]
             head = "Traceback (most recent call last):\n" if frames else ""
             print(head + "".join(traceback.format_list(frames) + traceback.format_exception_only(error)), end="")
         sys.stdout.flush()

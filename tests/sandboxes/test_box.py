@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import anyio
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes import BackendName, Box, BoxSpec, Bubblewrap, Ended, Limits, choose_backend, sandbox
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
+from tests.components import wait_until
 from tests.sandboxes.conftest import kill_first_process
 
 pytestmark = pytest.mark.anyio
@@ -265,6 +268,31 @@ async def test_bubblewrap_without_root(bubblewrap: BackendName, monkeypatch: pyt
     monkeypatch.setattr(sys, "base_prefix", "/usr")
     observed = await check_limits(Bubblewrap())  # type: ignore[arg-type]
     assert [(one.attempt.does, one.done) for one in observed if not one.holds] == []
+
+
+async def test_no_box_outlives_a_killed_process(bubblewrap: BackendName, tmp_path: Path) -> None:
+    script = f"""
+import anyio
+from agentrl.sandboxes import sandbox
+async def main():
+    async with sandbox(backend="bubblewrap") as box, await box.start(["sleep", "12345.678"]):
+        open({str(tmp_path / "ready")!r}, "w").write("")
+        await anyio.sleep_forever()
+anyio.run(main)
+"""
+
+    def asleep() -> list[str]:
+        commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+        return [command.decode() for command in commands if b"12345.678" in command and b"python" not in command]
+
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        await wait_until((tmp_path / "ready").exists, timeout_s=60)
+        await wait_until(lambda: bool(asleep()), timeout_s=10)
+    finally:
+        process.kill()
+        process.wait()
+    await wait_until(lambda: not asleep(), timeout_s=10)
 
 
 async def test_a_box_whose_first_process_dies_is_lost(bubblewrap: BackendName) -> None:

@@ -11,7 +11,6 @@ import anyio
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, judge, open_pool
-from tests.components import missing
 
 DATA = Path(__file__).parents[3] / "shared/data/HumanEval.jsonl.gz"
 
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 def problems() -> list[dict[str, Any]]:
     if not DATA.exists():
-        missing(f"HumanEval is not at {DATA}")
+        pytest.skip(f"HumanEval is not at {DATA}")
     with gzip.open(DATA, "rt") as file:
         return [json.loads(line) for line in file]
 
