@@ -127,7 +127,7 @@ class _Bench:
         if self._built is not None:
             await self._box.restore(self._built)
         else:
-            await self._box.write(self._language.file, self._source)
+            await _write(self._box, self._language, self._source)
         done = await _run(self._box, self._language, test.stdin.encode(), limits)
         status, message = status_of(done)
         if status is Status.PASSED:
@@ -157,10 +157,13 @@ class _Bench:
             await box.restore(self._built_checkers[checker])
         else:
             await box.clear()
-            done = await _build(box, checker.source, language)
-            if not done.ok:
-                return Status.CHECKER_ERROR, f"the checker cannot be built: {tail(done.stdout + done.stderr)}"
-            self._built_checkers[checker] = await box.snapshot()
+            if language.build:
+                done = await _build(box, checker.source, language)
+                if not done.ok:
+                    return Status.CHECKER_ERROR, f"the checker cannot be built: {tail(done.stdout + done.stderr)}"
+                self._built_checkers[checker] = await box.snapshot()
+            else:
+                await _write(box, language, checker.source)
         for path, content in (("input", test.stdin), ("output", output), ("answer", test.stdout)):
             await box.write(path, content)
         done = await _run(box, language, b"", checker.limits or box.spec.limits, args=("input", "output", "answer"))
@@ -170,9 +173,14 @@ class _Bench:
         return Status.WRONG_ANSWER if rejected else Status.CHECKER_ERROR, tail(done.stdout + done.stderr) or done.ended
 
 
+async def _write(box: Box, language: Language, source: str) -> None:
+    # A model's text may hold half a surrogate pair, which no encoding has.
+    await box.write(language.file, source.encode(errors="replace"))
+
+
 async def _build(box: Box, source: str, language: Language) -> Completed:
-    await box.write(language.file, source)
-    return await box.run(language.build or ("true",), timeout_s=language.build_timeout_s)
+    await _write(box, language, source)
+    return await box.run(language.build, timeout_s=language.build_timeout_s)
 
 
 async def _run(box: Box, language: Language, stdin: bytes, limits: Limits, args: Sequence[str] = ()) -> Completed:

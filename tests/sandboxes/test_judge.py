@@ -68,6 +68,8 @@ async def test_every_way_to_fail(pool: SandboxPool) -> None:
         "print(2)": "wrong_answer",
         "": "wrong_answer",
         "x = (": "runtime_error",
+        "\0": "runtime_error",
+        "print('\ud800')": "wrong_answer",
         "print(1)": "passed",
     }
     test = IOTest(stdout="1")
