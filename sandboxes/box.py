@@ -15,8 +15,8 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
+from agentrl.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.background import background_tasks
 from agentrl.sandboxes.protocol import MB, WORK, Backend, BoxSpec, Completed, Ended, Limits, Link
 from agentrl.sandboxes.syscall_filter import compile_filter
 

@@ -19,8 +19,8 @@ from typing import Literal
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
+from agentrl.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes.background import background_tasks
 from agentrl.sandboxes.box import Box, open_box
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.protocol import Backend, BoxSpec

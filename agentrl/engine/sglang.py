@@ -26,6 +26,7 @@ import aiohttp
 import anyio
 import anyio.abc
 
+from agentrl.background import background_tasks
 from agentrl.engine.protocol import Generation, ImageSpan, OnProgress, PauseMode, Sampling, join
 from agentrl.engine.routing import Router
 from agentrl.engine.sglang_server import ServerLostError, SGLangServer
@@ -361,24 +362,9 @@ async def sglang_engine(
     timeout = aiohttp.ClientTimeout(total=None)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http,
-        _tasks() as tasks,
+        background_tasks() as tasks,
     ):
         servers = [SGLangServer(http, url) for url in urls]
         engine = SGLangEngine(servers, tasks, pause_mode=pause_mode, limits=limits or EngineLimits(), revive=revive)
         await engine.join_servers()
         yield engine
-        tasks.cancel_scope.cancel()
-
-
-@asynccontextmanager
-async def _tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """A task group for background work that never fails: an error of the body leaves it as it is, not in a group."""
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as group:
-        try:
-            yield group
-        except Exception as error:
-            failure = error
-        group.cancel_scope.cancel()
-    if failure is not None:
-        raise failure
