@@ -24,6 +24,8 @@ from agentrl.sandboxes.box import init_arguments
 from agentrl.sandboxes.process_link import ProcessLink, process_link
 from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
 
+VENV = "/venv"
+"""Where a box sees the virtual environment that agentrl runs in."""
 OWN_PROCESSES = 1
 """The first process."""
 FIRST_UID, LAST_UID = 1_000_000_000, 2_000_000_000
@@ -64,7 +66,8 @@ class Bubblewrap:
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """A new box."""
         uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID) if os.geteuid() == 0 else None
-        env = box_environment(WORK, f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin")
+        python = _python()
+        env = box_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
         command = [
             *_pinned(spec, core),
             *_namespaces(network=spec.network),
@@ -72,12 +75,19 @@ class Bubblewrap:
             "--chdir",
             WORK,
             "--",
-            sys.executable,
+            str(python),
             *init_arguments(uid=uid),
         ]
         nproc = spec.limits.processes + OWN_PROCESSES
         async with process_link(command, work=WORK, env=env, nproc=nproc) as link:
             yield link
+
+
+def _python() -> Path:
+    """This interpreter's path in a box. A virtual environment is shown elsewhere: its own place may be under /tmp."""
+    if sys.prefix == sys.base_prefix:
+        return Path(sys.executable)
+    return Path(VENV) / Path(sys.executable).relative_to(sys.prefix)
 
 
 def box_environment(work: str, path: str) -> dict[str, str]:
@@ -119,15 +129,18 @@ def _file_system(spec: BoxSpec) -> Iterator[str]:
             yield from ("--symlink", str(path.readlink()), str(path))
         elif path.is_dir():
             yield from ("--ro-bind", str(path), str(path))
-    shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime", *{sys.base_prefix, sys.prefix}]
+    shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
+    if not sys.base_prefix.startswith("/usr"):
+        shown.append(sys.base_prefix)
     if spec.network:
         shown += ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/etc/ca-certificates"]
     for name in shown:
-        if not name.startswith("/usr/"):
-            # bubblewrap would make the folders above with mode 0700, and root's, when root runs it.
-            for parent in reversed(Path(name).parents[:-1]):
-                yield from ("--perms", "0755", "--dir", str(parent))
-            yield from ("--ro-bind-try", name, name)
+        # bubblewrap would make the folders above with mode 0700, and root's, when root runs it.
+        for parent in reversed(Path(name).parents[:-1]):
+            yield from ("--perms", "0755", "--dir", str(parent))
+        yield from ("--ro-bind-try", name, name)
+    if sys.prefix != sys.base_prefix:
+        yield from ("--ro-bind", sys.prefix, VENV)
     yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
     for folder in (WORK, "/tmp", "/dev/shm"):  # noqa: S108
         yield from ("--perms", "1777", "--size", str(spec.limits.disk_mb * MB), "--tmpfs", folder)
