@@ -90,8 +90,9 @@ def wait_for_step(run_dir: Path, step: int, timeout_s: float = 90) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) -> None:
+    # Two episodes at a time keep the engine the slower side, so that updates find replies in flight.
     result = subprocess.run(
-        [*command, "--steps=4"],
+        [*command, "--steps=4", "--rollout.max_concurrent=2"],
         cwd=ROOT,
         capture_output=True,
         text=True,
