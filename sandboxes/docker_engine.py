@@ -5,7 +5,7 @@ standard streams (0.03 ms there and back), since `docker exec` would cost tens o
 When this process dies, in whatever way, the container's input ends, so does its first process, and the engine removes it.
 
 The SDK is `docker`, in threads, and not aiodocker: both start containers at the same pace, for the engine is what takes the time,
-but its attached stream is a plain socket, which answers in a third of the time; and Docker itself maintains it.
+but its attached stream is a plain socket, which answers in half the time; and Docker itself maintains it.
 (`python benchmarks/docker_sdks.py`)
 """
 

@@ -59,6 +59,11 @@ class Loan:
         self.box = box
         self._returned = anyio.Event()
 
+    @property
+    def given_back(self) -> bool:
+        """Whether it has been given back."""
+        return self._returned.is_set()
+
     def give_back(self) -> None:
         """The box may be reset and lent to the next."""
         self._returned.set()
@@ -90,8 +95,8 @@ class SandboxPool:
         self.metrics = PoolMetrics()
         self._wait_timeout_s = wait_timeout_s
         self._ready: deque[Loan] = deque()
+        self._lent: set[Loan] = set()
         self._line: deque[_Waiter] = deque()
-        self._working_at = anyio.current_time()
 
     @asynccontextmanager
     async def take(self, count: int = 1) -> AsyncIterator[Sequence[Box]]:
@@ -145,9 +150,11 @@ class SandboxPool:
         while self._line and len(self._ready) >= self._line[0].count:
             waiter = self._line.popleft()
             waiter.loans = [self._ready.popleft() for _ in range(waiter.count)]
+            self._lent.update(waiter.loans)
             waiter.called.set()
-        if self._line:
-            self.grow(self._places + sum(waiter.count for waiter in self._line) - len(self._ready))
+        # Boxes that are neither lent nor ready are on their way.
+        self._lent = {loan for loan in self._lent if not loan.given_back}
+        self.grow(len(self._lent) + sum(waiter.count for waiter in self._line))
 
     def grow(self, places: int) -> None:
         """Have so many boxes, or as many as the pool may have."""
@@ -170,11 +177,12 @@ class SandboxPool:
     async def keep(self, place: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep one place of the pool filled until cancelled. Reports started with its first box, or raises SandboxError."""
         first = True
+        failing_since: float | None = None
         while True:
             try:
                 async with open_box(self.backend, self.spec, core=place) as box:
                     self.metrics.started += 1
-                    self._working_at = anyio.current_time()
+                    failing_since = None
                     if first:
                         task_status.started()
                         first = False
@@ -184,7 +192,8 @@ class SandboxPool:
             except SandboxError as error:
                 if first and place == 0:
                     raise
-                if anyio.current_time() - self._working_at > PATIENCE_S:
+                failing_since = failing_since or anyio.current_time()
+                if anyio.current_time() - failing_since > PATIENCE_S:
                     self._tell_those_who_wait(error)
                 await anyio.sleep(RETRY_INTERVAL_S)
 
@@ -207,7 +216,6 @@ class SandboxPool:
             return False
         self.metrics.resets += 1
         self.metrics.reset_s += anyio.current_time() - started
-        self._working_at = anyio.current_time()
         return True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import anyio
 import pytest
 
@@ -69,6 +71,18 @@ async def test_a_user_who_is_cancelled_leaves_a_clean_box(backend: BackendName) 
                 done = await box.run(["sh", "-c", "ls; ls /proc | grep -c '^[0-9]'"])
     assert done.stdout == b"4\n"
     assert pool.metrics.lost == 0
+
+
+async def test_a_pool_grows_only_when_somebody_waits(bubblewrap: BackendName) -> None:
+    cores = max(2, len(os.sched_getaffinity(0)))
+    async with open_pool(backend=bubblewrap, size=cores + 4) as pool:
+        for _ in range(10):
+            async with pool.take(cores):
+                pass
+        assert pool.metrics.started == cores
+        async with pool.take(cores), pool.take(2):
+            pass
+        assert pool.metrics.started == cores + 2
 
 
 async def test_one_who_stops_waiting_takes_no_box_with_him(bubblewrap: BackendName) -> None:
