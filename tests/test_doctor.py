@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.sandboxes.conftest import working_backend
 
 AGENTRL = Path(sys.executable).with_name("agentrl")
@@ -38,12 +36,11 @@ def test_it_names_the_backend_in_use_and_what_it_isolates() -> None:
     assert "transformers 5." in shown
 
 
-@pytest.mark.parametrize("name", ["docker", "bubblewrap"])
-def test_it_tries_every_limit(name: str) -> None:
-    working_backend(name)  # type: ignore[arg-type]
+def test_it_tries_every_limit() -> None:
+    working_backend("bubblewrap")
     code, shown = doctor("--limits")
     assert code == 0
-    assert name in shown.split("| limit | a program that |")[1].split("\n")[0]
+    assert "bubblewrap" in shown.split("| limit | a program that |")[1].split("\n")[0]
     assert "| memory_mb = 256 | hoards, 1 MB at a time |" in shown
     assert "DOES NOT HOLD" not in shown
 

@@ -143,7 +143,8 @@ def long_run(command: list[str], run_dir: Path) -> Iterator[subprocess.Popen[byt
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path, how: signal.Signals) -> None:
     run_dir = tmp_path / "run"
-    with long_run(command, tmp_path / "run") as process:
+    # Many episodes at a time keep the trainer the slower side, so that finished groups wait for it.
+    with long_run([*command, "--rollout.max_concurrent=16"], tmp_path / "run") as process:
         wait_for_step(run_dir, 3)
         os.kill(process.pid, how)
         output, _ = process.communicate(timeout=60)

@@ -26,7 +26,7 @@ from tests.sandboxes.adversaries import adversaries
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
-LIMITS = Limits(timeout_s=0.25, memory_mb=200, disk_mb=16, output_mb=1, processes=32)
+LIMITS = Limits(timeout_s=0.15, memory_mb=200, disk_mb=16, output_mb=1, processes=32)
 CALLS_MAIN = "\nif __name__ == '__main__': print(add(*map(int, input().split())))\n"
 HONEST = "def add(a, b): return a + b\n"
 
