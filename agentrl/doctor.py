@@ -22,7 +22,7 @@ async def examine(console: Console, *, limits: bool) -> bool:
 
     Returns whether model-written code can be run here, and every limit that was tried held.
     """
-    from agentrl.sandboxes import Backend, Bubblewrap, Docker, choose_backend
+    from agentrl.sandboxes import Backend, Bubblewrap, Docker
     from agentrl.sandboxes.limit_check import check_limits, limits_table
     from agentrl.sandboxes.protocol import BoxSpec
 
@@ -32,7 +32,7 @@ async def examine(console: Console, *, limits: bool) -> bool:
     reasons: dict[str, str] = {}
     for backend in backends:
         try:
-            await choose_backend(backend, BoxSpec())
+            await backend.prepare(BoxSpec())
         except SandboxError as error:
             reasons[backend.name] = str(error)
     working = [backend for backend in backends if backend.name not in reasons]

@@ -39,6 +39,7 @@ OWNER_LABEL = "agentrl.owner"
 """Which process a container belongs to: "host:boot:pid:start of pid"."""
 CALL_TIMEOUT_S = 60
 STREAM_HEADER = struct.Struct(">BxxxI")
+PATH = "/usr/local/bin:/usr/bin:/bin"
 USER_ID = 65534
 FILES = 16_384
 """Files in a writable folder."""
@@ -62,15 +63,12 @@ class Docker:
     }
 
     def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
-        self._prepared: set[str] = set()
         self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))
 
     async def prepare(self, spec: BoxSpec) -> None:
         """Fetch or build the image where it is missing, and remove containers whose owner is dead."""
         await self._call(remove_orphans)
-        if spec.image not in self._prepared:
-            await self._call(lambda client: _have_image(client, spec.image, self._on_progress))
-            self._prepared.add(spec.image)
+        await self._call(lambda client: _have_image(client, spec.image, self._on_progress))
 
     @asynccontextmanager
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
@@ -78,8 +76,7 @@ class Docker:
         name = f"agentrl-{uuid.uuid4().hex[:12]}"
         try:
             stream = await self._call(lambda client: _start(client, name, spec, core))
-            env = box_environment(WORK, "/usr/local/bin:/usr/bin:/bin")
-            link = AttachedLink(stream, WORK, env)
+            link = AttachedLink(stream, WORK, box_environment(WORK, PATH))
             try:
                 yield link
             finally:
@@ -185,19 +182,14 @@ def connect() -> DockerClient:
         raise SandboxError(f"no Docker engine answers ({error}); start one, or set DOCKER_HOST") from error
 
 
-def remove_orphans(client: DockerClient) -> int:
-    """Remove the containers of agentrl processes that are no longer there; returns how many."""
+def remove_orphans(client: DockerClient) -> None:
+    """Remove the containers of agentrl processes that are no longer there."""
     import docker.errors
 
-    removed = 0
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
         if _is_dead(container.labels[OWNER_LABEL]):
-            try:
+            with suppress(docker.errors.APIError):  # the engine may be removing it already
                 container.remove(force=True, v=True)
-                removed += 1
-            except docker.errors.APIError:
-                continue  # the engine is removing it already
-    return removed
 
 
 def _owner() -> str:
@@ -290,7 +282,7 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
         spec.image,
         command=["python3", *init_arguments()],
         entrypoint=[],
-        environment={"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8"},
+        environment={"PATH": PATH, "LANG": "C.UTF-8"},
         host_config=host,
         labels={OWNER_LABEL: _owner()},
         name=name,

@@ -17,6 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format
+from agentrl.sandboxes import BackendName
+from tests.real_boxes import working_backend
 from tests.real_sglang import sglang_command
 
 START_TIMEOUT_S = 60
@@ -96,6 +98,22 @@ def any_server_url(request: pytest.FixtureRequest) -> str:
     """Each kind of server in turn."""
     url: str = request.getfixturevalue("server_url" if request.param == "embedded" else "sglang_url")
     return url
+
+
+@pytest.fixture(scope="session", params=["bubblewrap", "docker"])
+def backend(request: pytest.FixtureRequest) -> BackendName:
+    """Each backend in turn."""
+    return working_backend(request.param)
+
+
+@pytest.fixture(scope="session")
+def docker() -> BackendName:
+    return working_backend("docker")
+
+
+@pytest.fixture(scope="session")
+def bubblewrap() -> BackendName:
+    return working_backend("bubblewrap")
 
 
 @pytest.fixture(scope="session")

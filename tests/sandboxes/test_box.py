@@ -14,7 +14,7 @@ from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes import BackendName, Box, BoxSpec, Bubblewrap, Ended, Limits, choose_backend, sandbox
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
 from tests.components import wait_until
-from tests.sandboxes.conftest import kill_first_process
+from tests.real_boxes import kill_first_process
 
 pytestmark = pytest.mark.anyio
 

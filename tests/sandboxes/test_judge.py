@@ -27,7 +27,7 @@ from agentrl.sandboxes import (
     open_pool,
 )
 from tests.components import missing
-from tests.sandboxes.conftest import kill_first_process
+from tests.real_boxes import kill_first_process
 
 pytestmark = pytest.mark.anyio
 

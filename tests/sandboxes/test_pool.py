@@ -10,7 +10,7 @@ import pytest
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool, open_sandboxes
 from agentrl.sandboxes.verdict import AssertTest, IOTest
-from tests.sandboxes.conftest import kill_first_process
+from tests.real_boxes import kill_first_process
 
 pytestmark = pytest.mark.anyio
 

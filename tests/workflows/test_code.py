@@ -18,7 +18,6 @@ from agentrl.rollout.tasks import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.workflows import code, code_repair, python_tool
 from agentrl.workflows.python_tool import agrees, final_answer
-from tests.sandboxes.conftest import bubblewrap  # noqa: F401 - a fixture
 from tests.scripted_model import Script, scripted_model, tool_call
 
 pytestmark = pytest.mark.anyio
@@ -52,12 +51,12 @@ async def outcome_of(workflow: Workflow, script: Script, task: dict[str, Any]) -
         ("I would rather not.", 0.0, {"has_code": 0.0}),
     ],
 )
-async def test_a_reply_is_judged(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:  # noqa: F811
+async def test_a_reply_is_judged(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:
     outcome = await outcome_of(code.run, lambda _: reply, TASK)
     assert (outcome.status, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
 
 
-async def test_partial_rewards_and_cpp(bubblewrap: BackendName) -> None:  # noqa: F811
+async def test_partial_rewards_and_cpp(bubblewrap: BackendName) -> None:
     outcome = await outcome_of(code.run, lambda _: "```python\nprint(3)\n```", {**TASK, "partial": True})
     assert outcome.reward == 0.5
     cpp = "```cpp\n#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b; }\n```"
@@ -65,7 +64,7 @@ async def test_partial_rewards_and_cpp(bubblewrap: BackendName) -> None:  # noqa
     assert outcome.reward == 1.0
 
 
-async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendName) -> None:  # noqa: F811
+async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendName) -> None:
     seen: list[list[dict[str, Any]]] = []
 
     def script(messages: list[dict[str, Any]]) -> str:
@@ -85,7 +84,7 @@ async def test_the_model_sees_what_failed_and_tries_again(bubblewrap: BackendNam
     assert (outcome.reward, outcome.metrics["attempts"]) == (0.0, 1.0)
 
 
-async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName) -> None:  # noqa: F811
+async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName) -> None:
     results: list[str] = []
 
     def script(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
@@ -121,7 +120,7 @@ async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName) -> None:  
     assert "NameError" in results[6]
 
 
-async def test_calls_that_make_no_sense_are_answered(bubblewrap: BackendName) -> None:  # noqa: F811
+async def test_calls_that_make_no_sense_are_answered(bubblewrap: BackendName) -> None:
     results: list[str] = []
 
     def script(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
@@ -158,7 +157,7 @@ def test_answers_agree_by_value() -> None:
     assert agrees("\\frac{1}{2}", "\\frac{1}{2}")
 
 
-async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano_format: ChatFormat) -> None:  # noqa: F811
+async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano_format: ChatFormat) -> None:
     """The nano model writes no programs: its episodes finish, with a record and without a reward."""
     tasks = [
         (code.run, TASK),
@@ -179,7 +178,7 @@ async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano
             assert outcome.record.turns
 
 
-async def test_a_box_goes_back_whatever_becomes_of_the_episode(bubblewrap: BackendName) -> None:  # noqa: F811
+async def test_a_box_goes_back_whatever_becomes_of_the_episode(bubblewrap: BackendName) -> None:
     """More episodes than boxes, which fail, hang or finish: none of them keeps a box."""
 
     async def workflow(episode: Episode) -> float:

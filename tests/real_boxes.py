@@ -1,4 +1,4 @@
-"""Real boxes: each backend in turn, or the reason why it is not here."""
+"""Real boxes: a backend that works here, or the reason why it is not."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import signal
 from pathlib import Path
 
 import anyio
-import pytest
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, Box, BoxSpec, choose_backend
@@ -33,19 +32,3 @@ def kill_first_process(box: Box) -> None:
     monitor = box._link.process.pid  # type: ignore[attr-defined]
     (first,) = Path(f"/proc/{monitor}/task/{monitor}/children").read_text().split()
     os.kill(int(first), signal.SIGKILL)
-
-
-@pytest.fixture(scope="session", params=["bubblewrap", "docker"])
-def backend(request: pytest.FixtureRequest) -> BackendName:
-    """Each backend in turn."""
-    return working_backend(request.param)
-
-
-@pytest.fixture(scope="session")
-def docker() -> BackendName:
-    return working_backend("docker")
-
-
-@pytest.fixture(scope="session")
-def bubblewrap() -> BackendName:
-    return working_backend("bubblewrap")
