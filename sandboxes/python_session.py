@@ -14,6 +14,8 @@ from agentrl.sandboxes.protocol import Ended
 
 SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"
 LIFETIME_S = 24 * 3600.0
+NOTE_CHARACTERS = 100
+"""For the note that stands where the middle of a long output is left out."""
 INTERRUPT_GRACE_S = 1.0
 """How long code may take to give in to an interrupt before its interpreter is replaced."""
 
@@ -63,7 +65,8 @@ class PythonSession:
         try:
             fields = json.loads(answer or b"")
             return Executed(
-                output=str(fields["output"])[: self._max_characters],
+                # Shortened already, with a note where; this bounds what a forged answer may hold.
+                output=str(fields["output"])[: self._max_characters + NOTE_CHARACTERS],
                 raised=bool(fields["raised"]),
                 timed_out=bool(fields["timed_out"]),
             )

@@ -77,6 +77,7 @@ async def test_an_interpreter_that_dies_is_replaced(python: PythonSession) -> No
 async def test_the_middle_of_a_long_output_is_left_out(python: PythonSession) -> None:
     text = (await python.execute("print('a' * 1000 + 'z' * 1000)")).text
     assert text.startswith("a" * 100 + "\n[1801 characters left out]\nz")
+    assert text.endswith("]\n" + "z" * 99)
     assert len(text) < 250
 
 
