@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from agentrl.envs import AsyncToolEnv
     from agentrl.proxy import Session
+    from agentrl.resources import Resources
     from agentrl.sandboxes import Box, Language, Limits, Sandboxes, SandboxPool, Test, Verdict
     from agentrl.sandboxes.pool import Loan, Purpose
 
@@ -78,6 +79,7 @@ class Episode:
         model: str,
         session: Session | None = None,
         sandboxes: RunSandboxes | None = None,
+        resources: Resources | None = None,
     ) -> None:
         self.task = task
         self.seed = seed
@@ -88,16 +90,18 @@ class Episode:
         self.metrics: dict[str, float] = {}
         self._session = session
         self._sandboxes = sandboxes
+        self._resources = resources
         self._loans: list[Loan] = []
         self._envs: list[AsyncToolEnv] = []
 
     def env(self, env_id: str, **kwargs: Any) -> AsyncToolEnv:
-        """A tool environment by its gymnasium id; `kwargs` go to `gymnasium.make`. It is closed with the episode."""
+        """Any gymnasium environment by its id, as a tool environment; `kwargs` go to `gymnasium.make`, which the first `reset`
+        calls. It is closed with the episode."""
         import gymnasium
 
         from agentrl.envs import AsyncToolEnv
 
-        env = AsyncToolEnv(gymnasium.make(env_id, **kwargs))
+        env = AsyncToolEnv(lambda: gymnasium.make(env_id, **kwargs), self._resources)
         self._envs.append(env)
         return env
 
@@ -168,12 +172,12 @@ class Episode:
             _check_finite(f"the metric {name!r}", value)
         self.metrics.update(metrics)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the environments that the workflow opened, and give back its sandboxes."""
         for loan in self._loans:
             loan.give_back()
         for env in self._envs:
-            env.close()
+            await env.close()
 
 
 def _check_finite(name: str, value: object) -> None:

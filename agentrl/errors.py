@@ -11,6 +11,8 @@
     │   ├── EpisodeTimeoutError
     │   ├── NoModelCallError
     │   └── BadRewardError
+    ├── ToolDefinitionError   a tool, or a wrapper around a tool environment, that cannot work
+    ├── ToolCallError         a model's tool call that cannot be carried out; the model is told, nothing ends
     ├── SandboxError          a sandbox could not be had, or was lost with what ran in it
     │   └── SandboxLostError
     ├── TooManySessionsError  the proxy has as many sessions open as it may
@@ -59,6 +61,14 @@ class NoModelCallError(EpisodeError):
 
 class BadRewardError(EpisodeError):
     """The workflow returned something that is not a finite number or a `Reward`."""
+
+
+class ToolDefinitionError(AgentRLError):
+    """A tool lacks a type, or a wrapper around a tool environment does what it cannot."""
+
+
+class ToolCallError(AgentRLError):
+    """A model called a tool in a way that cannot be carried out. Its text is for the model."""
 
 
 class SandboxError(AgentRLError):

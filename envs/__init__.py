@@ -3,9 +3,20 @@
 import gymnasium
 
 from agentrl.envs.async_env import AsyncToolEnv
-from agentrl.envs.tool_env import Message, MessageSpace, ToolEnv
+from agentrl.envs.gym_env import GymEnv
+from agentrl.envs.tool_env import Message, MessageSpace, Result, ToolEnv
+from agentrl.envs.tools import Tool, tool, tool_of
 
-__all__ = ["AsyncToolEnv", "Message", "MessageSpace", "ToolEnv"]
+__all__ = ["AsyncToolEnv", "GymEnv", "Message", "MessageSpace", "Result", "Tool", "ToolEnv", "tool", "tool_of"]
 
-if "agentrl/Calculator-v0" not in gymnasium.registry:
-    gymnasium.register("agentrl/Calculator-v0", entry_point="agentrl.envs.calculator:CalculatorEnv")
+_ENVIRONMENTS = {
+    "agentrl/Calculator-v0": "agentrl.envs.calculator:CalculatorEnv",
+    "agentrl/Gym-v0": "agentrl.envs.gym_env:GymEnv",
+    "agentrl/MCP-v0": "agentrl.envs.mcp_env:MCPEnv",
+    "agentrl/OpenEnv-v0": "agentrl.envs.open_env:OpenEnv",
+    "agentrl/ReasoningGym-v0": "agentrl.envs.reasoning:ReasoningEnv",
+}
+
+for env_id, entry_point in _ENVIRONMENTS.items():
+    if env_id not in gymnasium.registry:
+        gymnasium.register(env_id, entry_point=entry_point)

@@ -1,19 +1,21 @@
-"""The async face of a `ToolEnv`: what `episode.env(id)` returns."""
+"""The async face of a tool environment: what `episode.env(id)` returns."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from contextlib import suppress
+from typing import Any, Protocol
 
+import anyio
 import anyio.to_thread
 import gymnasium
 
-from agentrl.envs.tool_env import Message, ToolEnv
+from agentrl.envs.gym_env import GymEnv
+from agentrl.envs.tool_env import THREADS, Message, ToolEnv
+from agentrl.errors import EpisodeError
+from agentrl.resources import Resources
 
-
-async def _in_thread(call: Callable[[], Any]) -> Any:
-    # Abandoned when the episode times out: an environment that hangs holds up its own thread and nothing else.
-    return await anyio.to_thread.run_sync(call, abandon_on_cancel=True)
+CLOSE_TIMEOUT_S = 10.0
 
 
 class _DumpsToDict(Protocol):
@@ -31,34 +33,90 @@ class AsyncToolEnv:
             await env.step(reply.choices[0].message)
         return env.total_reward
 
-    The environment's own code runs in a worker thread, so it may block.
+    `env` may be any gymnasium environment, or a function that makes one; it is made by the first `reset`. One that is no
+    `ToolEnv` is played through a `GymEnv`. Its blocking code runs in worker threads.
+
+    Attributes:
+        messages: the conversation so far.
+        done: whether the episode is over; truncated: whether that was for its length.
+        total_reward: the sum of the rewards of all steps.
+        info: gymnasium's `info` of the last step.
+        failed_calls: tool calls of the last step that could not be carried out.
     """
 
-    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
-        self.env = env
+    def __init__(
+        self, env: gymnasium.Env[Any, Any] | Callable[[], gymnasium.Env[Any, Any]], resources: Resources | None = None
+    ) -> None:
+        self._make = (lambda: env) if isinstance(env, gymnasium.Env) else env
+        self._resources = resources
+        self._env: gymnasium.Env[Any, Any] | None = None
         # Any: openai types each role's message on its own.
         self.messages: list[Any] = []
-        self.tools: list[Any] = list(cast(ToolEnv, env.unwrapped).tools)
         self.done = False
+        self.truncated = False
         self.total_reward = 0.0
+        self.info: dict[str, Any] = {}
+        self.failed_calls = 0
+
+    @property
+    def env(self) -> gymnasium.Env[Any, Any]:
+        """The gymnasium environment. Raises EpisodeError before the first reset."""
+        if self._env is None:
+            raise EpisodeError("the environment is not there yet; `await env.reset(...)` comes first")
+        return self._env
+
+    @property
+    def tool_env(self) -> ToolEnv:
+        """The environment under gymnasium's wrappers."""
+        inner = self.env.unwrapped
+        assert isinstance(inner, ToolEnv)
+        return inner
+
+    @property
+    def tools(self) -> list[Any]:
+        """The tools in the form that OpenAI's API takes. Raises EpisodeError before the first reset."""
+        return self.tool_env.tools
 
     async def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start an episode; `messages` then holds the opening conversation."""
-        observation, _ = await _in_thread(lambda: self.env.reset(seed=seed, options=options))
+        if self._env is None:
+            made = await anyio.to_thread.run_sync(self._make, abandon_on_cancel=True, limiter=THREADS)
+            self._env = made if isinstance(made.unwrapped, ToolEnv) else GymEnv(made)
+            self.tool_env.resources = self._resources
+        opened = await self.tool_env.open(seed=seed, options=options)
+        with self.tool_env.prepared((seed, options), opened):
+            env = self._env
+            observation, self.info = await anyio.to_thread.run_sync(
+                lambda: env.reset(seed=seed, options=options), limiter=THREADS
+            )
         self.messages = list(observation)
-        self.done = False
-        self.total_reward = 0.0
+        self.done = self.truncated = False
+        self.total_reward, self.failed_calls = 0.0, 0
 
     async def step(self, message: Message | _DumpsToDict) -> float:
         """Play one assistant message (a dict, or the `message` of an openai reply); returns this step's reward."""
         action = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
         self.messages.append(action)
-        observation, reward, terminated, truncated, _ = await _in_thread(lambda: self.env.step([action]))
+        failed_before = self.info.get("failed_calls", 0)
+        played = await self.tool_env.play([action])
+        with self.tool_env.prepared([action], played):
+            observation, reward, terminated, truncated, self.info = await anyio.to_thread.run_sync(
+                self.env.step, [action], limiter=THREADS
+            )
+        self.failed_calls = self.info.get("failed_calls", 0) - failed_before
         self.messages.extend(observation)
+        self.truncated = bool(truncated) and not terminated
         self.done = bool(terminated or truncated)
         self.total_reward += float(reward)
         return float(reward)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release what the environment holds."""
-        self.env.close()
+        if self._env is None:
+            return
+        env, self._env = self._env, None
+        inner = env.unwrapped
+        assert isinstance(inner, ToolEnv)
+        with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
+            await inner.release()
+            await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)

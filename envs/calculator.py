@@ -12,22 +12,10 @@ import operator
 from pathlib import Path
 from typing import Any
 
-from agentrl.envs.tool_env import Message, ToolEnv
+from agentrl.envs.tool_env import ToolEnv
+from agentrl.envs.tools import tool, tool_of
 
 DIFFICULTY = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 3}
-
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "calculator",
-        "description": "Evaluate an arithmetic expression.",
-        "parameters": {
-            "type": "object",
-            "properties": {"expression": {"type": "string"}},
-            "required": ["expression"],
-        },
-    },
-}
 
 _OPERATORS: dict[type[ast.AST], Any] = {
     ast.Add: operator.add,
@@ -63,7 +51,6 @@ def evaluate(expression: str) -> int:
 class CalculatorEnv(ToolEnv):
     """One chained sum an episode. The task is a reasoning-gym `chain_sum` entry: `question`, `answer`, `metadata`."""
 
-    tools = (TOOL,)
     max_turns = 4
 
     def __init__(self) -> None:
@@ -73,21 +60,23 @@ class CalculatorEnv(ToolEnv):
         self._dataset = reasoning_gym.create_dataset("chain_sum", size=2**31, seed=0, **DIFFICULTY)
         self._entry: dict[str, Any] = {}
 
-    def start(self, task: dict[str, Any] | None) -> list[Message]:
+    def start(self, task: dict[str, Any] | None) -> str:
         entry = task or self._dataset[int(self.np_random.integers(2**31))]
         if not {"question", "answer"} <= entry.keys():
             raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(entry)}")
         self._entry = entry
-        return [{"role": "user", "content": entry["question"]}]
+        return str(entry["question"])
 
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        expression = arguments.get("expression")
-        if not isinstance(expression, str):
-            raise ValueError("'expression' must be a string")
+    @tool
+    def calculator(self, expression: str) -> str:
+        """Evaluate an arithmetic expression."""
         return str(evaluate(expression))
 
     def answer(self, content: str) -> float:
         return float(self._dataset.score_answer(content.strip(), self._entry))
+
+
+TOOL = tool_of(CalculatorEnv.calculator).schema
 
 
 def distinct_tasks(count: int, seed: int) -> list[dict[str, Any]]:

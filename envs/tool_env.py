@@ -1,21 +1,64 @@
 """`ToolEnv`: a `gymnasium.Env` whose actions are assistant messages, with tool calls, and whose observations are messages.
 
 reset(seed, options=task) ─► [user message]            the conversation so far
-step(assistant message)   ─► [tool message, ...], reward, terminated, truncated, info
+step([assistant message]) ─► [tool message, ...], reward, terminated, truncated, info
+
+`open` and `play` are the same two on an event loop: nothing waits in a thread there but code that blocks.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
-from typing import Any
+import math
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache, cached_property, partial
+from typing import Any, TypeVar
 
+import anyio
+import anyio.from_thread
+import anyio.to_thread
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from agentrl.envs.tools import Tool, tools_of
+from agentrl.errors import ToolCallError, ToolDefinitionError
+from agentrl.resources import Resources
+
+T = TypeVar("T")
+
 Message = dict[str, Any]
 """One chat message in OpenAI's form: `{"role": ..., "content": ..., "tool_calls": [...]}`."""
+Content = str | list[dict[str, Any]]
+"""Text, or the parts of a message, such as `{"type": "image_url", ...}`."""
+
+THREADS = anyio.CapacityLimiter(math.inf)
+"""Blocking code of environments: one thread each, so that none waits for another. Episodes bound their number."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a tool call, or of an answer: what the model reads, what it earned, whether the episode is over."""
+
+    content: Content = ""
+    reward: float = 0.0
+    done: bool = False
+
+
+@dataclass
+class Step:
+    """The five values of gymnasium's `step`, in the making."""
+
+    messages: list[Message] = field(default_factory=list)
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = field(default_factory=dict)
 
 
 class MessageSpace(spaces.Space[list[Message]]):
@@ -31,9 +74,9 @@ class MessageSpace(spaces.Space[list[Message]]):
         return [{"role": role, "content": str(self.np_random.integers(1000))}]
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a list of messages with the roles of this space and text (or no) content."""
+        """Whether `x` is a list of messages with the roles of this space and text, parts or no content."""
         return isinstance(x, list) and all(
-            isinstance(m, dict) and m.get("role") in self.roles and isinstance(m.get("content", ""), str | None)
+            isinstance(m, dict) and m.get("role") in self.roles and isinstance(m.get("content", ""), str | list | None)
             for m in x
         )
 
@@ -45,63 +88,204 @@ class MessageSpace(spaces.Space[list[Message]]):
 
 
 class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
-    """Base class of tool environments. A subclass sets `tools` and defines `reset`, `call` and `answer`.
+    """Base class of tool environments. A subclass marks its tools, and says how an episode starts and what an answer earns:
 
-    An action is a list with one assistant message. Each of its tool calls is answered by `call`; a message without tool
-    calls is the agent's answer, is scored by `answer`, and ends the episode. After `max_turns` messages the episode
-    is truncated with reward 0.
+        class Lookup(ToolEnv):
+            def start(self, task):
+                self.answer_is = task["answer"]
+                return task["question"]
+
+            @tool
+            def lookup(self, word: str) -> str:
+                '''Look a word up.'''
+                return DICTIONARY[word]
+
+            def answer(self, content):
+                return float(content == self.answer_is)
+
+    All of them may be `async def`. What is not runs in a worker thread and may block. A message without tool calls is the
+    agent's answer and ends the episode, unless `answer` returns a `Result` that says otherwise; a tool may return one too.
+    After `max_turns` messages the episode is truncated. Whatever a tool raises, and whatever is wrong with a call, is told to
+    the model; `info["failed_calls"]` counts both.
     """
 
-    tools: Sequence[dict[str, Any]]
     max_turns: int = 8
+    tool_timeout_s: float = 60.0
+    """Bound of one call. A tool that takes longer is given up, and the model told."""
+    max_result_chars: int = 20_000
+    """Longer results lose their middle."""
 
     def __init__(self) -> None:
         self.action_space = MessageSpace("assistant")
         self.observation_space = MessageSpace("user", "tool", "system")
+        self.info: dict[str, Any] = {}
+        """Goes out with every step; a subclass may add to it."""
+        self.resources: Resources | None = None
+        """Where to keep something open: the run's, in an episode."""
         self._turn = 0
+        self._blocked: str | None = None
+        self._ready: tuple[Any, Any] | None = None
+
+    @cached_property
+    def toolset(self) -> Sequence[Tool]:
+        """The tools; those that the subclass marks, unless it says otherwise."""
+        return tools_of(self)
+
+    @property
+    def tools(self) -> list[dict[str, Any]]:
+        """The tools in the form that OpenAI's API takes."""
+        return [tool.schema for tool in self.toolset]
+
+    def start(self, task: dict[str, Any] | None) -> Any:
+        """What opens the conversation of `task` (None: a random task, drawn with `self.np_random`): the user's text, or
+        messages."""
+        raise NotImplementedError
+
+    def answer(self, content: str) -> Any:
+        """The reward of the agent's answer, or a `Result`."""
+        raise NotImplementedError
+
+    async def open(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> list[Message]:
+        """Start an episode of the task in `options`; the messages that open it."""
+        super().reset(seed=seed)
+        self._turn, self.info = 0, {"failed_calls": 0}
+        begun = await self._do("start", self.start, options)
+        return [{"role": "user", "content": begun}] if isinstance(begun, str) else list(begun)
+
+    async def play(self, action: Sequence[Message]) -> Step:
+        """Answer the tool calls of one assistant message, or score it as the answer."""
+        message = action[0]
+        self._turn += 1
+        step = Step(info=self.info)
+        calls = message.get("tool_calls") or []
+        if not calls:
+            said = _text(message.get("content"))
+            result = _result(await self._do("answer", self.answer, said), final=True)
+            if result.content:
+                step.messages.append({"role": "user", "content": result.content})
+            step.reward, step.terminated = result.reward, result.done
+        for call in calls:
+            result = Result("the episode is over") if step.terminated else await self._call(call["function"])
+            content = self._shortened(result.content)
+            step.messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+            step.reward += result.reward
+            step.terminated |= result.done
+        step.truncated = not step.terminated and self._turn >= self.max_turns
+        return step
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[list[Message], dict[str, Any]]:
-        """Start an episode of the task in `options`; `start` gives its first messages."""
-        super().reset(seed=seed)
-        self._turn = 0
-        return self.start(options), {}
-
-    def start(self, task: dict[str, Any] | None) -> list[Message]:
-        """The messages that open the conversation of `task` (None: a random task, drawn with `self.np_random`)."""
-        raise NotImplementedError
-
-    def call(self, name: str, arguments: dict[str, Any]) -> str:
-        """The result of tool `name` as text. An exception becomes a message that the model can act on."""
-        raise NotImplementedError
-
-    def answer(self, content: str) -> float:
-        """The reward of the agent's final answer."""
-        raise NotImplementedError
+        """Gymnasium's `reset`, for code without an event loop."""
+        if self._ready is None:
+            messages = event_loop_thread().call(lambda: self.open(seed=seed, options=options))
+        else:
+            messages = self._handed_out((seed, options))
+        return messages, dict(self.info)
 
     def step(self, action: list[Message]) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
-        """Answer the tool calls of one assistant message, or score it as the final answer."""
-        message = action[0]
-        self._turn += 1
-        calls = message.get("tool_calls") or []
-        if not calls:
-            return [], self.answer(message.get("content") or ""), True, False, {}
-        results: list[Message] = [
-            {"role": "tool", "tool_call_id": call["id"], "content": self._call_safely(call["function"])}
-            for call in calls
-        ]
-        return results, 0.0, False, self._turn >= self.max_turns, {}
+        """Gymnasium's `step`, for code without an event loop."""
+        done = event_loop_thread().call(self.play, action) if self._ready is None else self._handed_out(action)
+        return done.messages, done.reward, done.terminated, done.truncated, dict(done.info)
 
-    def _call_safely(self, function: dict[str, Any]) -> str:
-        name = str(function.get("name"))
-        known = [tool["function"]["name"] for tool in self.tools]
-        if name not in known:
-            return f"error: no tool {name!r}; the tools are {', '.join(known)}"
+    @contextmanager
+    def prepared(self, asked: Any, made: Any) -> Iterator[None]:
+        """Within it, `reset` and `step` hand out what `open` and `play` made of what was `asked`: gymnasium's wrappers around
+        this environment then run without holding a thread while a tool waits. Raises ToolDefinitionError where a wrapper
+        asks for something else."""
+        self._ready = (asked, made)
         try:
-            arguments = json.loads(function.get("arguments") or "{}")
-            if not isinstance(arguments, dict):
-                return "error: the arguments must be a JSON object"
-            return self.call(name, arguments)
+            yield
+        finally:
+            self._ready = None
+
+    def _handed_out(self, asked: Any) -> Any:
+        assert self._ready is not None
+        expected, made = self._ready
+        if asked != expected:
+            raise ToolDefinitionError("a wrapper around a ToolEnv may not change its actions, seeds or options")
+        return made
+
+    async def release(self) -> None:
+        """Give back what `start` took. Called once, at the end of the episode's use of this environment."""
+
+    async def _call(self, function: dict[str, Any]) -> Result:
+        """The result of one call; what is wrong with it in words for the model."""
+        name = str(function.get("name"))
+        known = {tool.name: tool for tool in self.toolset}
+        try:
+            if name not in known:
+                raise ToolCallError(f"no tool {name!r}; the tools are {', '.join(known)}")
+            arguments = known[name].arguments(function.get("arguments"))
+            with anyio.fail_after(self.tool_timeout_s):
+                return _result(await self._do(name, partial(known[name].run, **arguments)))
+        except TimeoutError as error:
+            reason = str(error) or f"{name} took longer than {self.tool_timeout_s:g} s and was given up"
         except Exception as error:
-            return f"error: {error}"
+            reason = str(error) or type(error).__name__
+        self.info["failed_calls"] += 1
+        return Result(f"error: {reason}")
+
+    async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs."""
+        if inspect.iscoroutinefunction(function):
+            try:
+                return await function(*arguments)
+            except SystemExit as error:
+                raise ToolCallError(f"{name} called sys.exit({error.code!r})") from None
+        if self._blocked is not None:
+            raise ToolCallError(f"{self._blocked} is still running")
+        self._blocked = name
+
+        def run() -> Any:
+            try:
+                return function(*arguments)
+            except SystemExit as error:
+                raise ToolCallError(f"{name} called sys.exit({error.code!r})") from None
+            finally:
+                self._blocked = None
+
+        done = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=THREADS)
+        return await done if isinstance(done, Awaitable) else done
+
+    def _shortened(self, content: Content) -> Content:
+        if not isinstance(content, str) or len(content) <= self.max_result_chars:
+            return content
+        half = self.max_result_chars // 2
+        return f"{content[:half]}\n[... {len(content) - 2 * half} characters left out ...]\n{content[-half:]}"
+
+
+@cache
+def event_loop_thread() -> anyio.from_thread.BlockingPortal:
+    """An event loop in a thread of its own, for code that has none and steps an environment."""
+    started: Future[anyio.from_thread.BlockingPortal] = Future()
+
+    async def serve() -> None:
+        async with anyio.from_thread.BlockingPortal() as portal:
+            started.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    threading.Thread(target=anyio.run, args=(serve,), daemon=True, name="agentrl environments").start()
+    return started.result()
+
+
+def _result(returned: Any, *, final: bool = False) -> Result:
+    """What a tool or, `final`, `answer` returned, as a Result."""
+    if isinstance(returned, Result):
+        return returned
+    if final:
+        return Result(reward=float(returned), done=True)
+    if isinstance(returned, str) or (isinstance(returned, list) and _are_parts(returned)):
+        return Result(returned)
+    return Result(json.dumps(returned, default=str))
+
+
+def _are_parts(content: list[Any]) -> bool:
+    return bool(content) and all(isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in content)
+
+
+def _text(content: Any) -> str:
+    """The text of a message's content."""
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content)
+    return content or ""

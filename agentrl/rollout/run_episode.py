@@ -19,6 +19,7 @@ from agentrl.config import RunConfig
 from agentrl.episode import Episode, Reward, RunSandboxes, Task
 from agentrl.errors import EpisodeTimeoutError, NoModelCallError
 from agentrl.proxy import Proxy, SamplingDefaults
+from agentrl.resources import Resources, open_resources
 from agentrl.rollout.tasks import Workflow
 from agentrl.trajectory import TokenRecord
 
@@ -52,6 +53,8 @@ class EpisodeRunner:
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     sandboxes: RunSandboxes | None = None
     """None: episodes have no sandboxes."""
+    resources: Resources | None = None
+    """What environments keep open between calls, and between episodes."""
 
     async def run(self, task: Task, seed: int) -> Outcome:
         """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled."""
@@ -68,6 +71,7 @@ class EpisodeRunner:
             model=self.model,
             session=session,
             sandboxes=self.sandboxes,
+            resources=self.resources,
         )
         error: str | None = None
         reward = Reward(0.0)
@@ -76,7 +80,8 @@ class EpisodeRunner:
                 with anyio.move_on_after(self.timeout_s) as bound:
                     reward = Reward.of(await self.workflow(episode))
             finally:
-                episode.close()
+                with anyio.CancelScope(shield=True):
+                    await episode.close()
             if bound.cancelled_caught:
                 raise EpisodeTimeoutError(
                     f"the episode took longer than rollout.episode_timeout_s = {self.timeout_s:g} s"
@@ -110,7 +115,10 @@ async def local_runner(
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach `proxy` inside this process."""
     transport = proxy.in_process_transport()
-    async with httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http:
+    async with (
+        httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
+        _episode_resources() as resources,
+    ):
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)
         yield EpisodeRunner(
             workflow=workflow,
@@ -120,6 +128,7 @@ async def local_runner(
             proxy=proxy,
             defaults=defaults,
             sandboxes=sandboxes,
+            resources=resources,
         )
 
 
@@ -136,7 +145,23 @@ async def remote_runner(
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
     # Making a client reads certificates, and imports its transport the first time.
     async with await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url)) as client:
-        yield EpisodeRunner(workflow=workflow, client=client, model=model, timeout_s=timeout_s, sandboxes=sandboxes)
+        async with _episode_resources() as resources:
+            yield EpisodeRunner(
+                workflow=workflow,
+                client=client,
+                model=model,
+                timeout_s=timeout_s,
+                sandboxes=sandboxes,
+                resources=resources,
+            )
+
+
+@asynccontextmanager
+async def _episode_resources() -> AsyncIterator[Resources]:
+    # gymnasium takes a while to import, and workflows ask for environments in the event loop.
+    await in_thread(import_module, "agentrl.envs")
+    async with open_resources() as resources:
+        yield resources
 
 
 @asynccontextmanager

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
-import anyio
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -72,9 +70,9 @@ async def test_an_episode_calls_reads_and_answers() -> None:
     ("message", "complaint"),
     [
         (calls("{}", name="abacus"), "no tool 'abacus'"),
-        (calls("not json"), "error"),
+        (calls("not json"), "not valid JSON"),
         (calls("[1]"), "must be a JSON object"),
-        (calls('{"expression": 3}'), "must be a string"),
+        (calls('{"expression": 3}'), "valid string"),
         (calls('{"expression": "1 +"}'), "not an arithmetic expression"),
     ],
 )
@@ -131,15 +129,3 @@ def test_the_message_space_knows_its_messages() -> None:
     assert space == MessageSpace("user", "tool")
     assert not space.contains([{"role": "assistant", "content": "x"}])
     assert not space.contains({"role": "user", "content": "x"})
-
-
-@pytest.mark.anyio
-async def test_an_environment_that_hangs_does_not_hold_up_its_timeout() -> None:
-    env = AsyncToolEnv(gymnasium.make("agentrl/Calculator-v0"))
-    await env.reset(options=TASK)
-    released = threading.Event()
-    env.env.unwrapped.step = lambda action: released.wait(10)  # type: ignore[method-assign,assignment]
-    with anyio.move_on_after(0.1) as bound:
-        await env.step({"role": "assistant", "content": "5"})
-    assert bound.cancelled_caught
-    released.set()
