@@ -1,4 +1,4 @@
-"""The command line: `agentrl train`, `agentrl eval`, `agentrl serve`, `agentrl doctor`.
+"""The command line: `agentrl train`, `agentrl eval`, `agentrl serve`, `agentrl init`, `agentrl doctor`.
 
 Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
 Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
@@ -22,6 +22,7 @@ import anyio
 
 from agentrl.config import RunConfig, config_keys, load_config
 from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError
+from agentrl.models import model_directory
 
 SERVE_IDLE_TIMEOUT_S = 3600.0
 """When `agentrl serve` closes a session that nobody uses, where the configuration does not say."""
@@ -62,7 +63,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("workflow", help="Python file with `async def run(episode)`")
     evaluate.add_argument("--base-url", help="an OpenAI-compatible endpoint; none given: the model is served here")
     evaluate.add_argument("--api-key", default=os.environ.get("OPENAI_API_KEY", "-"), help="default: $OPENAI_API_KEY")
-    evaluate.add_argument("--out", type=Path, help="write one JSON line an episode to this file")
+    evaluate.add_argument(
+        "--out", type=Path, help="keep one JSON line an episode in this file; given again, the evaluation goes on"
+    )
+    evaluate.add_argument("--json", action="store_true", help="print everything as JSON, and no table")
     evaluate.set_defaults(command=_evaluate)
 
     serve = commands.add_parser(
@@ -81,8 +85,14 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--engine", choices=["embedded", "sglang"], help="servers to start (engine.kind)")
         if command is not serve:
-            command.add_argument("--tasks", help="task file, one JSON object a line")
-        command.add_argument("--model", help="directory of a Hugging Face checkpoint (model.path)")
+            command.add_argument("--tasks", help="file of JSON lines, hf:DATASET, or python:FILE:NAME")
+        command.add_argument("--model", help="directory of a Hugging Face checkpoint, or nano (model.path)")
+
+    init = commands.add_parser(
+        "init", help="write a new workflow, environment and test to start from", allow_abbrev=False
+    )
+    init.add_argument("name", help="the folder to make")
+    init.set_defaults(command=_init)
     return parser
 
 
@@ -100,8 +110,9 @@ def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         "--out",
         "--help",
         "--limits",
+        "--json",
     }
-    switches = {"--help", "--limits"}
+    switches = {"--help", "--limits", "--json"}
     rest: list[str] = []
     overrides: dict[str, str] = {}
     queue = list(words)
@@ -126,7 +137,11 @@ def _config(args: argparse.Namespace, overrides: dict[str, str]) -> RunConfig:
         overrides = {"model.path": json.dumps(args.model), **overrides}
     if args.engine:
         overrides = {"engine.kind": json.dumps(args.engine), **overrides}
-    return load_config(args.config, overrides, workflow=args.workflow, tasks=getattr(args, "tasks", None))
+    config = load_config(args.config, overrides, workflow=args.workflow, tasks=getattr(args, "tasks", None))
+    if getattr(args, "base_url", None):
+        return config  # model.path is a name for the endpoint
+    model = config.model.model_copy(update={"path": model_directory(config.model.path)})
+    return config.model_copy(update={"model": model})
 
 
 def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -171,15 +186,30 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
     import tempfile
 
     from agentrl.engine.launch import open_engine
-    from agentrl.evaluate import evaluate
+    from agentrl.evaluate import EvaluatedEpisode, EvaluationLog, evaluate, fingerprint
     from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
-    from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner, run_sandboxes
-    from agentrl.rollout.tasks import load_tasks, load_workflow
+    from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
+    from agentrl.rollout.tasks import finite_tasks
+    from agentrl.rollout.workflow import load_workflow
+    from agentrl.terminal import show_evaluation
     from agentrl.train import check_model
 
-    workflow, tasks = load_workflow(Path(config.workflow)), load_tasks(Path(config.tasks))[: config.eval.limit]
+    workflow, tasks = load_workflow(Path(config.workflow)), finite_tasks(config.tasks, config.eval.limit)
     timeout_s = config.rollout.episode_timeout_s
     async with AsyncExitStack() as stack:
+        log: EvaluationLog | None = None
+        if args.out:
+            identity = {
+                "workflow": config.workflow,
+                "tasks": fingerprint(tasks),
+                "model": config.model.path,
+                "base_url": args.base_url,
+                "temperature": config.eval.temperature,
+                "seed": config.seed,
+            }
+            log = stack.enter_context(EvaluationLog(args.out, identity))
+            if log.done:
+                print(f"going on after {len(log.done)} episodes in {args.out}", file=sys.stderr)
         sandboxes = await stack.enter_async_context(run_sandboxes(config))
         if args.base_url:
             runner = await stack.enter_async_context(
@@ -204,17 +234,25 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             runner = await stack.enter_async_context(
                 local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes)
             )
-        log = stack.enter_context(args.out.open("w")) if args.out else None
 
-        def on_outcome(outcome: Outcome) -> None:
+        def on_episode(episode: EvaluatedEpisode) -> None:
             if log is not None:
-                fields = ("status", "reward", "metrics", "error", "duration_s")
-                log.write(json.dumps({name: getattr(outcome, name) for name in fields}) + "\n")
+                log.add(episode)
 
         result = await evaluate(
-            runner, tasks, max_concurrent=config.eval.max_concurrent, seed=config.seed, on_outcome=on_outcome
+            runner,
+            tasks,
+            max_concurrent=config.eval.max_concurrent,
+            samples=config.eval.samples,
+            pass_reward=config.eval.pass_reward,
+            seed=config.seed,
+            done=log.done if log else (),
+            on_episode=on_episode,
         )
-    print(json.dumps(vars(result), indent=2))
+    if args.json:
+        print(json.dumps(result.to_json(), indent=2))
+    else:
+        show_evaluation(result)
     return 0 if result.failed < result.episodes else 1
 
 
@@ -274,6 +312,17 @@ def _doctor(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if overrides:
         raise ConfigError(f"doctor takes no --{next(iter(overrides))}")
     return 0 if anyio.run(lambda: examine(Console(), limits=args.limits)) else 1
+
+
+def _init(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from agentrl.init import write_project
+
+    if overrides:
+        raise ConfigError(f"init takes no --{next(iter(overrides))}")
+    for path in write_project(Path(args.name)):
+        print(path)
+    print(f"Next: cd {args.name} && agentrl train --config run.toml")
+    return 0
 
 
 def _require(config: RunConfig, *keys: str) -> None:

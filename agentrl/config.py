@@ -30,7 +30,8 @@ class ModelConfig(_Section):
     """The policy and its chat format."""
 
     path: str = ""
-    """Directory of a Hugging Face checkpoint; for `eval --base-url`, the model name to ask for."""
+    """Directory of a Hugging Face checkpoint, or `nano` or `nano_player`, which ship with agentrl; for `eval --base-url`, the
+    model name to ask for."""
     renderer: str = "auto"
     """Chat format, a name of the `renderers` library; auto goes by the model."""
     renderer_options: dict[str, Any] = {}
@@ -186,6 +187,15 @@ class TrainerConfig(_Section):
     """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
     advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
     """How rewards of a group become advantages."""
+    turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
+    """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
+    worth its own reward, or else its branch's, or else the episode's."""
+    truncated_turns: Literal["train", "mask", "penalise"] = "train"
+    """What happens to replies that were cut off for their length."""
+    failed_turns: Literal["train", "mask", "penalise"] = "train"
+    """What happens to replies that the workflow marked as failed."""
+    turn_penalty: Annotated[float, Field(ge=0)] = 1.0
+    """What is taken off the advantage of a reply that is penalised."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """ε: the ratio is clipped below 1 − ε."""
     clip_high: Annotated[float, Field(gt=0)] = 0.28
@@ -206,13 +216,28 @@ class TrainerConfig(_Section):
     """Bound of one training step."""
 
 
+class DataConfig(_Section):
+    """How tasks are gone through."""
+
+    shuffle: bool = True
+    """Every epoch in an order of its own, drawn with the seed. A stream comes in its own order."""
+    epochs: Positive | None = None
+    """The run ends when every task was visited so often, if not by `steps` before. Default: as often as the steps need."""
+    eval_share: Share = 0.0
+    """Share of the tasks that is held out for evaluation, where eval.tasks names none."""
+
+
 class EvalConfig(_Section):
-    """Held-out evaluation before and after training."""
+    """Evaluation: `agentrl eval`, and before and after training."""
 
     tasks: str | None = None
-    """Task file; none given: no evaluation."""
+    """Task file, or another source of tasks; none given: no evaluation, unless data.eval_share holds some out."""
     limit: Positive | None = None
     """Use the first so many tasks."""
+    samples: Positive = 1
+    """k: episodes of each task."""
+    pass_reward: float = 1.0
+    """An episode with at least this reward counts as passed, for pass@k."""
     max_concurrent: Positive = 64
     """Episodes at the same time."""
     temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
@@ -225,7 +250,7 @@ class RunConfig(_Section):
     workflow: str = ""
     """Python file with `async def run(episode)`."""
     tasks: str = ""
-    """Training tasks, one JSON object a line."""
+    """Training tasks: a file of JSON lines, `hf:DATASET[:CONFIG][@SPLIT]`, or `python:FILE_OR_MODULE:NAME`."""
     run_dir: str = ""
     """Where the run keeps its store, checkpoints and metrics. Default: runs/ and the time."""
     steps: Positive = 100
@@ -233,6 +258,7 @@ class RunConfig(_Section):
     seed: int = 0
     """Seed of the run: task order and episode seeds."""
     model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
     rollout: RolloutConfig = RolloutConfig()
     engine: EngineConfig = EngineConfig()
     proxy: ProxyConfig = ProxyConfig()

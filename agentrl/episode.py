@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from agentrl.resources import Resources
     from agentrl.sandboxes import Box, Language, Limits, Sandboxes, SandboxPool, Test, Verdict
     from agentrl.sandboxes.pool import Loan, Purpose
+    from agentrl.trajectory import Turn
 
 Task = dict[str, Any]
 """One line of the task file."""
@@ -55,6 +56,24 @@ class RunSandboxes:
     sandboxes: Sandboxes
     image: str
     runtime: str | None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One role of an episode: the same model under a name of its own. Make it with `episode.branch`."""
+
+    name: str
+    client: AsyncOpenAI
+    base_url: str
+    api_key: str
+    model: str
+    _session: Session | None
+
+    def reward(self, value: float) -> None:
+        """What this role earned, in place of the episode's reward. Raises BadRewardError when it is not a finite number."""
+        _check_finite(f"the reward of the branch {self.name!r}", value)
+        if self._session is not None:
+            self._session.branch_rewards[self.name] = float(value)
 
 
 class Episode:
@@ -155,14 +174,40 @@ class Episode:
     def reward(self, completion_id: str, value: float) -> None:
         """Give one model call (`completion.id`) a reward of its own.
 
-        Its tokens are then scored by `value` in place of the episode's reward. Raises BadRewardError when `value` is not a
+        docs/credit.md says what that does to the advantages of its tokens, and of those before it. Raises BadRewardError when `value` is not a
         finite number, EpisodeError when no call of this episode has that id.
         """
         _check_finite(f"the reward of {completion_id}", value)
+        for turn in self._turns(completion_id):
+            turn.credit = float(value)
+
+    def mark_failed(self, completion_id: str) -> None:
+        """Say that the reply of one model call could not be used, such as a tool call that makes no sense.
+
+        `trainer.failed_turns` says what happens to its tokens. Raises EpisodeError when no call of this episode has that id.
+        """
+        for turn in self._turns(completion_id):
+            turn.failed = True
+
+    def branch(self, name: str, *, trained: bool = True) -> Branch:
+        """One of several roles in this episode, with a client and a reward of its own.
+
+        Its calls are compared with those of the same role in the other episodes of the group. Those of a role that is not
+        `trained` are recorded, and that is all. Raises EpisodeError for a name that is no word.
+        """
+        if not name.replace("-", "_").isidentifier():
+            raise EpisodeError(f"the branch name {name!r} is no word of letters, digits, - and _")
         if self._session is None:
-            return  # evaluation against a foreign endpoint: there is no record to credit
+            return Branch(name, self.client, self.base_url, self.api_key, self.model, None)
+        self._session.branch(name).trained = trained
+        key = f"{self.api_key}.{name}"
+        return Branch(name, self.client.with_options(api_key=key), self.base_url, key, self.model, self._session)
+
+    def _turns(self, completion_id: str) -> list[Turn]:
+        if self._session is None:
+            return []  # evaluation against a foreign endpoint: there is no record
         try:
-            self._session.credit(completion_id, float(value))
+            return self._session.turns_of(completion_id)
         except KeyError:
             raise EpisodeError(f"no model call of this episode has the id {completion_id!r}") from None
 

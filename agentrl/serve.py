@@ -26,6 +26,7 @@ from typing import Annotated, Any
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentrl.credit import turn_scores
 from agentrl.errors import EngineError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.server import Proxy, Reply, refusal
@@ -173,7 +174,10 @@ class Service:
 
     def _trajectories(self, entry: _Entry) -> dict[str, Any]:
         record = entry.session.record
-        paths = [vars(path) for path in record.trajectories(entry.reward or 0.0)]
+        paths = []
+        for path in record.trajectories(turn_scores(record, entry.reward or 0.0)):
+            columns = dict(vars(path))
+            paths.append({"rewards": columns.pop("values"), **columns})
         return {**self._state(entry), "turns": record.to_json(), "trajectories": paths}
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:

@@ -14,9 +14,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from agentrl.config import RunConfig
+from agentrl.evaluate import Evaluation, Interval
 from agentrl.train import RunView
 
 REFRESH_PER_S = 4
+SHOWN_TASKS = 30
+"""Rows of the table of an evaluation: the tasks with the lowest rewards."""
 SPARKS = "▁▂▃▄▅▆▇█"
 CHARTED_STEPS = 60
 
@@ -101,3 +104,28 @@ def _spark(values: list[float]) -> str:
     low, high = min(values), max(values)
     scale = (len(SPARKS) - 1) / ((high - low) or 1.0)
     return "".join(SPARKS[round((value - low) * scale)] for value in values)
+
+
+def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
+    """Print an evaluation: its figures, and a table of its tasks, the hardest first."""
+    console = console or Console()
+    table = Table("task", "passed", "mean reward", "failed", title="tasks, the hardest first", title_justify="left")
+    for row in sorted(result.per_task, key=lambda row: (row.mean_reward, row.task))[:SHOWN_TASKS]:
+        table.add_row(str(row.task), f"{row.passed} of {row.samples}", f"{row.mean_reward:.3f}", str(row.failed))
+    console.print(table)
+    if len(result.per_task) > SHOWN_TASKS:
+        console.print(f"{len(result.per_task) - SHOWN_TASKS} tasks more; --json shows all", highlight=False)
+    figures = Table.grid(padding=(0, 2))
+    figures.add_row("mean reward [95 %]", _interval(Interval(result.mean_reward, *result.mean_reward_95)))
+    for k, chance in result.pass_at.items():
+        figures.add_row(f"pass@{k}", _interval(chance))
+    for name, value in result.metrics.items():
+        figures.add_row(name, f"{value:.4g}")
+    figures.add_row("episodes", f"{result.episodes}, of which {result.failed} failed; {result.duration_s:.2f} s each")
+    console.print(figures)
+    if result.first_error:
+        console.print(f"the first failure:\n{result.first_error}", highlight=False, markup=False)
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.mean:.3f}  [{value.low:.3f}, {value.high:.3f}]"

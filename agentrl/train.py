@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +37,8 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import Workflow, load_tasks, load_workflow
+from agentrl.rollout.tasks import TaskList, Tasks, TaskStream, finite_tasks, open_tasks, split_tasks, tasks_of
+from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.trainer_client import TrainerClient, Weights, open_trainer
 
 SAVE_TIMEOUT_S = 300.0
@@ -89,25 +90,49 @@ class _Run:
 
 
 async def train(
-    config: RunConfig, *, resume: bool = False, view: RunView | None = None
+    config: RunConfig,
+    *,
+    workflow: Workflow | None = None,
+    tasks: Iterable[Task] | Callable[[], Iterable[Task]] | None = None,
+    resume: bool = False,
+    view: RunView | None = None,
 ) -> dict[str, Any] | Interrupted:
     """Train as `config` says. Returns the summary that is also written to `summary.json`.
+
+    `workflow` and `tasks`, where given, stand in for the files that the configuration names. Tasks are a sequence, or a function
+    that returns an iterable, the same one every time it is called.
 
     SIGINT or SIGTERM ends the run in good order, with a checkpoint, and returns Interrupted. Raises UsageError for bad
     input before any work starts, and other AgentRLErrors when the run cannot go on.
     """
     view = view or RunView(config)
-    workflow = load_workflow(Path(config.workflow))
-    tasks = load_tasks(Path(config.tasks))
-    eval_tasks = load_tasks(Path(config.eval.tasks))[: config.eval.limit] if config.eval.tasks else []
+    workflow = workflow or load_workflow(Path(config.workflow))
+    source, eval_tasks = _sources(config, tasks)
     prepare_run_dir(config, resume=resume)
 
     summary: dict[str, Any] | None = None
     async with anyio.create_task_group() as group:
         group.start_soon(_cancel_on_signal, group.cancel_scope, view)
-        summary = await _run_to_the_end(config, view, workflow, tasks, eval_tasks)
+        summary = await _run_to_the_end(config, view, workflow, source, eval_tasks)
         group.cancel_scope.cancel()
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
+
+
+def _sources(
+    config: RunConfig, given: Iterable[Task] | Callable[[], Iterable[Task]] | None
+) -> tuple[Tasks, list[Task]]:
+    """Where groups get their tasks, and the held-out ones. Raises TaskFileError, ConfigError."""
+    data = config.data
+    tasks = open_tasks(config.tasks) if given is None else tasks_of(given)
+    held_out = finite_tasks(config.eval.tasks, config.eval.limit) if config.eval.tasks else []
+    if isinstance(tasks, TaskStream):
+        if data.eval_share and not held_out:
+            raise ConfigError("data.eval_share needs tasks whose number is known; name other tasks with eval.tasks")
+        tasks.epochs = data.epochs
+        return tasks, held_out
+    if data.eval_share and not held_out:
+        tasks, held_out = split_tasks(tasks, data.eval_share, config.seed)
+    return TaskList(tasks, config.seed, data.shuffle, data.epochs), held_out[: config.eval.limit]
 
 
 async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
@@ -120,7 +145,7 @@ async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
 
 
 async def _run_to_the_end(
-    config: RunConfig, view: RunView, workflow: Workflow, tasks: list[Task], eval_tasks: list[Task]
+    config: RunConfig, view: RunView, workflow: Workflow, tasks: Tasks, eval_tasks: list[Task]
 ) -> dict[str, Any]:
     run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
@@ -232,12 +257,21 @@ async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence
     defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
     timeout_s, sandboxes = config.rollout.episode_timeout_s, run.controller.runner.sandboxes
     async with local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes) as runner:
-        result = await evaluate(runner, tasks, max_concurrent=config.eval.max_concurrent, seed=config.seed)
+        result = await evaluate(
+            runner,
+            tasks,
+            max_concurrent=config.eval.max_concurrent,
+            samples=config.eval.samples,
+            pass_reward=config.eval.pass_reward,
+            seed=config.seed,
+        )
     if result.failed == result.episodes:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
-    run.view.say(f"evaluation {when}: mean reward {result.mean_reward:.3f} over {result.episodes} held-out tasks")
+    run.view.say(
+        f"evaluation {when}: mean reward {result.mean_reward:.3f} over {result.episodes} episodes of {result.tasks} held-out tasks"
+    )
     if when.startswith("before"):
-        await anyio.Path(run.run_dir / "eval_before.json").write_text(json.dumps(vars(result)) + "\n")
+        await anyio.Path(run.run_dir / "eval_before.json").write_text(json.dumps(result.to_json()) + "\n")
     return result
 
 
@@ -269,6 +303,9 @@ async def _train(run: _Run) -> None:
         while run.weights.version < config.steps:
             started = time.perf_counter()
             batch = await run.controller.next_batch()
+            if batch is None:
+                view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")
+                break
             waited_s = time.perf_counter() - started
             # Shielded: a step that has begun is finished, loaded and logged, also when the run is being stopped.
             with anyio.CancelScope(shield=True):

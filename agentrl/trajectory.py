@@ -11,7 +11,7 @@ returned: input_ids of a call = path up to its prompt, and nothing is ever token
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -34,6 +34,16 @@ class Turn:
     """Images that the prompt_ids brought; their places count from the start of the path."""
     credit: float | None = None
     """The reward of this one call, where the workflow gave it one."""
+    branch: str = ""
+    """The role that made the call, where the workflow names roles."""
+    branch_reward: float | None = None
+    """The reward of that role, where the workflow gave it one."""
+    trained: bool = True
+    """False: a role that is recorded and not trained on."""
+    truncated: bool = False
+    """Whether the reply was cut off for its length."""
+    failed: bool = False
+    """Whether the workflow says that the reply could not be used."""
 
     @property
     def depth(self) -> int:
@@ -69,7 +79,7 @@ class Trajectory:
         logprobs    [ 0,  0,  0, -.3, -.1]     behaviour logprobs; 0 where nothing was sampled
         versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
         temperature [ 1,  1,  1,  1,  1]
-        rewards     [ r,  r,  r,  r,  r]       the episode's, or the credit of the token's own call
+        values      [ v,  v,  v,  v,  v]       what the token's turn is worth
 
     A token that several paths share is trained on in the first of them only.
     """
@@ -79,7 +89,7 @@ class Trajectory:
     logprobs: list[float]  # [T]
     versions: list[int]  # [T]
     temperatures: list[float]  # [T]
-    rewards: list[float]  # [T]
+    values: list[float]  # [T]
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -112,6 +122,7 @@ class TokenRecord:
             logprobs=generation.logprobs,
             versions=generation.versions,
             temperature=temperature or 1.0,
+            truncated=generation.finish == "length",
             images=[image for image in images if image.start >= len(prefix)],
         )
         self.turns.append(turn)
@@ -122,13 +133,19 @@ class TokenRecord:
         parents = {id(turn.parent) for turn in self.turns}
         return [turn for turn in self.turns if id(turn) not in parents]
 
-    def trajectories(self, reward: float) -> Iterator[Trajectory]:
-        """One trajectory a leaf. `reward` is the episode's."""
-        trained: set[int] = set()
+    def reward_branches(self, rewards: Mapping[str, float]) -> None:
+        """Give roles rewards of their own."""
+        for turn in self.turns:
+            turn.branch_reward = rewards.get(turn.branch)
+
+    def trajectories(self, turn_values: Sequence[float]) -> Iterator[Trajectory]:
+        """One trajectory a leaf. `turn_values`: what each of `turns` is worth (`agentrl.credit`)."""
+        value_of = {id(turn): value for turn, value in zip(self.turns, turn_values, strict=True)}
+        trained = {id(turn) for turn in self.turns if not turn.trained}
         for leaf in self.leaves():
             path = leaf.path()
             columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
-            ids, mask, logprobs, versions, temperatures, rewards = columns
+            ids, mask, logprobs, versions, temperatures, values = columns
             for turn in path:
                 prompt, output = len(turn.prompt_ids), len(turn.output_ids)
                 ids += turn.prompt_ids + turn.output_ids
@@ -136,7 +153,7 @@ class TokenRecord:
                 logprobs += [0.0] * prompt + turn.logprobs
                 versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
                 temperatures += [turn.temperature] * (prompt + output)
-                rewards += [reward if turn.credit is None else turn.credit] * (prompt + output)
+                values += [value_of[id(turn)]] * (prompt + output)
                 trained.add(id(turn))
             yield Trajectory(*columns)
 

@@ -1,7 +1,7 @@
 """Any gymnasium environment, played by a model: observations become text or pictures, actions are calls of one tool.
 
-    env = episode.env("FrozenLake-v1", is_slippery=False)                     # is enough
-    env = episode.env("agentrl/Gym-v0", env="Taxi-v4", max_turns=40)          # with a say in how it is played
+env = episode.env("FrozenLake-v1", is_slippery=False)                     # is enough
+env = episode.env("agentrl/Gym-v0", env="Taxi-v4", max_turns=40)          # with a say in how it is played
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ ACTION_NAMES: Mapping[str, Sequence[str]] = {
     "Taxi": ("south", "north", "east", "west", "pick up", "drop off"),
 }
 """What gymnasium's documentation calls the actions that its environments number."""
-_LAST_SECTIONS = re.compile(r"^#+ (Starting State|Episode End|Arguments|References|Version History|Information)", re.M)
+_LAST_SECTIONS = re.compile(
+    r"^ *#+ (Starting State|Episode End|Arguments|References|Version History|Information)", re.M
+)
 MAX_INSTRUCTIONS_CHARS = 4_000
 _HIGHLIGHTED = re.compile(r"\x1b\[4\d[^m]*m(.)\x1b\[0m")
 _ESCAPE = re.compile(r"\x1b\[[\d;]*m")

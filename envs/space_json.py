@@ -50,7 +50,9 @@ def schema_of(space: spaces.Space[Any], names: Names = None) -> dict[str, Any]:
         case spaces.Dict():
             properties = {name: schema_of(part) for name, part in space.spaces.items()}
             return {"type": "object", "properties": properties, "required": list(properties)}
-    raise ToolDefinitionError(f"{type(space).__name__} has no form in JSON; wrap the environment to give it another space")
+    raise ToolDefinitionError(
+        f"{type(space).__name__} has no form in JSON; wrap the environment to give it another space"
+    )
 
 
 def element_of(space: spaces.Space[Any], value: Any, names: Names = None) -> Any:
@@ -74,7 +76,12 @@ def shown(space: spaces.Space[Any], observation: Any) -> str:
 
 def is_image(space: spaces.Space[Any]) -> bool:
     """Whether the elements are RGB or grey pictures."""
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3) and min(space.shape[:2]) > 3
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) in (2, 3)
+        and min(space.shape[:2]) > 3
+    )
 
 
 def _arrays(shape: tuple[int, ...], item: dict[str, Any]) -> dict[str, Any]:

@@ -281,7 +281,9 @@ def _result(returned: Any, *, final: bool = False) -> Result:
 
 
 def _are_parts(content: list[Any]) -> bool:
-    return bool(content) and all(isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in content)
+    return bool(content) and all(
+        isinstance(part, dict) and part.get("type") in ("text", "image_url") for part in content
+    )
 
 
 def _text(content: Any) -> str:

@@ -104,9 +104,7 @@ def tool_of(function: Callable[..., Any], name: str | None = None) -> Tool:
 def _untitled(properties: dict[str, Any]) -> dict[str, Any]:
     """The properties without the titles and null defaults that pydantic adds and no model needs."""
     return {
-        name: {
-            key: value for key, value in schema.items() if key != "title" and (key, value) != ("default", None)
-        }
+        name: {key: value for key, value in schema.items() if key != "title" and (key, value) != ("default", None)}
         for name, schema in properties.items()
     }
 

@@ -139,7 +139,7 @@ def test_the_record_is_what_the_engine_saw_and_rescoring_reproduces_its_logprobs
     assert rescorer.largest_difference(record) < TOLERANCE
 
     trained = 0
-    for path in record.trajectories(1.0):
+    for path in record.trajectories([1.0] * len(record.turns)):
         trained += sum(path.loss_mask)
         assert len({len(column) for column in vars(path).values()}) == 1
     assert trained == sum(len(turn.output_ids) for turn in record.turns)
@@ -186,7 +186,7 @@ def test_shared_prefixes_are_stored_once_and_trained_on_once() -> None:
     record.add("b", root, [1, 2, 3, 4], generation(5, version=1), 0.5)
     record.add("c", root, [1, 2, 3, 6], generation(7, 8, version=2), 1.0)
 
-    first, second = record.trajectories(reward=2.0)
+    first, second = record.trajectories([2.0] * 3)
 
     assert [turn.prompt_ids for turn in record.turns] == [[1, 2], [4], [6]]
     assert (first.token_ids, first.loss_mask) == ([1, 2, 3, 4, 5], [False, False, True, False, True])
@@ -195,12 +195,21 @@ def test_shared_prefixes_are_stored_once_and_trained_on_once() -> None:
     assert first.temperatures == [1.0, 1.0, 1.0, 0.5, 0.5]
 
 
-def test_a_call_with_a_credit_of_its_own_is_scored_by_it() -> None:
+def test_each_turn_is_worth_its_own_value() -> None:
     record = TokenRecord()
     root = record.add("a", None, [1], generation(2), 1.0)
-    record.add("b", root, [1, 2, 3], generation(4), 1.0).credit = -1.0
-    (path,) = record.trajectories(reward=2.0)
-    assert path.rewards == [2.0, 2.0, -1.0, -1.0]
+    record.add("b", root, [1, 2, 3], generation(4), 1.0)
+    (path,) = record.trajectories([2.0, -1.0])
+    assert path.values == [2.0, 2.0, -1.0, -1.0]
+
+
+def test_a_role_that_is_not_trained_is_masked_and_still_shared() -> None:
+    record = TokenRecord()
+    root = record.add("a", None, [1], generation(2), 1.0)
+    record.add("b", root, [1, 2, 3], generation(4), 1.0)
+    root.trained = False
+    (path,) = TokenRecord.from_json(record.to_json()).trajectories([0.0, 1.0])
+    assert path.loss_mask == [False, False, False, True]
 
 
 def test_a_prompt_that_does_not_extend_its_parent_is_refused() -> None:

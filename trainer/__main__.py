@@ -27,9 +27,9 @@ from typing import Any
 
 import torch
 
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, TrainerConfig
 from agentrl.rollout.store import Store, StoredEpisode
-from agentrl.trainer.advantages import Estimator, baselines
+from agentrl.trainer.advantages import mask_turns, turn_advantages
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
@@ -40,12 +40,14 @@ PUBLISHED_VERSIONS_KEPT = 8
 """Weights that stay published, so that stale tokens can be re-scored under the weights that sampled them."""
 
 
-def training_sequences(episodes: Sequence[StoredEpisode], estimator: Estimator) -> list[TrainingSequence]:
+def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig) -> list[TrainingSequence]:
     """The trajectories of whole groups, each token with its advantage. Paths without a trained token are left out."""
     sequences: list[TrainingSequence] = []
     for _, members in groupby(episodes, key=lambda episode: episode.group_id):
         group = list(members)
-        for episode, baseline in zip(group, baselines([e.reward for e in group], estimator), strict=True):
+        advantages = turn_advantages([e.record for e in group], [e.reward for e in group], config)
+        for episode, values in zip(group, advantages, strict=True):
+            mask_turns(episode.record, config)
             sequences += [
                 TrainingSequence(
                     token_ids=torch.tensor(path.token_ids),
@@ -53,9 +55,9 @@ def training_sequences(episodes: Sequence[StoredEpisode], estimator: Estimator) 
                     behaviour_logprobs=torch.tensor(path.logprobs),
                     versions=torch.tensor(path.versions),
                     temperatures=torch.tensor(path.temperatures),
-                    advantages=torch.tensor([baseline.advantage(reward) for reward in path.rewards]),
+                    advantages=torch.tensor(path.values),
                 )
-                for path in episode.record.trajectories(episode.reward)
+                for path in episode.record.trajectories(values)
                 if any(path.loss_mask)
             ]
     return sequences
@@ -85,10 +87,8 @@ class TrainerProcess:
         """Train on some groups and publish the new weights."""
         started = time.perf_counter()
         episodes = self._store.episodes(groups)
-        sequences = training_sequences(episodes, self._config.trainer.advantage)
-        current = training_sequences(
-            [e for e in episodes if e.life == self._store.life], self._config.trainer.advantage
-        )
+        sequences = training_sequences(episodes, self._config.trainer)
+        current = training_sequences([e for e in episodes if e.life == self._store.life], self._config.trainer)
         version = self._policy.version
         metrics = staleness(sequences, version)
         compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)

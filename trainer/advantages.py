@@ -1,10 +1,15 @@
-"""Group advantages: how much better a reward is than what the same task usually gives."""
+"""Group advantages: how much better a turn is than what the same task usually gives. docs/credit.md has the whole rule."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from agentrl.config import TrainerConfig
+from agentrl.credit import branch_reward, turn_scores
+from agentrl.trajectory import TokenRecord
 
 Estimator = Literal["grpo", "dr_grpo", "rloo"]
 EPSILON = 1e-6
@@ -13,28 +18,74 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Baseline:
-    """What turns a reward of one episode into an advantage: (reward − mean) / scale."""
+    """What turns a score of one episode into an advantage: (score − mean) / scale."""
 
     mean: float
     scale: float
 
-    def advantage(self, reward: float) -> float:
-        """The advantage of `reward`."""
-        return (reward - self.mean) / self.scale
+    def advantage(self, score: float) -> float:
+        """The advantage of `score`."""
+        return (score - self.mean) / self.scale
 
 
-def baselines(rewards: Sequence[float], estimator: Estimator) -> list[Baseline]:
-    """One baseline an episode of a group of n.
+def baselines(scores: Sequence[Sequence[float]], estimator: Estimator) -> list[Baseline]:
+    """One baseline an episode, from the scores of n episodes: one each, or one for each turn.
 
-    grpo: A = (r − mean) / (std + 1e-6), std over n (DeepSeekMath, arXiv 2402.03300).
-    dr_grpo: A = r − mean, free of the bias towards easy and hard tasks (Liu et al. 2025, arXiv 2503.20783).
-    rloo: A = r − mean of the n−1 others (Ahmadian et al. 2024, arXiv 2402.14740). A group of one has baseline 0.
+    grpo: A = (s − mean) / (std + 1e-6), both over all scores, std by their number (DeepSeekMath, arXiv 2402.03300).
+    dr_grpo: A = s − mean, free of the bias towards easy and hard tasks (Liu et al. 2025, arXiv 2503.20783).
+    rloo: A = s − mean of the other episodes' scores (Ahmadian et al. 2024, arXiv 2402.14740); with no other, s.
     """
-    n = len(rewards)
-    mean = sum(rewards) / n
+    everything = [score for own in scores for score in own]
+    total, count = sum(everything), len(everything)
+    mean = total / count
     if estimator == "grpo":
-        std = (sum((reward - mean) ** 2 for reward in rewards) / n) ** 0.5
-        return [Baseline(mean, std + EPSILON)] * n
+        std = (sum((score - mean) ** 2 for score in everything) / count) ** 0.5
+        return [Baseline(mean, std + EPSILON)] * len(scores)
     if estimator == "dr_grpo":
-        return [Baseline(mean, 1.0)] * n
-    return [Baseline((n * mean - reward) / (n - 1) if n > 1 else 0.0, 1.0) for reward in rewards]
+        return [Baseline(mean, 1.0)] * len(scores)
+    return [Baseline((total - sum(own)) / (count - len(own)) if count > len(own) else 0.0, 1.0) for own in scores]
+
+
+def turn_advantages(
+    records: Sequence[TokenRecord], rewards: Sequence[float], config: TrainerConfig
+) -> list[list[float]]:
+    """The advantage of every turn of every episode of one group, in the order of `record.turns`.
+
+    A turn is compared with those of the same branch name: its score with the rewards of that branch in the group's episodes, or,
+    under a turn discount, with the returns of all its turns. A turn that was truncated or failed, where that is to be penalised, has
+    `turn_penalty` taken off.
+    """
+    scores = [
+        turn_scores(record, reward, config.turn_discount) for record, reward in zip(records, rewards, strict=True)
+    ]
+    populations: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
+    for episode, (record, own) in enumerate(zip(records, scores, strict=True)):
+        for turn, score in zip(record.turns, own, strict=True):
+            samples = populations[turn.branch].setdefault(episode, [])
+            if config.turn_discount is not None:
+                samples.append(score)
+            elif not samples:
+                samples.append(branch_reward(turn, rewards[episode]))
+    baseline = {
+        branch: dict(zip(samples, baselines(list(samples.values()), config.advantage), strict=True))
+        for branch, samples in populations.items()
+    }
+    return [
+        [
+            baseline[turn.branch][episode].advantage(score)
+            - config.turn_penalty
+            * (
+                (turn.truncated and config.truncated_turns == "penalise")
+                or (turn.failed and config.failed_turns == "penalise")
+            )
+            for turn, score in zip(record.turns, own, strict=True)
+        ]
+        for episode, (record, own) in enumerate(zip(records, scores, strict=True))
+    ]
+
+
+def mask_turns(record: TokenRecord, config: TrainerConfig) -> None:
+    """Leave out of training what the configuration says: truncated turns, failed turns."""
+    for turn in record.turns:
+        if (turn.truncated and config.truncated_turns == "mask") or (turn.failed and config.failed_turns == "mask"):
+            turn.trained = False

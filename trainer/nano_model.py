@@ -118,11 +118,11 @@ def build_model(seed: int, vocabulary: int) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def encode(renderer: Any, messages: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:
+def encode(renderer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:
     """Token ids and the mask of what the model writes, laid out exactly as a rollout lays them out."""
     ids: list[int] = []
     mask: list[bool] = []
-    prompt = renderer.render_ids(messages[:1], tools=[TOOL], add_generation_prompt=True)
+    prompt = renderer.render_ids(messages[:1], tools=tools, add_generation_prompt=True)
     for position in range(1, len(messages), 2):
         mask += [False] * (len(prompt) - len(ids))
         ids = list(prompt)
@@ -130,7 +130,7 @@ def encode(renderer: Any, messages: list[dict[str, Any]]) -> tuple[list[int], li
         ids += written
         mask += [True] * len(written)
         if position + 1 < len(messages):
-            bridged = renderer.bridge_to_next_turn(prompt, written, [messages[position + 1]], tools=[TOOL])
+            bridged = renderer.bridge_to_next_turn(prompt, written, [messages[position + 1]], tools=tools)
             prompt = bridged.token_ids
     return ids, mask
 
@@ -152,14 +152,21 @@ def make(directory: Path, recipe: Recipe) -> None:
     demonstrations = [demonstration(task, rng, recipe.guess_share) for task in tasks]
 
     schema = json.dumps(TOOL)
-    frame = _FRAME + schema
+    frame = SYSTEM_FRAME + _CALCULATOR_FRAME + schema
     tokenizer = build_tokenizer(iter([frame] * 200 + [m["content"] for d in demonstrations[:300] for m in d]))
     renderer = create_renderer(tokenizer, Qwen3RendererConfig(thinking_retention="all"))
     model = build_model(recipe.seed, len(tokenizer))
-    parameters = sum(p.numel() for p in model.parameters())
-    encoded = [encode(renderer, d) for d in demonstrations]
-    print(f"{parameters:,} parameters, vocabulary {len(tokenizer)}, {len(encoded[0][0])} tokens in the first episode")
+    encoded = [encode(renderer, d, [TOOL]) for d in demonstrations]
+    fit(model, encoded, recipe, rng)
+    write(directory, model, tokenizer)
 
+
+def fit(
+    model: Qwen3ForCausalLM, encoded: list[tuple[list[int], list[bool]]], recipe: Recipe, rng: random.Random
+) -> None:
+    """Train the model on encoded demonstrations, the masked tokens only."""
+    parameters = sum(p.numel() for p in model.parameters())
+    print(f"{parameters:,} parameters, {len(encoded[0][0])} tokens in the first episode")
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, total_steps=recipe.steps, pct_start=0.1)
     started = time.perf_counter()
@@ -178,6 +185,9 @@ def make(directory: Path, recipe: Recipe) -> None:
         if step % 50 == 0 or step == recipe.steps - 1:
             print(f"step {step:4d}  loss {loss.item():.4f}  {time.perf_counter() - started:5.1f} s", flush=True)
 
+
+def write(directory: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write a Hugging Face checkpoint in bfloat16."""
     directory.mkdir(parents=True, exist_ok=True)
     model.bfloat16().save_pretrained(directory)
     tokenizer.save_pretrained(directory)
@@ -185,7 +195,7 @@ def make(directory: Path, recipe: Recipe) -> None:
     print(f"{directory}: weights of {size:,} bytes")
 
 
-_FRAME = """system
+SYSTEM_FRAME = """system
 # Tools
 
 You may call one or more functions to assist with the user query.
@@ -198,7 +208,10 @@ For each function call, return a json object with function name and arguments wi
 {"name": <function-name>, "arguments": <args-json-object>}
 user
 assistant
-State the final answer to the following arithmetic problem:
+"""
+"""What Qwen3's chat format puts around tools: a vocabulary that has seen it spells it in few tokens."""
+
+_CALCULATOR_FRAME = """State the final answer to the following arithmetic problem:
 {"name": "calculator", "arguments": {"expression": "1 + 2 - 3"}}
 """
 

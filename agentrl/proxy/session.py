@@ -7,7 +7,7 @@ import json
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pydantic_core
 
@@ -54,6 +54,13 @@ class Session:
     last_used: float = field(default_factory=time.monotonic)
     busy: int = 0
     """Requests being answered."""
+    branches: dict[str, Session] = field(default_factory=dict)
+    """The same session as its roles see it, by their names."""
+    branch_rewards: dict[str, float] = field(default_factory=dict)
+    name: str = ""
+    """The role."""
+    trained: bool = True
+    """Whether the role's calls are trained on."""
     _calls: dict[bytes, Turn] = field(default_factory=dict)
     """Conversation up to and including a recorded reply -> the turn that made the reply."""
     _raw: list[tuple[str, Turn]] = field(default_factory=list)
@@ -94,6 +101,7 @@ class Session:
     ) -> Turn:
         """Record a reply to `prompt`."""
         turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images)
+        turn.branch, turn.trained = self.name, self.trained
         if prompt.history:
             self._calls[_digest(prompt.history, reply)] = turn
         else:
@@ -102,11 +110,34 @@ class Session:
 
     def credit(self, completion_id: str, value: float) -> None:
         """Give one model call a reward of its own. Raises KeyError for an id that this session never answered."""
+        for turn in self.turns_of(completion_id):
+            turn.credit = value
+
+    def turns_of(self, completion_id: str) -> list[Turn]:
+        """The choices of one model call. Raises KeyError for an id that this session never answered."""
         turns = [turn for turn in self.record.turns if turn.completion_id == completion_id]
         if not turns:
             raise KeyError(completion_id)
-        for turn in turns:
-            turn.credit = value
+        return turns
+
+    def branch(self, name: str) -> Session:
+        """This session as one of its roles: the same record and history, and calls that carry the role's name."""
+        if not name:
+            return self
+        if name not in self.branches:
+            self.branches[name] = replace(self, name=name)
+        return self.branches[name]
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a request of it, or of a role, is being answered."""
+        return any(session.busy for session in (self, *self.branches.values()))
+
+    def end(self) -> None:
+        """Answer no more."""
+        for session in (self, *self.branches.values()):
+            session.closed = True
+        self.record.reward_branches(self.branch_rewards)
 
 
 def _fingerprints(messages: Sequence[Message], tools: list[Tool] | None) -> list[bytes]:

@@ -59,7 +59,7 @@ class Sessions:
 
     def close(self, session: Session) -> None:
         """End a session: its record is final, and its key is answered with 409."""
-        session.closed = True
+        session.end()
         self._on_close(session)
         digest = _digest(session.key)
         if self._open.pop(digest, None) is not None:
@@ -68,12 +68,14 @@ class Sessions:
                 self._closed.popitem(last=False)
 
     def find(self, key: str) -> Session:
-        """The open session of a key. Raises ApiError 401 for an unknown key, 409 for one that has ended."""
+        """The open session of a key; `KEY.NAME` is the same session as its role NAME. Raises ApiError 401 for an unknown key,
+        409 for one that has ended."""
+        key, _, name = key.partition(".")
         digest = _digest(key)
         session = self._open.get(digest)
         if session is not None and hmac.compare_digest(session.key.encode(), key.encode()):
             session.last_used = time.monotonic()
-            return session
+            return session.branch(name)
         if digest in self._closed:
             raise ApiError(409, "The episode of this key has ended.", code="episode_closed")
         raise ApiError(401, "Incorrect API key provided: it names no running episode.", code="invalid_api_key")
@@ -85,7 +87,7 @@ class Sessions:
             await anyio.sleep(min(timeout_s / 4, 60))
             latest = time.monotonic() - timeout_s
             for session in self:
-                if not session.busy and session.last_used < latest:
+                if not session.in_use and session.last_used < latest:
                     self.close(session)
 
 

@@ -13,10 +13,10 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import anyio
+from anyio.abc import TaskGroup
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RolloutConfig
@@ -25,7 +25,7 @@ from agentrl.errors import TooManyFailuresError
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import episode_seed, task_of_group
+from agentrl.rollout.tasks import Tasks, episode_seed
 
 MIN_EPISODES_TO_JUDGE = 20
 """Episodes that must have ended before the failed share can stop the run."""
@@ -60,7 +60,7 @@ class Batch:
 class Controller:
     """Runs groups of episodes over the tasks, forever, until its task is cancelled."""
 
-    tasks: Sequence[Task]
+    tasks: Tasks
     config: RolloutConfig
     seed: int
     runner: EpisodeRunner
@@ -68,6 +68,8 @@ class Controller:
     gate: StalenessGate
     progress: Progress = field(default_factory=Progress)
     last_error: str = ""
+    _running_groups: int = 0
+    _tasks_ended: bool = False
     _recent_rewards: list[float] = field(default_factory=list)
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
@@ -85,23 +87,41 @@ class Controller:
                     self._rewards[group_id] = [reward for _, reward in episodes]
                     self.gate.finish(group_id)
                 else:
-                    self.progress.running += self.config.group_size - len(episodes)
-                    groups.start_soon(self._run_group, group_id, episodes)
+                    await self._start_group(groups, group_id, episodes)
             self._wake()
             next_group = await in_thread(self.store.next_group_id)
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
                 while not self.gate.can_start() or self.progress.running >= self.config.max_concurrent:
                     await self._changed.wait()
-                self.gate.start(next_group)
-                self.progress.running += self.config.group_size
-                groups.start_soon(self._run_group, next_group, [])
+                if not await self._start_group(groups, next_group, []):
+                    break
                 next_group += 1
+            self._tasks_ended = True
+            self._wake()
 
-    async def next_batch(self) -> Batch:
-        """Wait for the next batch in the order of consumption."""
+    async def _start_group(self, groups: TaskGroup, group_id: int, done: list[tuple[int, float]]) -> bool:
+        """Start a group, or go on with it; False when there is no task left for it."""
+        found = await in_thread(self.tasks.of_group, group_id)
+        if found is None:
+            return False
+        if not done:
+            await in_thread(self.store.open_group, group_id, found[0])
+        self.gate.start(group_id)
+        self.progress.running += self.config.group_size - len(done)
+        self._running_groups += 1
+        groups.start_soon(self._run_group, group_id, found[1], done)
+        return True
+
+    async def next_batch(self) -> Batch | None:
+        """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""
         while (taken := self.gate.take()) is None:
+            if self._tasks_ended and not self._running_groups:
+                taken = self.gate.take_rest()
+                break
             await self._changed.wait()
+        if not taken:
+            return None
         return Batch(taken, [reward for group_id in taken for reward in self._rewards.pop(group_id)])
 
     def advance(self) -> None:
@@ -114,23 +134,24 @@ class Controller:
         recent, self._recent_rewards = self._recent_rewards, []
         return recent
 
-    async def _run_group(self, group_id: int, done: list[tuple[int, float]]) -> None:
-        task = task_of_group(group_id, len(self.tasks), self.seed)
+    async def _run_group(self, group_id: int, task: Task, done: list[tuple[int, float]]) -> None:
         missing = sorted(set(range(self.config.group_size)) - {sample for sample, _ in done})
-        await in_thread(self.store.open_group, group_id, task)
         rewards = [reward for _, reward in done]
+        credited = False
 
         async def one(sample: int) -> None:
-            outcome = await self._run_episode(group_id, sample, self.tasks[task])
+            nonlocal credited
+            outcome = await self._run_episode(group_id, sample, task)
             if outcome.status == "finished":
                 rewards.append(outcome.reward)
+                credited |= outcome.credited
 
         async with anyio.create_task_group() as episodes:
             for sample in missing:
                 episodes.start_soon(one, sample)
 
         comparable = len(rewards) >= min(2, self.config.group_size)
-        uniform = self.config.drop_uniform_groups and len(rewards) > 1 and len(set(rewards)) == 1
+        uniform = self.config.drop_uniform_groups and not credited and len(rewards) > 1 and len(set(rewards)) == 1
         stalled = self._rejected_in_a_row >= MAX_REJECTED_BATCHES * self.config.groups_per_batch
         keep = comparable and (stalled or not uniform)
         if not keep:
@@ -144,6 +165,7 @@ class Controller:
         else:
             self.gate.reject(group_id)
             self.progress.rejected_groups += 1
+        self._running_groups -= 1
         self._wake()
 
     async def _run_episode(self, group_id: int, sample: int, task: Task) -> Outcome:

@@ -91,6 +91,15 @@ class StalenessGate:
         self._trim()
         return sorted(group.id for group in taken)
 
+    def take_rest(self) -> list[int]:
+        """The ids of the finished groups, when no other will come: at most a batch, oldest first."""
+        rest = [group for group in self._groups if group.state == "finished"][: self.groups_per_batch]
+        for group in rest:
+            group.state = "taken"
+            del self._by_id[group.id]
+        self._trim()
+        return [group.id for group in rest]
+
     def advance(self) -> None:
         """Note that the engine serves the next version."""
         self.version += 1

@@ -20,7 +20,7 @@ from agentrl.episode import Episode, Reward, RunSandboxes, Task
 from agentrl.errors import EpisodeTimeoutError, NoModelCallError
 from agentrl.proxy import Proxy, SamplingDefaults
 from agentrl.resources import Resources, open_resources
-from agentrl.rollout.tasks import Workflow
+from agentrl.rollout.workflow import Workflow
 from agentrl.trajectory import TokenRecord
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
@@ -38,6 +38,11 @@ class Outcome:
     record: TokenRecord = field(default_factory=TokenRecord)
     started_at: float = 0.0
     duration_s: float = 0.0
+
+    @property
+    def credited(self) -> bool:
+        """Whether single calls or branches have rewards of their own: equal episode rewards then say little."""
+        return any(turn.credit is not None or turn.branch_reward is not None for turn in self.record.turns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +149,18 @@ async def remote_runner(
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
     # Making a client reads certificates, and imports its transport the first time.
-    async with await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url)) as client:
-        async with _episode_resources() as resources:
-            yield EpisodeRunner(
-                workflow=workflow,
-                client=client,
-                model=model,
-                timeout_s=timeout_s,
-                sandboxes=sandboxes,
-                resources=resources,
-            )
+    async with (
+        await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url)) as client,
+        _episode_resources() as resources,
+    ):
+        yield EpisodeRunner(
+            workflow=workflow,
+            client=client,
+            model=model,
+            timeout_s=timeout_s,
+            sandboxes=sandboxes,
+            resources=resources,
+        )
 
 
 @asynccontextmanager

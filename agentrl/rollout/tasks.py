@@ -1,42 +1,133 @@
-"""What the user brings: the workflow file and the task file."""
+"""The tasks that the user brings, and which of them each group gets.
+
+    tasks.jsonl                     one JSON object a line
+    hf:openai/gsm8k:main@train      a Hugging Face dataset: name or directory, then, as needed, configuration and split
+    python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
+
+Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was.
+"""
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import importlib
+import itertools
 import json
 import random
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Protocol
 
-from agentrl.episode import Episode, Reward, Task
-from agentrl.errors import TaskFileError, WorkflowError
+from agentrl.episode import Task
+from agentrl.errors import TaskFileError
+from agentrl.rollout.workflow import load_file
 
-Workflow = Callable[[Episode], Awaitable[float | Reward]]
+
+class Tasks(Protocol):
+    """Where groups get their tasks."""
+
+    def of_group(self, group_id: int) -> tuple[int, Task] | None:
+        """(place in its epoch, task) of a group; None: the epochs are over. Raises TaskFileError. May block."""
+        ...
 
 
-def load_workflow(path: Path) -> Workflow:
-    """The `run` of a workflow file. Raises WorkflowError when there is none, or it is not async."""
-    if not path.is_file():
-        raise WorkflowError(f"the workflow file {path} does not exist")
-    name = f"agentrl_workflow_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise WorkflowError(f"{path} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise WorkflowError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    run = getattr(module, "run", None)
-    if run is None:
-        raise WorkflowError(f"{path} defines no run; a workflow is `async def run(episode) -> float`")
-    if not inspect.iscoroutinefunction(run):
-        raise WorkflowError(f"run in {path} is not async; write `async def run(episode)`")
-    return run  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class TaskList:
+    """Tasks whose number is known: every epoch visits all of them, each in an order of its own."""
+
+    tasks: Sequence[Task]
+    seed: int = 0
+    shuffle: bool = True
+    epochs: int | None = None
+    """None: for ever."""
+
+    def of_group(self, group_id: int) -> tuple[int, Task] | None:
+        """The task of a group."""
+        epoch, position = divmod(group_id, len(self.tasks))
+        if self.epochs is not None and epoch >= self.epochs:
+            return None
+        index = _order(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
+        return index, self.tasks[index]
+
+
+@dataclass
+class TaskStream:
+    """Tasks that come one after another, nobody knows how many. Every epoch calls `start` anew, which must begin again."""
+
+    start: Callable[[], Iterable[Any]]
+    epochs: int | None = None
+    _iterator: Iterator[Any] = field(default_factory=lambda: iter(()))
+    _next: int = 0
+    """Number of the next group."""
+    _epoch: int = -1
+    _position: int = 0
+
+    def of_group(self, group_id: int) -> tuple[int, Task] | None:
+        """The task of a group. Groups are best asked for in turn: going back means starting again."""
+        if group_id < self._next:
+            self._iterator, self._next, self._epoch, self._position = iter(()), 0, -1, 0
+        while True:
+            for task in self._iterator:
+                self._next += 1
+                self._position += 1
+                if self._next > group_id:
+                    return self._position - 1, as_task(task, f"task {self._position - 1}")
+            if self._epoch >= 0 and self._position == 0:
+                raise TaskFileError("the stream of tasks is empty")
+            if self.epochs is not None and self._epoch + 1 >= self.epochs:
+                return None
+            self._iterator, self._epoch, self._position = iter(self.start()), self._epoch + 1, 0
+
+
+def open_tasks(source: str) -> list[Task] | TaskStream:
+    """The tasks of a source, as the top of this file describes them. Raises TaskFileError."""
+    kind, colon, rest = source.partition(":")
+    if colon and kind == "hf":
+        return _dataset(rest)
+    if colon and kind == "python":
+        return _from_python(rest)
+    return load_tasks(Path(source))
+
+
+def tasks_of(source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "tasks") -> list[Task] | TaskStream:
+    """Tasks from Python: a sequence, or a function that returns an iterable. Raises TaskFileError."""
+    if callable(source):
+        start = source
+        source = start()
+        if not hasattr(source, "__len__"):
+            return TaskStream(start)
+    if isinstance(source, Iterator):
+        raise TaskFileError(
+            f"{name} is an iterator, which can be gone through only once; give the function that makes it"
+        )
+    tasks = [as_task(task, f"{name}, task {index}") for index, task in enumerate(source)]
+    if not tasks:
+        raise TaskFileError(f"{name} holds no tasks")
+    return tasks
+
+
+def finite_tasks(source: str, limit: int | None = None) -> list[Task]:
+    """The first `limit` tasks of a source that ends, or of one that does not and has a limit. Raises TaskFileError."""
+    tasks = open_tasks(source)
+    if isinstance(tasks, list):
+        return tasks[:limit]
+    if limit is None:
+        raise TaskFileError(f"{source} may have no end; say how many tasks to use with eval.limit")
+    return [as_task(task, f"{source}, task {i}") for i, task in enumerate(itertools.islice(tasks.start(), limit))]
+
+
+def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:
+    """(training, held-out) tasks: a share, drawn with the seed, is held out; one task at least is left on each side.
+
+    Raises TaskFileError when there are too few for that.
+    """
+    if len(tasks) < 2:
+        raise TaskFileError("data.eval_share needs two tasks at least")
+    count = min(max(1, round(eval_share * len(tasks))), len(tasks) - 1)
+    held_out = set(random.Random(f"{seed}/split").sample(range(len(tasks)), count))  # noqa: S311
+    chosen = [[task for i, task in enumerate(tasks) if (i in held_out) is held] for held in (False, True)]
+    return chosen[0], chosen[1]
 
 
 def load_tasks(path: Path) -> list[Task]:
@@ -53,18 +144,51 @@ def load_tasks(path: Path) -> list[Task]:
             task = json.loads(line)
         except ValueError as error:
             raise TaskFileError(f"{path}, line {number}: not valid JSON: {error}") from error
-        if not isinstance(task, dict):
-            raise TaskFileError(f"{path}, line {number}: a task must be a JSON object, not {type(task).__name__}")
-        tasks.append(task)
+        tasks.append(as_task(task, f"{path}, line {number}"))
     if not tasks:
         raise TaskFileError(f"{path} holds no tasks")
     return tasks
 
 
-def task_of_group(group_id: int, task_count: int, seed: int) -> int:
-    """The index of a group's task: every epoch visits all tasks, each in an order of its own."""
-    epoch, position = divmod(group_id, task_count)
-    return _order(task_count, seed, epoch)[position]
+def as_task(value: Any, where: str) -> Task:
+    """A mapping as a task. Raises TaskFileError for anything else."""
+    if not isinstance(value, Mapping):
+        raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}")
+    return dict(value)
+
+
+def _dataset(name: str) -> list[Task]:
+    try:
+        import datasets
+    except ImportError:
+        raise TaskFileError(f"hf:{name} needs the package datasets: pip install 'agentrl[data]'") from None
+    name, _, split = name.partition("@")
+    path, _, configuration = name.partition(":")
+    try:
+        if (Path(path) / "dataset_info.json").is_file() or (Path(path) / "dataset_dict.json").is_file():
+            dataset = datasets.load_from_disk(path)
+        else:
+            dataset = datasets.load_dataset(path, configuration or None)
+    except Exception as error:
+        raise TaskFileError(f"the dataset {path} cannot be loaded: {type(error).__name__}: {error}") from error
+    if isinstance(dataset, datasets.DatasetDict):
+        split = split or "train"
+        if split not in dataset:
+            raise TaskFileError(f"the dataset {path} has no split {split!r}; it has {', '.join(dataset)}")
+        dataset = dataset[split]
+    return tasks_of(dataset, f"hf:{name}")  # type: ignore[return-value]
+
+
+def _from_python(place: str) -> list[Task] | TaskStream:
+    where, colon, name = place.rpartition(":")
+    if not colon:
+        raise TaskFileError(f"python:{place} names no object; write python:FILE_OR_MODULE:NAME")
+    try:
+        module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        source = getattr(module, name)
+    except (ImportError, AttributeError) as error:
+        raise TaskFileError(f"python:{place} cannot be loaded: {error}") from error
+    return tasks_of(source, f"python:{place}")
 
 
 @lru_cache(maxsize=2)

@@ -23,7 +23,8 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import Workflow
+from agentrl.rollout.tasks import TaskList
+from agentrl.rollout.workflow import Workflow
 
 pytestmark = pytest.mark.anyio
 TASKS = [{"n": index} for index in range(5)]
@@ -60,7 +61,7 @@ async def collect(
         await in_thread(store.begin_life)
         async with runner_of(workflow, url, chat_format, rollout.episode_timeout_s) as runner:
             gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, order="fifo")
-            controller = Controller(TASKS, rollout, 0, runner, store, gate)
+            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
             taken = []
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
@@ -285,7 +286,7 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
         await in_thread(store.begin_life)
         async with runner_of(run, server_url, nano_format) as runner:
             gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
-            controller = Controller(TASKS, rollout, 0, runner, store, gate)
+            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
             with anyio.move_on_after(1):
                 await controller.run()
             assert running == 0

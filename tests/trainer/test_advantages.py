@@ -14,7 +14,7 @@ REWARDS = st.lists(st.floats(-5, 5), min_size=2, max_size=16)
 
 
 def advantages(rewards: list[float], estimator: Estimator) -> list[float]:
-    return [b.advantage(r) for r, b in zip(rewards, baselines(rewards, estimator), strict=True)]
+    return [b.advantage(r) for r, b in zip(rewards, baselines([[r] for r in rewards], estimator), strict=True)]
 
 
 @given(REWARDS)

@@ -14,7 +14,7 @@ from agentrl.engine.sglang import sglang_engine
 from agentrl.episode import Episode
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner, run_sandboxes
-from agentrl.rollout.tasks import Workflow, load_workflow
+from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.workflows import code, code_repair, python_tool
 from agentrl.workflows.python_tool import agrees, final_answer

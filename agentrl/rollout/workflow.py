@@ -1,0 +1,45 @@
+"""The workflow that the user brings: a Python file with `async def run(episode)`."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import ModuleType
+
+from agentrl.episode import Episode, Reward
+from agentrl.errors import WorkflowError
+
+Workflow = Callable[[Episode], Awaitable[float | Reward]]
+
+
+def load_workflow(path: Path) -> Workflow:
+    """The `run` of a workflow file. Raises WorkflowError when there is none, or it is not async."""
+    if not path.is_file():
+        raise WorkflowError(f"the workflow file {path} does not exist")
+    run = getattr(load_file(path), "run", None)
+    if run is None:
+        raise WorkflowError(f"{path} defines no run; a workflow is `async def run(episode) -> float`")
+    if not inspect.iscoroutinefunction(run):
+        raise WorkflowError(f"run in {path} is not async; write `async def run(episode)`")
+    return run  # type: ignore[no-any-return]
+
+
+def load_file(path: Path) -> ModuleType:
+    """A Python file of the user's as a module. Its own folder can be imported from. Raises WorkflowError."""
+    name = f"agentrl_workflow_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise WorkflowError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise WorkflowError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    return module

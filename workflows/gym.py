@@ -1,0 +1,20 @@
+"""Play any gymnasium environment with one tool, `act`.
+
+A task is {"env": "FrozenLake-v1", "make": {"is_slippery": false}} and, as needed, "seed" (the episode's without it), "options" of
+`reset`, "turn_rewards", and what `agentrl.envs.GymEnv` takes: "instructions", "action_names", "max_turns".
+"""
+
+from __future__ import annotations
+
+from agentrl import Episode, Reward
+from agentrl.workflows.tool_loop import play
+
+SETTINGS = ("env", "make", "instructions", "action_names", "max_turns")
+
+
+async def run(episode: Episode) -> Reward:
+    """The sum of the environment's rewards."""
+    task = episode.task
+    env = episode.env("agentrl/Gym-v0", **{name: task[name] for name in SETTINGS if name in task})
+    await env.reset(seed=task.get("seed", episode.seed), options=task.get("options"))
+    return await play(episode, env, turn_rewards=task.get("turn_rewards", False))
