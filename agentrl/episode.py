@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import BadRewardError, EpisodeError
 
 if TYPE_CHECKING:
+    import gymnasium
     from openai import AsyncOpenAI
 
     from agentrl.envs import AsyncToolEnv
@@ -113,16 +115,19 @@ class Episode:
         self._loans: list[Loan] = []
         self._envs: list[AsyncToolEnv] = []
 
-    def env(self, env_id: str, **kwargs: Any) -> AsyncToolEnv:
-        """Any gymnasium environment by its id, as a tool environment; `kwargs` go to `gymnasium.make`, which the first `reset`
-        calls. It is closed with the episode."""
+    def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], **kwargs: Any) -> AsyncToolEnv:
+        """Any gymnasium environment, by its id or its class, as a tool environment.
+
+        The first `reset` makes it, with `kwargs`. It is closed with the episode.
+        """
         import gymnasium
 
         from agentrl.envs import AsyncToolEnv
 
-        env = AsyncToolEnv(lambda: gymnasium.make(env_id, **kwargs), self._resources)
-        self._envs.append(env)
-        return env
+        make = partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs)
+        made = AsyncToolEnv(make, self._resources)
+        self._envs.append(made)
+        return made
 
     async def sandbox(
         self, *, image: str | None = None, limits: Limits | None = None, cpus: float = 1.0, network: bool = False

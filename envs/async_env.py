@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import anyio
 import anyio.to_thread
 import gymnasium
+from openai import omit
 
 from agentrl.envs.gym_env import GymEnv
 from agentrl.envs.tool_env import THREADS, Message, ToolEnv
@@ -73,9 +74,9 @@ class AsyncToolEnv:
         return inner
 
     @property
-    def tools(self) -> list[Any]:
-        """The tools in the form that OpenAI's API takes. Raises EpisodeError before the first reset."""
-        return self.tool_env.tools
+    def tools(self) -> Any:
+        """What to pass as `tools` to OpenAI's API, which takes no empty list. Raises EpisodeError before the first reset."""
+        return self.tool_env.tools or omit
 
     async def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start an episode; `messages` then holds the opening conversation."""

@@ -105,6 +105,7 @@ class GymEnv(ToolEnv):
 
     def close(self) -> None:
         """Close the environment within."""
+        super().close()
         self.inner.close()
 
     def _note(self, info: Mapping[str, Any]) -> None:

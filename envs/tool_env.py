@@ -28,7 +28,7 @@ from gymnasium import spaces
 
 from agentrl.envs.tools import Tool, tools_of
 from agentrl.errors import ToolCallError, ToolDefinitionError
-from agentrl.resources import Resources
+from agentrl.resources import Resources, open_resources
 
 T = TypeVar("T")
 
@@ -123,6 +123,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         self.resources: Resources | None = None
         """Where to keep something open: the run's, in an episode."""
         self._turn = 0
+        self._alone = False
         self._blocked: str | None = None
         self._ready: tuple[Any, Any] | None = None
 
@@ -178,15 +179,26 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
     ) -> tuple[list[Message], dict[str, Any]]:
         """Gymnasium's `reset`, for code without an event loop."""
         if self._ready is None:
-            messages = event_loop_thread().call(lambda: self.open(seed=seed, options=options))
+            messages = self._loop().call(lambda: self.open(seed=seed, options=options))
         else:
             messages = self._handed_out((seed, options))
         return messages, dict(self.info)
 
     def step(self, action: list[Message]) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
         """Gymnasium's `step`, for code without an event loop."""
-        done = event_loop_thread().call(self.play, action) if self._ready is None else self._handed_out(action)
+        done = self._loop().call(self.play, action) if self._ready is None else self._handed_out(action)
         return done.messages, done.reward, done.terminated, done.truncated, dict(done.info)
+
+    def close(self) -> None:
+        """Gymnasium's `close`, for code without an event loop."""
+        if self._alone:
+            self._loop().call(self.release)
+
+    def _loop(self) -> anyio.from_thread.BlockingPortal:
+        loop = event_loop_thread()
+        self._alone = True
+        self.resources = loop.resources
+        return loop.portal
 
     @contextmanager
     def prepared(self, asked: Any, made: Any) -> Iterator[None]:
@@ -255,14 +267,22 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return f"{content[:half]}\n[... {len(content) - 2 * half} characters left out ...]\n{content[-half:]}"
 
 
+@dataclass(frozen=True)
+class EventLoopThread:
+    """An event loop in a thread of its own, and what is kept open on it."""
+
+    portal: anyio.from_thread.BlockingPortal
+    resources: Resources
+
+
 @cache
-def event_loop_thread() -> anyio.from_thread.BlockingPortal:
-    """An event loop in a thread of its own, for code that has none and steps an environment."""
-    started: Future[anyio.from_thread.BlockingPortal] = Future()
+def event_loop_thread() -> EventLoopThread:
+    """The event loop for code that has none and steps an environment."""
+    started: Future[EventLoopThread] = Future()
 
     async def serve() -> None:
-        async with anyio.from_thread.BlockingPortal() as portal:
-            started.set_result(portal)
+        async with anyio.from_thread.BlockingPortal() as portal, open_resources() as resources:
+            started.set_result(EventLoopThread(portal, resources))
             await portal.sleep_until_stopped()
 
     threading.Thread(target=anyio.run, args=(serve,), daemon=True, name="agentrl environments").start()

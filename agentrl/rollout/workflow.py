@@ -28,7 +28,7 @@ def load_workflow(path: Path) -> Workflow:
 
 
 def load_file(path: Path) -> ModuleType:
-    """A Python file of the user's as a module. Its own folder can be imported from. Raises WorkflowError."""
+    """A Python file of the user's as a module. Its own folder, unless it is a package, can be imported from. Raises WorkflowError."""
     name = f"agentrl_workflow_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -36,7 +36,7 @@ def load_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(path.resolve().parent)
-    if folder not in sys.path:
+    if folder not in sys.path and not (path.parent / "__init__.py").exists():
         sys.path.append(folder)
     try:
         spec.loader.exec_module(module)

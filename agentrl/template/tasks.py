@@ -1,0 +1,20 @@
+"""The tasks: 2,000 sums. They are the same every time, so that an interrupted run goes on where it was."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from agentrl.envs.calculator import evaluate
+
+
+def make() -> list[dict[str, Any]]:
+    """All tasks; run.toml holds a share of them out for evaluation."""
+    rng = random.Random(0)
+    tasks = []
+    for _ in range(2000):
+        terms = [str(rng.randint(1, 99)) for _ in range(rng.randint(2, 4))]
+        expression = terms[0] + "".join(f" {rng.choice('+-')} {term}" for term in terms[1:])
+        question = f"State the final answer to the following arithmetic problem: {expression} ="
+        tasks.append({"question": question, "answer": str(evaluate(expression))})
+    return tasks

@@ -1,0 +1,129 @@
+"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment. Needs `pip install 'agentrl[openenv]'`.
+
+    env = episode.env("agentrl/OpenEnv-v0", base_url="http://127.0.0.1:8000")
+
+Each episode has a session of its own on the server. The action's schema becomes the tool `act`; a server whose actions are MCP tool
+calls offers those tools instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import httpx2
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.envs.tool_env import Result, ToolEnv
+from agentrl.envs.tools import Tool
+from agentrl.errors import EpisodeError
+from agentrl.resources import Held
+
+_BESIDE = ("done", "reward", "metadata")
+"""Fields of an observation that are not for the model."""
+
+
+class OpenEnv(ToolEnv):
+    """One session on an OpenEnv server.
+
+    A task may have "prompt" or "messages", which come before the first observation, and "reset", the arguments of the server's reset.
+    A reply without a call gets a reminder.
+
+    Args:
+        base_url: where the server is.
+        connect_timeout_s, tool_timeout_s: bounds of connecting and of one action.
+    """
+
+    def __init__(
+        self, *, base_url: str, connect_timeout_s: float = 30.0, tool_timeout_s: float = 60.0, max_turns: int = 50
+    ) -> None:
+        super().__init__()
+        self._base_url = base_url.rstrip("/")
+        self._connect_timeout_s = connect_timeout_s
+        self.tool_timeout_s = tool_timeout_s
+        self.max_turns = max_turns
+        self._tools: list[Tool] = []
+        self._held: Held[Any] | None = None
+
+    @property
+    def toolset(self) -> Sequence[Tool]:
+        """What the server takes."""
+        return self._tools
+
+    async def start(self, task: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """Connect, and reset."""
+        task = task or {}
+        if self.resources is None:
+            raise EpisodeError("an OpenEnv environment lives in an episode; make it with episode.env(...)")
+        try:
+            if self._held is None:
+                self._held = await self.resources.hold(self._open)
+            client = self._held.value
+            seed = {} if self.np_random_seed is None else {"seed": self.np_random_seed % 2**31}
+            begun = await client.reset(**{**seed, **task.get("reset", {})})
+            self._tools = await self._offered(client)
+        except (ConnectionError, OSError, RuntimeError, httpx2.HTTPError) as error:
+            raise EpisodeError(f"the OpenEnv server {self._base_url} cannot be used: {error}") from error
+        before = task.get("messages") or ([{"role": "user", "content": task["prompt"]}] if "prompt" in task else [])
+        return [*before, {"role": "user", "content": _shown(begun.observation)}]
+
+    def answer(self, content: str) -> Result:
+        """A reply without an action."""
+        self.info["failed_calls"] += 1
+        return Result(f"Call one of the tools: {', '.join(tool.name for tool in self._tools)}.")
+
+    async def release(self) -> None:
+        """End the session."""
+        held, self._held = self._held, None
+        if held is not None:
+            await held.give_back()
+
+    async def _act(self, **action: Any) -> Result:
+        assert self._held is not None
+        done = await self._held.value.step(action)
+        return Result(_shown(done.observation), float(done.reward or 0.0), bool(done.done))
+
+    async def _call_tool(self, name: str, **arguments: Any) -> Result:
+        return await self._act(type="call_tool", tool_name=name, arguments=arguments)
+
+    async def _offered(self, client: Any) -> list[Tool]:
+        async with await in_thread(lambda: httpx2.AsyncClient(timeout=self._connect_timeout_s)) as http:
+            response = await http.get(f"{self._base_url}/schema")
+            response.raise_for_status()
+            action = response.json()["action"]
+        if "tool_name" in action.get("properties", {}):
+            listed = await client.step({"type": "list_tools"})
+            return [
+                Tool(t["name"], t.get("description", ""), t["input_schema"], partial(self._call_tool, t["name"]))
+                for t in listed.observation["tools"]
+            ]
+        properties = {name: value for name, value in action.get("properties", {}).items() if name != "metadata"}
+        parameters = {"type": "object", "properties": properties}
+        parameters |= {key: action[key] for key in ("required", "$defs") if key in action}
+        return [Tool("act", action.get("description", "Take an action."), parameters, self._act)]
+
+    @asynccontextmanager
+    async def _open(self) -> AsyncIterator[Any]:
+        client = await in_thread(_client, self._base_url, self._connect_timeout_s, self.tool_timeout_s)
+        async with client:
+            yield client
+
+
+def _client(base_url: str, connect_timeout_s: float, message_timeout_s: float) -> Any:
+    try:
+        module = import_module("openenv.core.generic_client")
+    except ImportError:
+        raise EpisodeError("OpenEnv environments need its client: pip install 'agentrl[openenv]'") from None
+    return module.GenericEnvClient(base_url, connect_timeout_s=connect_timeout_s, message_timeout_s=message_timeout_s)
+
+
+def _shown(observation: Mapping[str, Any]) -> str:
+    """An observation as text: that of its only field, or JSON."""
+    fields = {name: value for name, value in observation.items() if name not in _BESIDE and value is not None}
+    if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
+        return text
+    return json.dumps(fields)

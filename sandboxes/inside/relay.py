@@ -1,0 +1,124 @@
+"""Runs a command in a box that has no network, and lets it reach one HTTP server: through this process, over its own pipes.
+
+The command sees http://127.0.0.1:PORT; each of its requests becomes a line on standard output, and lines on standard input are
+the reply. Nothing else leaves the box.
+
+    in    {"argv": [...], "env": {...}, "stdin": BASE64}                 once, first
+          {"id": 1, "status": 200, "headers": {...}, "data": BASE64, "last": false}    as often as the reply has pieces
+    out   {"kind": "request", "id": 1, "method": "POST", "path": "/v1/...", "headers": {...}, "body": BASE64}
+          {"kind": "exit", "code": 0, "stdout": BASE64, "stderr": BASE64}              once, last
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+KEPT_BYTES = 2**20
+"""How much of the end of each output stream of the command is kept."""
+
+_lock = threading.Lock()
+_replies: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+_out = os.dup(1)
+
+
+def say(message: dict[str, Any]) -> None:
+    """Write one line to the host."""
+    data = json.dumps(message).encode() + b"\n"
+    with _lock:
+        while data:
+            data = data[os.write(_out, data) :]
+
+
+class _Door(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self._pass_on()
+
+    def do_GET(self) -> None:
+        self._pass_on()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that http.server gives it
+        pass
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        replies: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        with _lock:
+            number = len(_replies) + 1
+            _replies[number] = replies
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = {"method": self.command, "path": self.path, "headers": headers}
+        say({"kind": "request", "id": number, **request, "body": base64.b64encode(body).decode()})
+        part = replies.get()
+        self.send_response(part["status"])
+        for name, value in part["headers"].items():
+            self.send_header(name, value)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        while True:
+            data = base64.b64decode(part["data"])
+            if data:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+            if part["last"]:
+                self.wfile.write(b"0\r\n\r\n")
+                return
+            part = replies.get()
+
+
+def _hand_out_replies() -> None:
+    for line in sys.stdin.buffer:
+        part = json.loads(line)
+        if part["id"] in _replies:
+            _replies[part["id"]].put(part)
+
+
+def _keep_the_end(stream: Any, kept: bytearray) -> None:
+    while data := stream.read1(65536):
+        kept += data
+        del kept[:-KEPT_BYTES]
+
+
+def main() -> None:
+    """Serve until the command ends."""
+    request = json.loads(sys.stdin.buffer.readline())
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Door)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=_hand_out_replies, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_address[1]}"
+    env = {**os.environ, **{name: value.replace("{url}", url) for name, value in request["env"].items()}}
+    kept = {"stdout": bytearray(), "stderr": bytearray()}
+    try:
+        command = subprocess.Popen(  # noqa: S603
+            request["argv"], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+    except OSError as error:
+        say({"kind": "exit", "code": 127, "stdout": "", "stderr": base64.b64encode(str(error).encode()).decode()})
+        os._exit(0)
+    readers = [
+        threading.Thread(target=_keep_the_end, args=(getattr(command, name), data), daemon=True)
+        for name, data in kept.items()
+    ]
+    for reader in readers:
+        reader.start()
+    assert command.stdin is not None
+    try:
+        command.stdin.write(base64.b64decode(request["stdin"]))
+        command.stdin.close()
+    except BrokenPipeError:
+        pass
+    code = command.wait()
+    for reader in readers:
+        reader.join(1)
+    said = {name: base64.b64encode(bytes(data)).decode() for name, data in kept.items()}
+    say({"kind": "exit", "code": code, **said})
+    os._exit(0)

@@ -1,0 +1,108 @@
+"""Run a command in a box without a network that can reach one model, and nothing else: the key stays outside."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.errors import SandboxLostError
+from agentrl.sandboxes.box import Box, Process
+
+RELAY = "from agentrl.sandboxes.inside.relay import main; main()"
+MAX_TRAFFIC_MB = 256.0
+"""Of requests, both ways, in base64."""
+INSIDE_KEY = "outside"
+"""What the command is given for a key. The real one is put in its place on the way."""
+_PASSED_ON = {"content-type", "anthropic-version", "anthropic-beta", "accept"}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How the command ended."""
+
+    exit_code: int | None
+    """None: it was stopped by a limit, such as its time."""
+    stdout: str
+    stderr: str
+
+
+async def run_with_model(
+    box: Box,
+    argv: Sequence[str],
+    *,
+    base_url: str,
+    api_key: str,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    timeout_s: float = 600.0,
+) -> Finished:
+    """Run `argv` in the box. `{url}` in a value of `env` becomes the address at which it finds the server of `base_url`.
+
+    Of each output stream the last megabyte is kept. Raises SandboxLostError when the box is lost.
+    """
+    limits = box.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
+    process = await box.start_python(RELAY, modules=["relay"], timeout_s=timeout_s, limits=limits)
+    upstream = base_url.removesuffix("/").removesuffix("/v1")
+    headers = {"authorization": f"Bearer {api_key}", "x-api-key": api_key}
+    async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:
+        sending = anyio.Lock()
+        first = {"argv": list(argv), "env": dict(env or {}), "stdin": base64.b64encode(stdin).decode()}
+        await process.send(json.dumps(first).encode() + b"\n")
+        async with anyio.create_task_group() as requests:
+            finished = Finished(None, "", "")
+            while (line := await process.read_line()) is not None:
+                try:
+                    message = json.loads(line)
+                    if message["kind"] == "exit":
+                        said = [
+                            base64.b64decode(message[name]).decode(errors="replace") for name in ("stdout", "stderr")
+                        ]
+                        finished = Finished(int(message["code"]), *said)
+                        break
+                    body = base64.b64decode(message["body"])
+                    passed = {k: str(v) for k, v in message["headers"].items() if k in _PASSED_ON}
+                    request = http.build_request(
+                        message["method"], upstream + message["path"], headers={**passed, **headers}, content=body
+                    )
+                    requests.start_soon(_answer, process, sending, http, request, int(message["id"]))
+                except (ValueError, KeyError, TypeError, AttributeError, httpx2.InvalidURL):
+                    continue  # whatever else a program writes into the pipe of the relay
+            requests.cancel_scope.cancel()
+    return finished
+
+
+async def _answer(
+    process: Process, sending: anyio.Lock, http: httpx2.AsyncClient, request: httpx2.Request, number: int
+) -> None:
+    async def send(status: int, kind: str, data: bytes, *, last: bool) -> None:
+        part = {"id": number, "status": status, "headers": {"content-type": kind}, "last": last}
+        line = json.dumps({**part, "data": base64.b64encode(data).decode()}).encode() + b"\n"
+        async with sending:
+            await process.send(line)
+
+    try:
+        async for status, kind, data in _reply(http, request):
+            await send(status, kind, data, last=False)
+        await send(200, "", b"", last=True)
+    except httpx2.HTTPError as error:
+        await send(502, "text/plain", str(error).encode(), last=True)
+    except SandboxLostError:
+        return  # the loop that reads finds out too
+
+
+async def _reply(http: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[tuple[int, str, bytes]]:
+    response: Any = await http.send(request, stream=True)
+    try:
+        kind = response.headers.get("content-type", "application/octet-stream")
+        yield response.status_code, kind, b""
+        async for data in response.aiter_bytes():
+            yield response.status_code, kind, data
+    finally:
+        await response.aclose()

@@ -1,0 +1,128 @@
+"""Any program is the agent: it is given the address of the model and a key, and what it prints is scored.
+
+A task is {"command": ["python3", "agent.py"], "answer": ...} with a scorer of `chat.py` (of what the program prints), and as needed "files"
+({path: text}, put in its folder), "timeout_s" (300) and "sandbox": true, which runs it in a box that reaches the model and nothing else.
+The program finds the task as JSON on its standard input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the
+same for ANTHROPIC. A program that fails earns 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl import Episode, Reward
+from agentrl.sandboxes.relay import INSIDE_KEY, Finished, run_with_model
+from agentrl.workflows.chat import score
+
+TIMEOUT_S = 300.0
+KEPT_BYTES = 2**20
+
+
+async def run(episode: Episode) -> Reward:
+    """The score of what the program prints."""
+    task = episode.task
+    done = await (_in_a_box(episode) if task.get("sandbox") else _here(episode))
+    metrics = {"exit_code": float(-1 if done.exit_code is None else done.exit_code)}
+    if done.exit_code != 0:
+        return Reward(0.0, metrics)
+    result = await score(done.stdout, task)
+    return Reward(result.value, {**result.metrics, **metrics})
+
+
+def model_environment(url: str, key: str, model: str) -> dict[str, str]:
+    """The variables in which OpenAI's and Anthropic's clients look for their server, its key and the model."""
+    return {
+        "OPENAI_BASE_URL": f"{url}/v1",
+        "OPENAI_API_KEY": key,
+        "OPENAI_MODEL": model,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": key,
+        "ANTHROPIC_MODEL": model,
+    }
+
+
+async def _in_a_box(episode: Episode) -> Finished:
+    task = episode.task
+    box = await episode.sandbox()
+    for path, text in task.get("files", {}).items():
+        await box.write(path, text)
+    return await run_with_model(
+        box,
+        task["command"],
+        base_url=episode.base_url,
+        api_key=episode.api_key,
+        env=model_environment("{url}", INSIDE_KEY, episode.model),
+        stdin=json.dumps(task).encode(),
+        timeout_s=task.get("timeout_s", TIMEOUT_S),
+    )
+
+
+async def _here(episode: Episode) -> Finished:
+    """Run it on this machine, as this user, in a folder of its own."""
+    task = episode.task
+    url = episode.base_url.removesuffix("/").removesuffix("/v1")
+    env = {**os.environ, **model_environment(url, episode.api_key, episode.model)}
+    folder = await in_thread(_folder, task.get("files", {}))
+    try:
+        return await _run(
+            task["command"], folder.name, env, json.dumps(task).encode(), task.get("timeout_s", TIMEOUT_S)
+        )
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(folder.cleanup)
+
+
+async def _run(command: list[str], folder: str, env: Mapping[str, str], stdin: bytes, timeout_s: float) -> Finished:
+    outputs = {"stdout": bytearray(), "stderr": bytearray()}
+    process = await anyio.open_process(
+        command, cwd=folder, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+
+    async def keep(stream: Any, kept: bytearray) -> None:
+        async for data in stream:
+            kept += data
+            del kept[:-KEPT_BYTES]
+
+    async def give_input() -> None:
+        assert process.stdin is not None
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await process.stdin.send(stdin)
+            await process.stdin.aclose()
+
+    exit_code: int | None = None
+    try:
+        with anyio.move_on_after(timeout_s):
+            async with anyio.create_task_group() as streams:
+                streams.start_soon(keep, process.stdout, outputs["stdout"])
+                streams.start_soon(keep, process.stderr, outputs["stderr"])
+                streams.start_soon(give_input)
+                exit_code = await process.wait()
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)  # what it left behind keeps its output open
+    finally:
+        with anyio.CancelScope(shield=True):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            await process.aclose()
+    return Finished(exit_code, *(data.decode(errors="replace") for data in outputs.values()))
+
+
+def _folder(files: Mapping[str, str]) -> tempfile.TemporaryDirectory[str]:
+    folder = tempfile.TemporaryDirectory(prefix="agentrl-agent-")
+    for name, text in files.items():
+        path = Path(folder.name, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder

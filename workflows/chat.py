@@ -1,0 +1,86 @@
+"""One question, one reply, one score.
+
+A task is {"prompt": TEXT} or {"messages": [...]}, and "answer". "scorer" says how the reply is scored: "exact" (the default: the same text,
+but for blanks at the ends and letter case), "contains", "number" (the last number in it), "boxed" (the content of its last \\boxed{}, or
+what follows ####, or the last number; compared by value), or `FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain
+or async. "system" is a system prompt.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl import Episode, Reward
+from agentrl.errors import WorkflowError
+from agentrl.rollout.workflow import load_file
+from agentrl.workflows.python_tool import agrees, final_answer
+
+Scorer = Callable[[str, dict[str, Any]], Any]
+
+
+async def run(episode: Episode) -> Reward:
+    """The score of the reply."""
+    reply = await episode.client.chat.completions.create(model=episode.model, messages=conversation(episode.task))
+    return await score(reply.choices[0].message.content or "", episode.task)
+
+
+def conversation(task: dict[str, Any]) -> list[Any]:
+    """The messages that open the conversation of a task. Raises WorkflowError for a task without any."""
+    system = [{"role": "system", "content": task["system"]}] if "system" in task else []
+    if "messages" in task:
+        return system + list(task["messages"])
+    if "prompt" not in task:
+        raise WorkflowError(f"the task needs 'prompt' or 'messages'; it has {sorted(task)}")
+    return [*system, {"role": "user", "content": task["prompt"]}]
+
+
+async def score(reply: str, task: dict[str, Any]) -> Reward:
+    """The reward of a reply, by the task's scorer. A plain function runs in a thread."""
+    scorer = await in_thread(scorer_of, task.get("scorer", "exact"))
+    if inspect.iscoroutinefunction(scorer):
+        return Reward.of(await scorer(reply, task))
+    return Reward.of(await in_thread(scorer, reply, task))
+
+
+@lru_cache
+def scorer_of(name: str) -> Scorer:
+    """A scorer by its name. Raises WorkflowError when there is none."""
+    if name in _SCORERS:
+        return _SCORERS[name]
+    where, colon, function = name.rpartition(":")
+    if not colon:
+        raise WorkflowError(f"there is no scorer {name!r}; it is one of {', '.join(_SCORERS)} or FILE_OR_MODULE:NAME")
+    try:
+        module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        found: Scorer = getattr(module, function)
+    except (ImportError, AttributeError) as error:
+        raise WorkflowError(f"the scorer {name} cannot be loaded: {error}") from error
+    return found
+
+
+def _exact(reply: str, task: dict[str, Any]) -> float:
+    return float(reply.strip().casefold() == str(task["answer"]).strip().casefold())
+
+
+def _contains(reply: str, task: dict[str, Any]) -> float:
+    return float(str(task["answer"]).casefold() in reply.casefold())
+
+
+def _number(reply: str, task: dict[str, Any]) -> float:
+    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", reply)
+    return float(bool(numbers) and agrees(numbers[-1], str(task["answer"])))
+
+
+def _boxed(reply: str, task: dict[str, Any]) -> float:
+    return float(agrees(final_answer(reply), str(task["answer"])))
+
+
+_SCORERS: dict[str, Scorer] = {"exact": _exact, "contains": _contains, "number": _number, "boxed": _boxed}
