@@ -89,7 +89,7 @@ def tool_of(function: Callable[..., Any], name: str | None = None) -> Tool:
         if parameter.name == "self":
             continue  # the method of a class, not of an instance
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
-            raise ToolDefinitionError(f"tool {name}: {parameter} cannot be called by name; give plain parameters")
+            raise ToolDefinitionError(f"tool {name}: {parameter.name!r} cannot be given by name; use plain parameters")
         if parameter.name not in hints:
             raise ToolDefinitionError(f"tool {name}: the parameter {parameter.name!r} has no type; annotate it")
         default = ... if parameter.default is parameter.empty else parameter.default

@@ -1,0 +1,149 @@
+"""Real MCP servers of the `mcp` package: their tools, their failures, their restarts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import gymnasium
+import pytest
+
+from agentrl.envs import AsyncToolEnv
+from agentrl.errors import EpisodeError, ToolDefinitionError
+from agentrl.resources import Resources, open_resources
+from tests.loopback import python_server
+
+pytestmark = pytest.mark.anyio
+SERVER = Path(__file__).with_name("mcp_server.py")
+STDIO = {"command": [sys.executable, str(SERVER), "stdio"]}
+TASK = {"prompt": "What is 2 + 3?", "answer": "5"}
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[dict[str, Any]]:
+    with python_server(SERVER) as port:
+        yield {"url": f"http://127.0.0.1:{port}/mcp"}
+
+
+async def opened(resources: Resources, **settings: Any) -> AsyncToolEnv:
+    env = AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", max_turns=50, **settings), resources)
+    await env.reset(options=TASK)
+    return env
+
+
+async def said(env: AsyncToolEnv, name: str, **arguments: Any) -> str:
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    await env.step({"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]})
+    content = env.messages[-1]["content"]
+    assert isinstance(content, str)
+    return content
+
+
+async def test_over_standard_input_and_output() -> None:
+    async with open_resources() as resources:
+        env = await opened(resources, **STDIO, tools=["add", "fail"])
+        assert env.messages == [{"role": "user", "content": "What is 2 + 3?"}]
+        assert [tool["function"]["name"] for tool in env.tools] == ["add", "fail"]
+        assert env.tools[0]["function"]["parameters"]["required"] == ["a", "b"]
+        assert await said(env, "add", a=2, b=3) == "5"
+        assert "Error executing tool add" in await said(env, "add", a="x")
+        assert "fail" in await said(env, "fail")
+        assert env.failed_calls == 1
+        assert await env.step({"role": "assistant", "content": " 5 "}) == 1.0
+        await env.close()
+
+
+async def test_over_http(http: dict[str, Any]) -> None:
+    async with open_resources() as resources:
+        env = await opened(resources, **http, headers={"x-key": "1"})
+        assert await said(env, "add", a=2, b=3) == "5"
+        await env.close()
+
+
+async def test_a_server_of_its_own_or_one_for_all() -> None:
+    async with open_resources() as resources:
+        own = [await opened(resources, **STDIO) for _ in range(2)]
+        shared = [await opened(resources, **STDIO, shared=True) for _ in range(3)]
+        ids = {env: await said(env, "process_id") for env in (*own, *shared)}
+        assert len(set(ids.values())) == 3
+        assert len({ids[env] for env in shared}) == 1
+        await shared[0].close()
+        assert await said(shared[1], "add", a=1, b=1) == "2"
+        async with anyio.create_task_group() as group:
+            group.start_soon(said, shared[1], "add")
+            group.start_soon(said, shared[2], "add")
+        for env in (*own, *shared):
+            await env.close()
+
+
+async def test_a_server_that_dies_is_started_again_with_the_next_call() -> None:
+    async with open_resources() as resources:
+        env = await opened(resources, **STDIO)
+        first = await said(env, "process_id")
+        assert "is started again with the next call" in await said(env, "die")
+        assert await said(env, "process_id") != first
+        await env.close()
+
+
+async def test_a_tool_that_hangs_is_given_up_and_its_server_kept() -> None:
+    async with open_resources() as resources:
+        env = await opened(resources, **STDIO, tool_timeout_s=0.5)
+        first = await said(env, "process_id")
+        assert await said(env, "hang") == "error: hang took longer than 0.5 s and was given up"
+        assert await said(env, "process_id") == first
+        await env.close()
+
+
+async def test_a_server_that_answers_nothing_any_more_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentrl.envs.mcp_env.PROBE_TIMEOUT_S", 0.3)
+    async with open_resources() as resources:
+        env = await opened(resources, **STDIO, tool_timeout_s=5)
+        first = await said(env, "process_id")
+        env.tool_env.tool_timeout_s = 0.5
+        assert "was given up" in await said(env, "freeze")
+        env.tool_env.tool_timeout_s = 5
+        assert await said(env, "process_id") != first
+        await env.close()
+
+
+async def test_without_an_event_loop_it_works_too() -> None:
+    def play() -> str:
+        env = gymnasium.make("agentrl/MCP-v0", **STDIO)
+        env.reset(options=TASK)
+        function = {"name": "add", "arguments": '{"a": 1, "b": 6}'}
+        action = [{"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}]
+        observation, *_ = env.step(action)
+        env.close()
+        return str(observation[0]["content"])
+
+    assert await anyio.to_thread.run_sync(play) == "7"
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"command": ["/nowhere/server"]}, "cannot be reached"),
+        ({"command": [sys.executable, "-c", "raise SystemExit(1)"]}, "cannot be reached"),
+        ({"command": [sys.executable, "-c", "import time; time.sleep(60)"], "connect_timeout_s": 0.5}, "within 0.5 s"),
+        ({"url": "http://127.0.0.1:9/mcp"}, "cannot be reached"),
+    ],
+)
+async def test_a_server_that_cannot_be_reached_fails_its_episode(settings: dict[str, Any], complaint: str) -> None:
+    async with open_resources() as resources:
+        with pytest.raises(EpisodeError, match=complaint):
+            await opened(resources, **settings)
+
+
+async def test_nonsense_is_refused() -> None:
+    with pytest.raises(ToolDefinitionError, match="either a command or a url"):
+        gymnasium.make("agentrl/MCP-v0")
+    async with open_resources() as resources:
+        env = AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", **STDIO), resources)
+        with pytest.raises(EpisodeError, match="needs 'prompt' or 'messages'"):
+            await env.reset(options={})
+    with pytest.raises(EpisodeError, match="lives in an episode"):
+        await AsyncToolEnv(lambda: gymnasium.make("agentrl/MCP-v0", **STDIO)).reset(options=TASK)

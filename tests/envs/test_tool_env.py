@@ -1,0 +1,304 @@
+"""`ToolEnv`: an environment in forty lines, gymnasium's rules, and tools that misbehave."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformReward
+
+from agentrl.envs import AsyncToolEnv, Message, Result, ToolEnv, tool
+from agentrl.errors import EpisodeError, ToolDefinitionError
+
+pytestmark = pytest.mark.anyio
+
+
+def calls(*named: tuple[str, dict[str, Any]]) -> Message:
+    made = [
+        {"id": f"c{i}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for i, (name, arguments) in enumerate(named)
+    ]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+# An environment with two tools, its reward and its test ---------------------------------------------------------------
+
+
+class Safe(ToolEnv):
+    """Find the code of a safe."""
+
+    max_turns = 5
+
+    def start(self, task: dict[str, Any] | None) -> str:
+        self.code = task["code"] if task else int(self.np_random.integers(100))
+        return "Find the code of the safe, a number below 100."
+
+    @tool
+    def compare(self, number: int) -> str:
+        """Compare a number with the code."""
+        return "higher" if number < self.code else "lower" if number > self.code else "equal"
+
+    @tool
+    def open_safe(self, code: int) -> Result:
+        """Try a code. There is one try."""
+        return Result("open" if code == self.code else "alarm", reward=float(code == self.code), done=True)
+
+    def answer(self, content: str) -> float:
+        return 0.0
+
+
+async def test_the_safe() -> None:
+    env = AsyncToolEnv(Safe())
+    await env.reset(options={"code": 42})
+    await env.step(calls(("compare", {"number": 50})))
+    assert env.messages[-1]["content"] == "lower"
+    assert await env.step(calls(("open_safe", {"code": 42}))) == 1.0
+    assert env.done
+
+
+# Gymnasium ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registered() -> Iterator[str]:
+    gymnasium.register("Safe-v0", entry_point=Safe, max_episode_steps=3)
+    yield "Safe-v0"
+    del gymnasium.registry["Safe-v0"]
+
+
+@pytest.mark.filterwarnings("ignore:.*render_modes.*:UserWarning")
+def test_gymnasium_accepts_it(registered: str) -> None:
+    check_env(gymnasium.make(registered).unwrapped, skip_render_check=True)
+
+
+def test_without_an_event_loop_it_is_any_gymnasium_environment(registered: str) -> None:
+    env = gymnasium.make(registered)
+    observation, info = env.reset(seed=3, options={"code": 7})
+    assert observation[0]["role"] == "user"
+    assert info == {"failed_calls": 0}
+    observation, reward, terminated, truncated, info = env.step([calls(("compare", {"number": "x"}))])
+    assert observation[0]["content"].startswith('error: number = "x"')
+    assert (reward, terminated, truncated, info) == (0.0, False, False, {"failed_calls": 1})
+    assert env.step([{"role": "assistant", "content": "7"}])[1:4] == (0.0, True, False)
+    env.close()
+
+
+async def test_time_limits_and_wrappers_apply(registered: str) -> None:
+    def make() -> gymnasium.Env[Any, Any]:
+        return TransformReward(RecordEpisodeStatistics(gymnasium.make(registered)), lambda reward: 10 * reward)
+
+    env = AsyncToolEnv(make)
+    await env.reset(options={"code": 7})
+    for _ in range(3):
+        assert not env.done
+        await env.step(calls(("compare", {"number": 1})))
+    assert (env.done, env.truncated) == (True, True)
+    assert env.info["episode"]["l"] == 3
+    await env.reset(options={"code": 7})
+    assert await env.step(calls(("open_safe", {"code": 7}))) == 10.0
+
+
+async def test_a_wrapper_that_changes_actions_is_refused() -> None:
+    class Meddler(gymnasium.ActionWrapper[Any, Any, Any]):
+        def action(self, action: Any) -> Any:
+            return [calls(("compare", {"number": 1}))]
+
+    env = AsyncToolEnv(Meddler(Safe()))
+    await env.reset(options={"code": 7})
+    with pytest.raises(ToolDefinitionError, match="may not change its actions"):
+        await env.step(calls(("compare", {"number": 2})))
+
+
+async def test_the_same_seed_is_the_same_task() -> None:
+    env = AsyncToolEnv(TimeLimit(Safe(), 3))
+    codes = []
+    for seed in (1, 1, 2):
+        await env.reset(seed=seed)
+        codes.append(env.tool_env.code)  # type: ignore[attr-defined]
+    assert codes[0] == codes[1] != codes[2]
+
+
+async def test_tools_are_not_there_before_the_first_reset() -> None:
+    with pytest.raises(EpisodeError, match="comes first"):
+        _ = AsyncToolEnv(Safe).tools
+
+
+# Tools that misbehave -------------------------------------------------------------------------------------------------
+
+
+class Trouble(ToolEnv):
+    """Its tools do what no tool should, plainly and asynchronously."""
+
+    max_turns = 20
+    tool_timeout_s = 0.3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.released = threading.Event()
+        self.cancelled = False
+
+    def start(self, task: dict[str, Any] | None) -> str:
+        return "Go."
+
+    @tool
+    def hang(self) -> str:
+        self.released.wait(20)
+        return "late"
+
+    @tool
+    async def hang_async(self) -> str:
+        try:
+            await anyio.sleep(20)
+        finally:
+            self.cancelled = True
+        return "late"
+
+    @tool
+    def fail(self) -> str:
+        raise KeyError("nothing there")
+
+    @tool
+    async def fail_silently(self) -> str:
+        raise ValueError
+
+    @tool
+    def leave(self) -> str:
+        sys.exit(3)
+
+    @tool
+    async def leave_async(self) -> str:
+        sys.exit("now")
+
+    @tool
+    def stop(self) -> str:
+        raise StopIteration
+
+    @tool
+    def flood(self) -> str:
+        return "begin" + "x" * 10_000_000 + "end"
+
+    @tool
+    def odd(self) -> Any:
+        return {"when": time.gmtime(0), "what": {1, 2}}
+
+    @tool
+    def picture(self) -> Any:
+        return [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]
+
+    @tool
+    async def fine(self, word: str = "ok") -> str:
+        return word
+
+    def answer(self, content: str) -> Result:
+        return Result("Go on.") if content == "wait" else Result(reward=1.0, done=True)
+
+
+async def said(env: AsyncToolEnv, name: str, **arguments: Any) -> Any:
+    await env.step(calls((name, arguments)))
+    return env.messages[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("fail", "error: 'nothing there'"),
+        ("fail_silently", "error: ValueError"),
+        ("leave", "error: leave called sys.exit(3)"),
+        ("leave_async", "error: leave_async called sys.exit('now')"),
+        ("hang", "error: hang took longer than 0.3 s and was given up"),
+        ("hang_async", "error: hang_async took longer than 0.3 s and was given up"),
+        ("nothing", "error: no tool 'nothing'; the tools are hang, hang_async, fail"),
+        ("stop", "error: "),
+    ],
+)
+async def test_the_model_is_told_what_went_wrong(name: str, told: str) -> None:
+    env = AsyncToolEnv(Trouble())
+    await env.reset()
+    assert (await said(env, name)).startswith(told)
+    assert env.failed_calls == 1
+    if name == "hang":
+        assert await said(env, "fail") == "error: hang is still running"
+        env.tool_env.released.set()  # type: ignore[attr-defined]
+    assert await said(env, "fine") == "ok"
+    assert env.failed_calls == 0
+    assert not env.done
+    if name == "hang_async":
+        assert env.tool_env.cancelled  # type: ignore[attr-defined]
+
+
+async def test_ten_megabytes_lose_their_middle() -> None:
+    env = AsyncToolEnv(Trouble())
+    await env.reset()
+    shown = await said(env, "flood")
+    assert len(shown) < 21_000
+    assert shown.startswith("beginx")
+    assert shown.endswith("xend")
+    assert "9980008 characters left out" in shown
+
+
+async def test_anything_can_be_returned_and_pictures_stay_pictures() -> None:
+    env = AsyncToolEnv(Trouble())
+    await env.reset()
+    assert "1970" in await said(env, "odd")
+    assert (await said(env, "picture"))[0]["type"] == "image_url"
+
+
+async def test_calls_in_one_message_are_answered_in_turn_and_an_answer_may_go_on() -> None:
+    env = AsyncToolEnv(Trouble())
+    await env.reset()
+    await env.step(calls(("fine", {"word": "a"}), ("fail", {}), ("fine", {"word": "b"})))
+    assert [m["content"] for m in env.messages[-3:]] == ["a", "error: 'nothing there'", "b"]
+    assert [m["tool_call_id"] for m in env.messages[-3:]] == ["c0", "c1", "c2"]
+    await env.step({"role": "assistant", "content": "wait"})
+    assert (env.messages[-1], env.done) == ({"role": "user", "content": "Go on."}, False)
+    assert await env.step({"role": "assistant", "content": [{"type": "text", "text": "done"}]}) == 1.0
+    assert env.done
+
+
+async def test_what_comes_after_the_end_in_one_message_is_not_carried_out() -> None:
+    env = AsyncToolEnv(Safe())
+    await env.reset(options={"code": 7})
+    assert await env.step(calls(("open_safe", {"code": 1}), ("open_safe", {"code": 7}))) == 0.0
+    assert [m["content"] for m in env.messages[-2:]] == ["alarm", "the episode is over"]
+
+
+async def test_a_hundred_troublesome_episodes_do_not_hold_up_a_good_one() -> None:
+    """Half of them hang in threads, half on the event loop, for as long as their tools may."""
+    slow: list[AsyncToolEnv] = []
+    for _ in range(100):
+        env = AsyncToolEnv(Trouble())
+        await env.reset()
+        slow.append(env)
+    good = AsyncToolEnv(Trouble())
+    await good.reset()
+    async with anyio.create_task_group() as group:
+        for index, env in enumerate(slow):
+            group.start_soon(env.step, calls(("hang" if index % 2 else "hang_async", {})))
+        await anyio.sleep(0.05)
+        started = time.perf_counter()
+        for _ in range(10):
+            assert await said(good, "fine") == "ok"
+        took_s = time.perf_counter() - started
+    for env in slow:
+        env.tool_env.released.set()  # type: ignore[attr-defined]
+        assert "was given up" in env.messages[-1]["content"]
+    assert took_s < 0.3 * 10  # a starved one would wait for a hanging one's limit at every step
+
+
+async def test_an_environment_that_hangs_does_not_hold_up_the_end_of_its_episode() -> None:
+    env = AsyncToolEnv(Trouble())
+    await env.reset()
+    env.tool_env.tool_timeout_s = 100
+    with anyio.move_on_after(0.1) as bound:
+        await env.step(calls(("hang", {})))
+    assert bound.cancelled_caught
+    env.tool_env.released.set()  # type: ignore[attr-defined]
+    await env.close()
