@@ -115,7 +115,7 @@ class Episode:
         self._loans: list[Loan] = []
         self._envs: list[AsyncToolEnv] = []
 
-    def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], **kwargs: Any) -> AsyncToolEnv:
+    def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
         """Any gymnasium environment, by its id or its class, as a tool environment.
 
         The first `reset` makes it, with `kwargs`. It is closed with the episode.

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import threading
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
@@ -48,12 +50,18 @@ def load(name: str, args: str) -> Any:
 def _load(name: str, args: str) -> Any:
     try:
         import verifiers
+        from verifiers.envs import environment
     except ImportError:
         raise EpisodeError("verifiers environments need the library: pip install 'agentrl[verifiers]'") from None
+    # Every environment puts handlers of its own on SIGINT and SIGTERM. They belong to the run, and this is no main thread.
+    theirs = environment.signal
+    environment.signal = SimpleNamespace(**{**vars(signal), "signal": lambda *_: None})
     try:
         return verifiers.load_environment(name, **json.loads(args))
     except Exception as error:
         raise EpisodeError(f"the verifiers environment {name!r} cannot be loaded: {error}") from error
+    finally:
+        environment.signal = theirs
 
 
 def row_of(environment: Any, index: int, split: str = "train") -> dict[str, Any]:

@@ -47,7 +47,7 @@ async def freeze() -> str:
     """Keep the whole server from answering."""
     import time
 
-    time.sleep(1000)  # noqa: ASYNC251
+    time.sleep(1000)
     return "late"
 
 

