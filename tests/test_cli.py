@@ -93,13 +93,65 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(16, seed=5)))
     out = tmp_path / "episodes.jsonl"
-    result = agentrl("eval", "workflows/calculator.py", "--tasks", str(tasks), "--model", str(NANO), "--out", str(out))
+    words = ["eval", "workflows/calculator.py", "--tasks", str(tasks), "--model", "nano", "--out", str(out)]
+    result = agentrl(*words, "--eval.samples", "2", "--json")
     assert result.returncode == 0, result.stderr
     shown = json.loads(result.stdout)
-    assert shown["episodes"] == 16
-    assert shown["failed"] == 0
+    assert (shown["tasks"], shown["episodes"], shown["failed"]) == (16, 32, 0)
     assert 0 < shown["mean_reward"] <= 1
-    assert len(out.read_text().splitlines()) == 16
+    assert shown["mean_reward_95"][0] < shown["mean_reward"] < shown["mean_reward_95"][1]
+    assert shown["pass_at"]["1"]["mean"] == shown["mean_reward"] <= shown["pass_at"]["2"]["mean"]
+    assert len(shown["per_task"]) == 16
+    assert len(out.read_text().splitlines()) == 1 + 32
+
+    out.write_text("".join(out.read_text().splitlines(keepends=True)[:-7]) + '{"torn')
+    again = agentrl(*words, "--eval.samples", "2")
+    assert "going on after 25 episodes" in again.stderr
+    assert len(out.read_text().splitlines()) == 1 + 32
+    assert "pass@2" in again.stdout
+    assert "tasks, the hardest first" in again.stdout
+    other = agentrl(*words, "--seed", "3")
+    assert other.returncode == 2
+    assert "holds something else than this evaluation" in other.stderr
+
+
+def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Path) -> None:
+    made = agentrl("init", str(tmp_path / "sums"))
+    assert made.returncode == 0, made.stderr
+    assert sorted(path.name for path in (tmp_path / "sums").iterdir()) == [
+        "environment.py",
+        "environment_test.py",
+        "run.toml",
+        "tasks.py",
+        "workflow.py",
+    ]
+    tests = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path / "sums", capture_output=True, text=True, timeout=60
+    )
+    assert tests.returncode == 0, tests.stdout
+    evaluated = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "agentrl.cli",
+            "eval",
+            "workflow.py",
+            "--config",
+            "run.toml",
+            "--eval.limit",
+            "8",
+            "--json",
+        ],
+        cwd=tmp_path / "sums",
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert json.loads(evaluated.stdout)["failed"] == 0
+    again = agentrl("init", str(tmp_path / "sums"))
+    assert again.returncode == 2
+    assert "exists already; choose another name" in again.stderr
 
 
 def test_help_names_every_configuration_key() -> None:

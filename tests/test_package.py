@@ -8,8 +8,11 @@ import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import agentrl
 from agentrl.config import RunConfig, config_keys
+from agentrl.models import model_directory
 
 ROOT = Path(__file__).parents[1]
 
@@ -50,18 +53,23 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
         "py.typed",
         "models/nano/model.safetensors",
         "models/nano/tokenizer.json",
+        "models/nano_player/model.safetensors",
+        "template/environment_test.py",
+        "template/run.toml",
+        "workflows/frozen_lake.jsonl",
         "workflows/quickstart.toml",
     ):
         assert f"agentrl/{data}" in names
     assert not [name for name in names if any(part == "tests" or part.startswith("test_") for part in name.split("/"))]
 
 
-def test_the_nano_weights_are_small_enough_to_ship() -> None:
-    assert (ROOT / "agentrl/models/nano/model.safetensors").stat().st_size <= 2_000_000
+@pytest.mark.parametrize("name", ["nano", "nano_player"])
+def test_the_nano_weights_are_small_enough_to_ship(name: str) -> None:
+    assert (Path(model_directory(name)) / "model.safetensors").stat().st_size <= 2_000_000
 
 
 def test_the_public_names_are_these() -> None:
-    assert set(agentrl.__all__) == {"Episode", "Reward"}
+    assert set(agentrl.__all__) == {"Branch", "Episode", "Reward"}
     for name in agentrl.__all__:
         assert getattr(agentrl, name).__module__ == "agentrl.episode"
 
@@ -92,8 +100,10 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "proxy": "host port max_request_bytes max_sessions session_idle_timeout_s write_timeout_s",
         "sandbox": "backend image runtime boxes lent_boxes wait_timeout_s",
-        "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage clip_low "
-        "clip_high weight_cap weight_mode mismatch_sequences checkpoint_every keep_checkpoints threads step_timeout_s",
-        "eval": "tasks limit max_concurrent temperature",
+        "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage turn_discount "
+        "truncated_turns failed_turns turn_penalty clip_low clip_high weight_cap weight_mode mismatch_sequences checkpoint_every keep_checkpoints threads step_timeout_s",
+        "data": "shuffle epochs eval_share",
+        "eval": "tasks limit samples pass_reward max_concurrent temperature",
     }
-    RunConfig.model_validate(tomllib.loads((ROOT / "workflows/quickstart.toml").read_text()))
+    for file in ("workflows/quickstart.toml", "workflows/frozen_lake.toml", "workflows/blackjack.toml"):
+        RunConfig.model_validate(tomllib.loads((ROOT / file).read_text()))

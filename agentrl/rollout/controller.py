@@ -82,8 +82,8 @@ class Controller:
         """Start groups whenever the gate allows. Raises TooManyFailuresError when too large a share failed."""
         async with anyio.create_task_group() as groups:
             for group_id, state, episodes in await in_thread(self.store.unused_groups):
-                self.gate.start(group_id)
                 if state == "ready":
+                    self.gate.start(group_id)
                     self._rewards[group_id] = [reward for _, reward in episodes]
                     self.gate.finish(group_id)
                 else:

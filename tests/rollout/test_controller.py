@@ -23,7 +23,7 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import TaskList
+from agentrl.rollout.tasks import TaskList, Tasks, TaskStream
 from agentrl.rollout.workflow import Workflow
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,14 @@ def all_episodes(store: Store) -> list[tuple[str, str | None]]:
 
 
 async def collect(
-    workflow: Workflow, url: str, chat_format: ChatFormat, path: Path, *, batches: int = 1, **config: Any
+    workflow: Workflow,
+    url: str,
+    chat_format: ChatFormat,
+    path: Path,
+    *,
+    batches: int = 1,
+    tasks: Tasks | None = None,
+    **config: Any,
 ) -> tuple[list[Batch], Controller, list[tuple[str, str | None]]]:
     """Run until so many batches are complete; the batches, the controller, and (status, error) of every episode."""
     settings = {"batch_size": 4, "group_size": 2, "max_concurrent": 8, "drop_uniform_groups": False, **config}
@@ -61,13 +68,16 @@ async def collect(
         await in_thread(store.begin_life)
         async with runner_of(workflow, url, chat_format, rollout.episode_timeout_s) as runner:
             gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, order="fifo")
-            controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
+            controller = Controller(tasks or TaskList(TASKS), rollout, 0, runner, store, gate)
             taken = []
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as group:
                     group.start_soon(controller.run)
                     for _ in range(batches):
-                        taken.append(await controller.next_batch())
+                        batch = await controller.next_batch()
+                        if batch is None:
+                            break
+                        taken.append(batch)
                         controller.advance()
                     group.cancel_scope.cancel()
         rows = await in_thread(all_episodes, store)
@@ -292,3 +302,40 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
             assert running == 0
             assert runner.proxy is not None
             assert len(runner.proxy.sessions) == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_last_epoch_ends_with_the_groups_that_are_left(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path, stream: bool
+) -> None:
+    """Two epochs of five tasks, two of them dropped as uniform: eight groups, in batches of three."""
+
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        return 1.0 if episode.task["n"] == 3 else float(episode.seed % 1000)
+
+    tasks: Tasks = TaskStream(lambda: iter(TASKS), epochs=2) if stream else TaskList(TASKS, epochs=2)
+    batches, controller, _ = await collect(
+        run, server_url, nano_format, tmp_path, batches=9, tasks=tasks, batch_size=6, drop_uniform_groups=True
+    )
+    assert [len(batch.group_ids) for batch in batches] == [3, 3, 2]
+    assert len({group for batch in batches for group in batch.group_ids}) == 8
+    assert controller.progress.rejected_groups == 2
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        visited = await in_thread(lambda: store._db.execute("SELECT task FROM groups").fetchall())
+    assert sorted(task for (task,) in visited) == sorted([*range(5), *range(5)])
+
+
+async def test_equal_rewards_do_not_drop_a_group_whose_calls_have_their_own(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    async def run(episode: Episode) -> float:
+        seat = episode.branch("first")
+        messages: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
+        await seat.client.chat.completions.create(model=seat.model, messages=messages, max_tokens=3)
+        seat.reward(float(episode.seed % 2))
+        return 0.0
+
+    batches, controller, _ = await collect(run, server_url, nano_format, tmp_path, drop_uniform_groups=True)
+    assert len(batches) == 1
+    assert controller.progress.rejected_groups == 0
