@@ -5,7 +5,7 @@ BIN := .venv/bin
 
 ENGINE ?= embedded
 
-.PHONY: quickstart sglang sandboxes test lint format bench nano-model clean
+.PHONY: quickstart frozen-lake blackjack sglang sandboxes test lint format bench nano-model nano-player clean
 
 # make quickstart ENGINE=sglang trains on real SGLang servers, installed for the CPU if they are not there yet.
 quickstart: .venv/ready $(if $(filter sglang,$(ENGINE)),sglang)
@@ -13,6 +13,11 @@ quickstart: .venv/ready $(if $(filter sglang,$(ENGINE)),sglang)
 	$(BIN)/python -m agentrl.envs.calculator runs/quickstart/tasks
 	$(BIN)/agentrl train --config workflows/quickstart.toml --model agentrl/models/nano \
 		$(if $(filter sglang,$(ENGINE)),--config workflows/sglang_cpu.toml)
+
+# The nano player learns a game of gymnasium: docs/environments.md has the figures.
+frozen-lake blackjack: .venv/ready
+	rm -rf runs/$@
+	$(BIN)/agentrl train --config workflows/$(subst -,_,$@).toml
 
 # SGLang for a CPU, in an environment of its own under ~/.cache/agentrl.
 sglang:
@@ -44,6 +49,9 @@ bench: .venv/ready
 
 nano-model: .venv/ready
 	$(BIN)/python -m agentrl.trainer.nano_model agentrl/models/nano
+
+nano-player: .venv/ready
+	$(BIN)/python -m agentrl.trainer.nano_player agentrl/models/nano_player
 
 clean:
 	rm -rf .venv .build build dist *.egg-info

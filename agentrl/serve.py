@@ -51,10 +51,11 @@ class OpenBody(_Body):
 
 
 class RewardBody(_Body):
-    """`POST /sessions/ID/reward`: of the whole session, or of one model call."""
+    """`POST /sessions/ID/reward`: of the whole session, of one model call, or of one role."""
 
     value: Finite
     completion_id: str | None = None
+    branch: str | None = None
 
 
 class CloseBody(_Body):
@@ -156,7 +157,9 @@ class Service:
         }
 
     def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
-        if body.completion_id is None:
+        if body.branch is not None:
+            entry.session.branch_rewards[body.branch] = body.value
+        elif body.completion_id is None:
             entry.reward = body.value
         else:
             try:
@@ -174,6 +177,7 @@ class Service:
 
     def _trajectories(self, entry: _Entry) -> dict[str, Any]:
         record = entry.session.record
+        record.reward_branches(entry.session.branch_rewards)
         paths = []
         for path in record.trajectories(turn_scores(record, entry.reward or 0.0)):
             columns = dict(vars(path))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 import anyio
 import anyio.to_thread
 import gymnasium
+from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from openai import omit
 
 from agentrl.envs.gym_env import GymEnv
@@ -17,6 +19,7 @@ from agentrl.errors import EpisodeError
 from agentrl.resources import Resources
 
 CLOSE_TIMEOUT_S = 10.0
+_QUICK_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
 
 class _DumpsToDict(Protocol):
@@ -86,10 +89,7 @@ class AsyncToolEnv:
             self.tool_env.resources = self._resources
         opened = await self.tool_env.open(seed=seed, options=options)
         with self.tool_env.prepared((seed, options), opened):
-            env = self._env
-            observation, self.info = await anyio.to_thread.run_sync(
-                lambda: env.reset(seed=seed, options=options), limiter=THREADS
-            )
+            observation, self.info = await self._through_wrappers(partial(self._env.reset, seed=seed, options=options))
         self.messages = list(observation)
         self.done = self.truncated = False
         self.total_reward, self.failed_calls = 0.0, 0
@@ -101,8 +101,8 @@ class AsyncToolEnv:
         failed_before = self.info.get("failed_calls", 0)
         played = await self.tool_env.play([action])
         with self.tool_env.prepared([action], played):
-            observation, reward, terminated, truncated, self.info = await anyio.to_thread.run_sync(
-                self.env.step, [action], limiter=THREADS
+            observation, reward, terminated, truncated, self.info = await self._through_wrappers(
+                partial(self.env.step, [action])
             )
         self.failed_calls = self.info.get("failed_calls", 0) - failed_before
         self.messages.extend(observation)
@@ -110,6 +110,15 @@ class AsyncToolEnv:
         self.done = bool(terminated or truncated)
         self.total_reward += float(reward)
         return float(reward)
+
+    async def _through_wrappers(self, call: Callable[[], Any]) -> Any:
+        """Hand what the environment made to its wrappers: in a thread, unless they are but those of `gymnasium.make`."""
+        env = self.env
+        while isinstance(env, _QUICK_WRAPPERS):
+            env = env.env
+        if isinstance(env, ToolEnv):
+            return call()
+        return await anyio.to_thread.run_sync(call, limiter=THREADS)
 
     async def close(self) -> None:
         """Release what the environment holds."""

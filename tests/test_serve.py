@@ -74,6 +74,19 @@ def test_a_session_from_opening_to_trajectories(service: Service, versions: Any)
     service.ask("GET", path, status=404)
 
 
+def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
+    opened = service.ask("POST", "/sessions", {"max_tokens": 3})
+    for key in (opened["api_key"], f"{opened['api_key']}.helper"):
+        with openai.OpenAI(base_url=opened["base_url"], api_key=key) as client:
+            client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
+    path = f"/sessions/{opened['id']}"
+    service.ask("POST", f"{path}/reward", {"value": 0.5, "branch": "helper"})
+    service.ask("POST", f"{path}/close", {"reward": 1.0})
+    fetched = service.ask("GET", f"{path}/trajectories")
+    assert [(turn["branch"], turn["branch_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
+    assert [path["rewards"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
+
+
 def test_new_weights_are_loaded_into_the_service(service: Service, versions: Any) -> None:
     assert service.ask("POST", "/weights", {"path": str(versions[2]), "version": 2})["version"] == 2
     opened = service.ask("POST", "/sessions", {"max_tokens": 5})

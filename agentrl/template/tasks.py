@@ -13,7 +13,8 @@ def make() -> list[dict[str, Any]]:
     rng = random.Random(0)
     tasks = []
     for _ in range(2000):
-        terms = [str(rng.randint(1, 99)) for _ in range(rng.randint(2, 4))]
+        digits = rng.randint(1, 3)
+        terms = [str(rng.randint(10 ** (digits - 1), 10**digits - 1)) for _ in range(rng.randint(2, 4))]
         expression = terms[0] + "".join(f" {rng.choice('+-')} {term}" for term in terms[1:])
         question = f"State the final answer to the following arithmetic problem: {expression} ="
         tasks.append({"question": question, "answer": str(evaluate(expression))})
