@@ -242,9 +242,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
         result = await evaluate(
             runner,
             tasks,
-            max_concurrent=config.eval.max_concurrent,
-            samples=config.eval.samples,
-            pass_reward=config.eval.pass_reward,
+            config.eval,
             seed=config.seed,
             done=log.done if log else (),
             on_episode=on_episode,

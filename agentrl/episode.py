@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -84,6 +85,7 @@ class Episode:
     Attributes:
         task: the line of the task file, as a dict.
         seed: an integer of this attempt; use it for everything random, so that the attempt can be repeated.
+        group_seed: an integer that all attempts of the group share; use it for where they start, so that they can be compared.
         client: an `openai.AsyncOpenAI` that speaks to the model being trained.
         base_url, api_key: the same model for any other program that speaks OpenAI's API.
         model: the model name to ask for.
@@ -101,9 +103,11 @@ class Episode:
         session: Session | None = None,
         sandboxes: RunSandboxes | None = None,
         resources: Resources | None = None,
+        group_seed: int | None = None,
     ) -> None:
         self.task = task
         self.seed = seed
+        self.group_seed = seed if group_seed is None else group_seed
         self.client = client
         self.base_url = base_url
         self.api_key = api_key
@@ -226,8 +230,9 @@ class Episode:
         """Close the environments that the workflow opened, and give back its sandboxes."""
         for loan in self._loans:
             loan.give_back()
-        for env in self._envs:
-            await env.close()
+        async with AsyncExitStack() as stack:  # one that fails to close keeps no other open
+            for env in self._envs:
+                stack.push_async_callback(env.close)
 
 
 def _check_finite(name: str, value: object) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 
+from agentrl.config import EvalConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
@@ -84,20 +85,18 @@ class Evaluation:
 async def evaluate(
     runner: EpisodeRunner,
     tasks: Sequence[Task],
+    config: EvalConfig,
     *,
-    max_concurrent: int,
-    samples: int = 1,
-    pass_reward: float = 1.0,
     seed: int = 0,
     done: Iterable[EvaluatedEpisode] = (),
     on_episode: Callable[[EvaluatedEpisode], None] | None = None,
 ) -> Evaluation:
-    """Run every task `samples` times, at most `max_concurrent` episodes at a time; those in `done` are not run again.
+    """Run every task `config.samples` times, but for the episodes in `done`.
 
     The same `seed` gives the same episode seeds.
     """
-    episodes = {(e.task, e.sample): e for e in done if e.task < len(tasks) and e.sample < samples}
-    slots = anyio.Semaphore(max_concurrent)
+    episodes = {(e.task, e.sample): e for e in done if e.task < len(tasks) and e.sample < config.samples}
+    slots = anyio.Semaphore(config.max_concurrent)
 
     async def one(task: int, sample: int) -> None:
         async with slots:
@@ -106,11 +105,11 @@ async def evaluate(
         if on_episode is not None:
             on_episode(episode)
 
-    missing = [(t, s) for t in range(len(tasks)) for s in range(samples) if (t, s) not in episodes]
+    missing = [(t, s) for t in range(len(tasks)) for s in range(config.samples) if (t, s) not in episodes]
     async with anyio.create_task_group() as group:
         for task, sample in missing:
             group.start_soon(one, task, sample)
-    return summarise([episodes[key] for key in sorted(episodes)], pass_reward)
+    return summarise([episodes[key] for key in sorted(episodes)], config.pass_reward)
 
 
 def _episode(task: int, sample: int, outcome: Outcome) -> EvaluatedEpisode:

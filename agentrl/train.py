@@ -257,14 +257,7 @@ async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence
     defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
     timeout_s, sandboxes = config.rollout.episode_timeout_s, run.controller.runner.sandboxes
     async with local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes) as runner:
-        result = await evaluate(
-            runner,
-            tasks,
-            max_concurrent=config.eval.max_concurrent,
-            samples=config.eval.samples,
-            pass_reward=config.eval.pass_reward,
-            seed=config.seed,
-        )
+        result = await evaluate(runner, tasks, config.eval, seed=config.seed)
     if result.failed == result.episodes:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(

@@ -46,7 +46,7 @@ def plain(line: str) -> str:
 
 
 def check_output(command: str, expected: list[str], printed: list[str]) -> None:
-    """All lines in their order; `...` stands for any number of them."""
+    """All lines in their order; `...` stands for any number of them, up to the last that fits what follows."""
     position, free = 0, False
     shown = [plain(line) for line in printed]
     for line in expected:
@@ -56,7 +56,8 @@ def check_output(command: str, expected: list[str], printed: list[str]) -> None:
         wanted = plain(line)
         rest = shown[position:]
         assert wanted in (rest if free else rest[:1]), f"{command} did not print {line!r} but:\n" + "\n".join(printed)
-        position += rest.index(wanted) + 1
+        place = len(rest) - 1 - rest[::-1].index(wanted) if free else 0
+        position += place + 1
         free = False
     assert free or position == len(shown), f"{command} printed more:\n" + "\n".join(printed[position:])
 

@@ -1,7 +1,7 @@
 """Play a tool environment: call the model, carry out its calls, until the episode is over.
 
 A task is {"env": ID} and, as needed, "make" (arguments of `gymnasium.make`), "options" (of `reset`; the whole task without it),
-"seed" (the environment's; the episode's without it) and "turn_rewards": true, which gives every reply the reward of its own step,
+"seed" (the environment's; the group's without it) and "turn_rewards": true, which gives every reply the reward of its own step,
 for `trainer.turn_discount`. A reply whose tool call could not be carried out is marked as failed (`trainer.failed_turns`).
 """
 
@@ -15,7 +15,7 @@ async def run(episode: Episode) -> Reward:
     """The sum of the environment's rewards."""
     task = episode.task
     env = episode.env(task["env"], **task.get("make", {}))
-    await env.reset(seed=task.get("seed", episode.seed), options=task.get("options", task))
+    await env.reset(seed=task.get("seed", episode.group_seed), options=task.get("options", task))
     return await play(episode, env, turn_rewards=task.get("turn_rewards", False))
 
 

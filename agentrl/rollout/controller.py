@@ -25,7 +25,7 @@ from agentrl.errors import TooManyFailuresError
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import Tasks, episode_seed
+from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 
 MIN_EPISODES_TO_JUDGE = 20
 """Episodes that must have ended before the failed share can stop the run."""
@@ -173,7 +173,7 @@ class Controller:
         try:
             async with self._slots:
                 for _attempt in range(1 + self.config.retries):
-                    outcome = await self.runner.run(task, seed)
+                    outcome = await self.runner.run(task, seed, group_seed(self.seed, group_id))
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
                         await in_thread(self.store.add, group_id, sample, seed, outcome)

@@ -61,8 +61,11 @@ class EpisodeRunner:
     resources: Resources | None = None
     """What environments keep open between calls, and between episodes."""
 
-    async def run(self, task: Task, seed: int) -> Outcome:
-        """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled."""
+    async def run(self, task: Task, seed: int, group_seed: int | None = None) -> Outcome:
+        """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled.
+
+        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own.
+        """
         started_at, started = time.time(), time.perf_counter()
         session = self.proxy.open_session(self.defaults) if self.proxy else None
         client = self.client.with_options(api_key=session.key) if session else self.client
@@ -77,6 +80,7 @@ class EpisodeRunner:
             session=session,
             sandboxes=self.sandboxes,
             resources=self.resources,
+            group_seed=group_seed,
         )
         error: str | None = None
         reward = Reward(0.0)

@@ -201,3 +201,8 @@ def _order(task_count: int, seed: int, epoch: int) -> list[int]:
 def episode_seed(seed: int, group_id: int, sample: int) -> int:
     """The seed of one attempt."""
     return random.Random(f"{seed}/{group_id}/{sample}").getrandbits(31)  # noqa: S311
+
+
+def group_seed(seed: int, group_id: int) -> int:
+    """The seed that the attempts of a group share."""
+    return random.Random(f"{seed}/{group_id}").getrandbits(31)  # noqa: S311

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -87,7 +88,7 @@ async def collect(
 async def test_batches_hold_whole_groups_of_one_task(server_url: str, nano_format: ChatFormat, tmp_path: Path) -> None:
     async def run(episode: Episode) -> Reward:
         reply = await call(episode)
-        episode.log(task=episode.task["n"])
+        episode.log(task=episode.task["n"], group_seed=episode.group_seed)
         episode.reward(reply.id, 0.25)
         return Reward(float(episode.task["n"]), metrics={"seed": float(episode.seed)})
 
@@ -102,6 +103,9 @@ async def test_batches_hold_whole_groups_of_one_task(server_url: str, nano_forma
         (one, other) = await in_thread(store.episodes, [0])
         assert one.record.turns[0].credit == 0.25
         assert one.id != other.id
+        logged = store._db.execute("SELECT group_id, metrics FROM episodes").fetchall()
+        seeds = {(group, json.loads(metrics)["group_seed"]) for group, metrics in logged}
+        assert len(seeds) == len({group for group, _ in seeds}) == len({seed for _, seed in seeds})
     assert controller.progress.failed == 0
 
 
