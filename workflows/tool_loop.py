@@ -7,6 +7,8 @@ for `trainer.turn_discount`. A reply whose tool call could not be carried out is
 
 from __future__ import annotations
 
+import math
+
 from agentrl import Episode, Reward
 from agentrl.envs import AsyncToolEnv
 
@@ -20,7 +22,7 @@ async def run(episode: Episode) -> Reward:
 
 
 async def play(episode: Episode, env: AsyncToolEnv, *, turn_rewards: bool = False) -> Reward:
-    """Play an environment that has been reset to its end."""
+    """Play an environment that has been reset to its end. Floats in its `info` become metrics."""
     turns = failed = 0
     while not env.done:
         reply = await episode.client.chat.completions.create(
@@ -33,4 +35,5 @@ async def play(episode: Episode, env: AsyncToolEnv, *, turn_rewards: bool = Fals
             episode.mark_failed(reply.id)
         if turn_rewards:
             episode.reward(reply.id, reward)
-    return Reward(env.total_reward, {"turns": float(turns), "failed_turns": float(failed)})
+    noted = {name: value for name, value in env.info.items() if isinstance(value, float) and math.isfinite(value)}
+    return Reward(env.total_reward, {**noted, "turns": float(turns), "failed_turns": float(failed)})

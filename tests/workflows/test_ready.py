@@ -340,7 +340,6 @@ async def test_every_workflow_on_the_real_engine(
     any_server_url: str, nano_format: ChatFormat, bubblewrap: BackendName
 ) -> None:
     question = {"prompt": "2 + 3 =", "answer": "never"}
-    lake = {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "instructions": "", "max_turns": 3}
     async with (
         real(any_server_url, nano_format) as engine,
         run_sandboxes(config(bubblewrap)) as sandboxes,
@@ -348,7 +347,9 @@ async def test_every_workflow_on_the_real_engine(
     ):
         assert (await really(chat.run, question, engine)).reward == 0.0
         await really(tool_loop.run, {"env": "agentrl/Calculator-v0", "question": "1 + 1 =", "answer": "2"}, engine)
-        await really(gym_workflow.run, lake, engine)
+        for game in ("FrozenLake-v1", "Taxi-v4", "Blackjack-v1", "CartPole-v1"):
+            played = await really(gym_workflow.run, {"env": game, "instructions": "", "max_turns": 2}, engine)
+            assert 1 <= played.metrics["turns"] <= 2
         corrected = await really(self_correct.run, question, engine)
         assert [turn.credit for turn in corrected.record.turns] == [0.0] * 3
         debated = await really(debate.run, question, engine)
