@@ -37,7 +37,7 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import TaskList, Tasks, TaskStream, finite_tasks, open_tasks, split_tasks, tasks_of
+from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.trainer_client import TrainerClient, Weights, open_trainer
 
@@ -107,7 +107,7 @@ async def train(
     """
     view = view or RunView(config)
     workflow = workflow or load_workflow(Path(config.workflow))
-    source, eval_tasks = _sources(config, tasks)
+    source, eval_tasks = training_and_held_out(config, tasks)
     prepare_run_dir(config, resume=resume)
 
     summary: dict[str, Any] | None = None
@@ -116,23 +116,6 @@ async def train(
         summary = await _run_to_the_end(config, view, workflow, source, eval_tasks)
         group.cancel_scope.cancel()
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
-
-
-def _sources(
-    config: RunConfig, given: Iterable[Task] | Callable[[], Iterable[Task]] | None
-) -> tuple[Tasks, list[Task]]:
-    """Where groups get their tasks, and the held-out ones. Raises TaskFileError, ConfigError."""
-    data = config.data
-    tasks = open_tasks(config.tasks) if given is None else tasks_of(given)
-    held_out = finite_tasks(config.eval.tasks, config.eval.limit) if config.eval.tasks else []
-    if isinstance(tasks, TaskStream):
-        if data.eval_share and not held_out:
-            raise ConfigError("data.eval_share needs tasks whose number is known; name other tasks with eval.tasks")
-        tasks.epochs = data.epochs
-        return tasks, held_out
-    if data.eval_share and not held_out:
-        tasks, held_out = split_tasks(tasks, data.eval_share, config.seed)
-    return TaskList(tasks, config.seed, data.shuffle, data.epochs), held_out[: config.eval.limit]
 
 
 async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:

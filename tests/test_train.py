@@ -210,3 +210,49 @@ def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command:
     assert left_behind(tmp_path / "run") == []
     with Store(tmp_path / "run" / "store.sqlite") as store:
         assert store.totals().failed >= 20
+
+
+EPOCH = """
+import json, sys
+import anyio
+from agentrl.config import RunConfig
+from agentrl.train import train
+
+config = RunConfig.model_validate(json.loads(sys.argv[1]))
+
+async def run(episode):
+    messages = [{"role": "user", "content": f"{episode.task['n']} + 1 ="}]
+    await episode.client.chat.completions.create(model=episode.model, messages=messages, max_tokens=3)
+    return float(episode.seed % 3)
+
+def tasks():
+    for n in range(6):
+        yield {"n": n}
+
+if __name__ == "__main__":
+    print(json.dumps(anyio.run(lambda: train(config, workflow=run, tasks=tasks))))
+"""
+
+
+def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None:
+    """Six tasks in batches of four groups: a whole batch, and one of the two that are left."""
+    run_dir = tmp_path / "run"
+    config = {
+        "run_dir": str(run_dir),
+        "steps": 50,
+        "model": {"path": str(NANO)},
+        "data": {"epochs": 1},
+        "rollout": {"batch_size": 8, "group_size": 2, "drop_uniform_groups": False},
+    }
+    (tmp_path / "epoch.py").write_text(EPOCH)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "epoch.py"), json.dumps(config)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["steps"], summary["episodes_finished"], summary["eval_after"]) == (2, 12, None)
+    with Store(run_dir / "store.sqlite") as store:
+        visited = store._db.execute("SELECT task FROM groups ORDER BY task").fetchall()
+        used = store._db.execute("SELECT consumed_step, COUNT(*) FROM episodes GROUP BY consumed_step").fetchall()
+    assert [task for (task,) in visited] == list(range(6))
+    assert used == [(1, 8), (2, 4)]

@@ -2,7 +2,7 @@
 
 A task is {"command": ["python3", "agent.py"], "answer": ...} with a scorer of `chat.py` (of what the program prints), and as needed "files"
 ({path: text}, put in its folder), "timeout_s" (300) and "sandbox": true, which runs it in a box that reaches the model and nothing else.
-The program finds the task as JSON on its standard input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the
+The program finds the task, without answer and scorer, as JSON on its standard input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the
 same for ANTHROPIC. A program that fails earns 0.
 """
 
@@ -27,6 +27,7 @@ from agentrl.workflows.chat import score
 
 TIMEOUT_S = 300.0
 KEPT_BYTES = 2**20
+HIDDEN = ("answer", "scorer")
 
 
 async def run(episode: Episode) -> Reward:
@@ -52,6 +53,11 @@ def model_environment(url: str, key: str, model: str) -> dict[str, str]:
     }
 
 
+def shown(task: dict[str, Any]) -> bytes:
+    """What the program is told of its task: all but how it is scored."""
+    return json.dumps({name: value for name, value in task.items() if name not in HIDDEN}).encode()
+
+
 async def _in_a_box(episode: Episode) -> Finished:
     task = episode.task
     box = await episode.sandbox()
@@ -63,7 +69,7 @@ async def _in_a_box(episode: Episode) -> Finished:
         base_url=episode.base_url,
         api_key=episode.api_key,
         env=model_environment("{url}", INSIDE_KEY, episode.model),
-        stdin=json.dumps(task).encode(),
+        stdin=shown(task),
         timeout_s=task.get("timeout_s", TIMEOUT_S),
     )
 
@@ -75,9 +81,7 @@ async def _here(episode: Episode) -> Finished:
     env = {**os.environ, **model_environment(url, episode.api_key, episode.model)}
     folder = await in_thread(_folder, task.get("files", {}))
     try:
-        return await _run(
-            task["command"], folder.name, env, json.dumps(task).encode(), task.get("timeout_s", TIMEOUT_S)
-        )
+        return await _run(task["command"], folder.name, env, shown(task), task.get("timeout_s", TIMEOUT_S))
     finally:
         with anyio.CancelScope(shield=True):
             await in_thread(folder.cleanup)

@@ -19,8 +19,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import TaskFileError
+from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.workflow import load_file
 
 
@@ -68,16 +69,24 @@ class TaskStream:
         if group_id < self._next:
             self._iterator, self._next, self._epoch, self._position = iter(()), 0, -1, 0
         while True:
-            for task in self._iterator:
+            while (task := self._read()) is not None:
                 self._next += 1
                 self._position += 1
                 if self._next > group_id:
-                    return self._position - 1, as_task(task, f"task {self._position - 1}")
+                    return self._position - 1, task
             if self._epoch >= 0 and self._position == 0:
                 raise TaskFileError("the stream of tasks is empty")
             if self.epochs is not None and self._epoch + 1 >= self.epochs:
                 return None
             self._iterator, self._epoch, self._position = iter(self.start()), self._epoch + 1, 0
+
+    def _read(self) -> Task | None:
+        try:
+            task = next(self._iterator, None)
+        except Exception as error:
+            where = f"the stream of tasks failed at task {self._position}"
+            raise TaskFileError(f"{where}: {type(error).__name__}: {error}") from error
+        return None if task is None else as_task(task, f"task {self._position}")
 
 
 def open_tasks(source: str) -> list[Task] | TaskStream:
@@ -105,6 +114,26 @@ def tasks_of(source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "t
     if not tasks:
         raise TaskFileError(f"{name} holds no tasks")
     return tasks
+
+
+def training_and_held_out(
+    config: RunConfig, given: Iterable[Task] | Callable[[], Iterable[Task]] | None
+) -> tuple[Tasks, list[Task]]:
+    """Where groups get their tasks, and the held-out ones: those of the configuration, or `given` from Python.
+
+    Raises TaskFileError, ConfigError.
+    """
+    data = config.data
+    tasks = open_tasks(config.tasks) if given is None else tasks_of(given)
+    held_out = finite_tasks(config.eval.tasks, config.eval.limit) if config.eval.tasks else []
+    if isinstance(tasks, TaskStream):
+        if data.eval_share and not held_out:
+            raise ConfigError("data.eval_share needs tasks whose number is known; name other tasks with eval.tasks")
+        tasks.epochs = data.epochs
+        return tasks, held_out
+    if data.eval_share and not held_out:
+        tasks, held_out = split_tasks(tasks, data.eval_share, config.seed)
+    return TaskList(tasks, config.seed, data.shuffle, data.epochs), held_out[: config.eval.limit]
 
 
 def finite_tasks(source: str, limit: int | None = None) -> list[Task]:

@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.errors import TaskFileError
-from agentrl.rollout.tasks import TaskList, TaskStream, finite_tasks, open_tasks, split_tasks, tasks_of
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, TaskFileError
+from agentrl.rollout.tasks import (
+    TaskList,
+    TaskStream,
+    finite_tasks,
+    open_tasks,
+    split_tasks,
+    tasks_of,
+    training_and_held_out,
+)
 
 TASKS = [{"n": n} for n in range(7)]
 
@@ -50,6 +59,15 @@ def test_a_stream_ends_after_its_epochs() -> None:
     assert [stream.of_group(group) is None for group in (0, 13, 14, 6)] == [False, False, True, False]
     with pytest.raises(TaskFileError, match="stream of tasks is empty"):
         TaskStream(lambda: iter(())).of_group(0)
+
+
+def test_a_stream_that_fails_says_where() -> None:
+    later = TaskStream(lambda: ({"n": 1 // n} for n in (1, 0)))
+    assert later.of_group(0) == (0, {"n": 1})
+    with pytest.raises(TaskFileError, match="failed at task 1: ZeroDivisionError"):
+        later.of_group(1)
+    with pytest.raises(TaskFileError, match="task 0: a task must be a JSON object, not int"):
+        TaskStream(lambda: iter([3])).of_group(0)
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -137,3 +155,20 @@ def test_tasks_from_python_objects() -> None:
     assert isinstance(tasks_of(generate), TaskStream)
     with pytest.raises(TaskFileError, match="holds no tasks"):
         tasks_of([])
+
+
+def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
+    def chosen(data: dict[str, Any], given: Any = TASKS, **rest: Any) -> tuple[Any, list[Any]]:
+        return training_and_held_out(RunConfig.model_validate({"data": data, **rest}), given)
+
+    tasks, held_out = chosen({"eval_share": 0.3, "epochs": 2, "shuffle": False})
+    assert (len(tasks.tasks), len(held_out), tasks.epochs, tasks.shuffle) == (5, 2, 2, False)
+    assert chosen({"eval_share": 0.3}, eval={"limit": 1})[1] == held_out[:1]
+    path = tmp_path / "eval.jsonl"
+    path.write_text('{"n": 99}\n')
+    tasks, held_out = chosen({"eval_share": 0.3}, eval={"tasks": str(path)})
+    assert (len(tasks.tasks), held_out) == (7, [{"n": 99}])
+    stream, held_out = chosen({"epochs": 3}, lambda: iter(TASKS))
+    assert (stream.epochs, held_out) == (3, [])
+    with pytest.raises(ConfigError, match=r"data\.eval_share needs tasks whose number is known"):
+        chosen({"eval_share": 0.3}, lambda: iter(TASKS))

@@ -232,6 +232,7 @@ async def busy_model(failures: int) -> AsyncIterator[tuple[str, Callable[[], int
 AGENT = """
 import json, os, sys, urllib.request
 task = json.load(sys.stdin)
+assert "answer" not in task
 body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": task["prompt"]}], "max_tokens": 8}
 if task.get("stream"):
     body["stream"] = True
