@@ -3,7 +3,7 @@
     POST   /sessions                      {"temperature"?, "top_p"?, "max_tokens"?} -> id, api_key, base_url, ...
     GET    /sessions                      all sessions, open and ended
     GET    /sessions/ID                   one of them
-    POST   /sessions/ID/reward            {"value", "completion_id"?}
+    POST   /sessions/ID/reward            {"value", "completion_id"?, "branch"?}
     POST   /sessions/ID/close             {"reward"?}
     GET    /sessions/ID/trajectories      the record: turns, and paths ready to train on
     DELETE /sessions/ID                   close it and forget its record

@@ -1,6 +1,7 @@
 """Play any gymnasium environment with one tool, `act`.
 
-A task is {"env": "FrozenLake-v1", "make": {"is_slippery": false}} and, as needed, "seed" (the group's without it), "options" of
+A task is {"env": "FrozenLake-v1", "make": {"is_slippery": false}} and, as needed, "seed" (a number; or "attempt", for a start of
+its own in every attempt; the group's without it), "options" of
 `reset`, "turn_rewards", and what `agentrl.envs.GymEnv` takes: "instructions", "action_names", "max_turns".
 """
 
@@ -16,5 +17,6 @@ async def run(episode: Episode) -> Reward:
     """The sum of the environment's rewards."""
     task = episode.task
     env = episode.env("agentrl/Gym-v0", **{name: task[name] for name in SETTINGS if name in task})
-    await env.reset(seed=task.get("seed", episode.group_seed), options=task.get("options"))
+    seed = task.get("seed", episode.group_seed)
+    await env.reset(seed=episode.seed if seed == "attempt" else seed, options=task.get("options"))
     return await play(episode, env, turn_rewards=task.get("turn_rewards", False))
