@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.config import TrainerConfig
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
@@ -117,7 +118,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
         consumed = store._db.execute("SELECT COUNT(*) FROM episodes WHERE consumed_step IS NOT NULL").fetchone()[0]
         assert consumed == 64
         stored = store.episodes(list(range(8)))
-        assert sum(len(s) for s in training_sequences(stored, "rloo")) > 0
+        assert sum(len(s) for s in training_sequences(stored, TrainerConfig(advantage="rloo"))) > 0
     assert (run_dir / "checkpoints/step-000004/tokenizer.json").exists()
     assert left_behind(tmp_path / "run") == []
 

@@ -94,7 +94,7 @@ async def test_replies_survive_the_death_of_their_server(kind: str, versions: li
     for prompt, generation in results:
         assert generation.finish == ("length" if len(generation.output_ids) == LONG else "stop")
         record.add("id", None, prompt, generation, 1.0)
-    assert sum(len(generation.versions) > 1 for _, generation in results) >= 4
+    assert any(len(generation.versions) > 1 for _, generation in results)
     assert Rescorer(versions).largest_difference(record) < 1e-4
 
 
