@@ -185,8 +185,10 @@ class TrainerConfig(_Section):
     """K: optimizer steps a training step."""
     tokens_per_pack: Positive = 4096
     """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
-    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    """How rewards of a group become advantages."""
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "grpo"
+    """How rewards become advantages."""
+    objective: Literal["ppo", "gspo", "cispo", "sapo", "m2po", "reinforce"] = "ppo"
+    """What is maximised: docs/objectives.md."""
     turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
     """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
     worth its own reward, or else its branch's, or else the episode's."""
@@ -200,10 +202,25 @@ class TrainerConfig(_Section):
     """ε: the ratio is clipped below 1 − ε."""
     clip_high: Annotated[float, Field(gt=0)] = 0.28
     """ε': the ratio is clipped above 1 + ε'."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """c: where the advantage is negative, the objective of "ppo" is never below c times it."""
+    tau_positive: Annotated[float, Field(gt=0)] = 1.0
+    """τ of "sapo" where the advantage is positive."""
+    tau_negative: Annotated[float, Field(gt=0)] = 1.05
+    """τ of "sapo" where it is not."""
+    m2_threshold: Annotated[float, Field(gt=0)] = 0.04
+    """τ of "m2po": bound of the mean of (log θ/b)²."""
+    loss_mean: Literal["token", "sequence", "constant"] = "token"
+    """What the loss is a mean over: all tokens, the tokens of each sequence and then sequences, or sequences of a fixed length."""
+    loss_length: Positive | None = None
+    """L: the fixed length of loss_mean = "constant"."""
     weight_cap: Annotated[float, Field(gt=1)] = 5.0
     """Bound of the weight p/b that corrects for stale and mismatched sampling."""
-    weight_mode: Literal["truncate", "mask"] = "truncate"
-    """What happens to a weight above the bound: it becomes the bound, or its token is left out."""
+    weight_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Lower bound of the weight, for the masks."""
+    weight_mode: Literal["truncate", "mask", "sequence_mask", "geometric_mask", "none"] = "truncate"
+    """What happens to a weight outside the bounds: it becomes the bound, its token is left out, or its sequence is; or there are
+    no weights."""
     mismatch_sequences: NotNegative = 8
     """Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
     checkpoint_every: Positive = 10
@@ -214,6 +231,20 @@ class TrainerConfig(_Section):
     """CPU threads of the trainer."""
     step_timeout_s: Seconds = 3600
     """Bound of one training step."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> TrainerConfig:
+        if self.dual_clip is not None and self.objective != "ppo":
+            raise ValueError(f'dual_clip bounds the objective "ppo"; "{self.objective}" has another form')
+        if self.objective == "m2po" and self.weight_mode != "none":
+            raise ValueError(
+                'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use weight_mode = "none"'
+            )
+        if self.weight_floor and self.weight_mode in ("truncate", "none"):
+            raise ValueError(f'weight_floor is for the masks; weight_mode = "{self.weight_mode}" has no lower bound')
+        if (self.loss_mean == "constant") != (self.loss_length is not None):
+            raise ValueError('loss_length is the length of loss_mean = "constant": give both or neither')
+        return self
 
 
 class DataConfig(_Section):

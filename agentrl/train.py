@@ -297,6 +297,10 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     """Train on one batch and load the weights into running generation; the step's record."""
     started = time.perf_counter()
     run.weights, metrics = await run.trainer.step(batch.group_ids)
+    if metrics["skipped_optimizer_steps"]:
+        run.view.say(
+            f"step {run.weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
+        )
     run.consumed.append((run.weights.version, batch.group_ids))
     update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
     pause_s = await update(run.weights.path, run.weights.version)

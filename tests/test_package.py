@@ -100,8 +100,10 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "proxy": "host port max_request_bytes max_sessions session_idle_timeout_s write_timeout_s",
         "sandbox": "backend image runtime boxes lent_boxes wait_timeout_s",
-        "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage turn_discount "
-        "truncated_turns failed_turns turn_penalty clip_low clip_high weight_cap weight_mode mismatch_sequences checkpoint_every keep_checkpoints threads step_timeout_s",
+        "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage objective "
+        "turn_discount truncated_turns failed_turns turn_penalty clip_low clip_high dual_clip tau_positive tau_negative "
+        "m2_threshold loss_mean loss_length weight_cap weight_floor weight_mode mismatch_sequences checkpoint_every "
+        "keep_checkpoints threads step_timeout_s",
         "data": "shuffle epochs eval_share",
         "eval": "tasks limit samples pass_reward max_concurrent temperature",
     }

@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import torch
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.rollout.store import Store, StoredEpisode
-from agentrl.trainer.advantages import mask_turns, turn_advantages
+from agentrl.trainer.advantages import EPSILON, mask_turns, turn_advantages
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
@@ -60,7 +61,16 @@ def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig)
                 for path in episode.record.trajectories(values)
                 if any(path.loss_mask)
             ]
-    return sequences
+    return whitened(sequences) if config.advantage.startswith("reinforce_pp") else sequences
+
+
+def whitened(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+    """The sequences with advantages of mean 0 and deviation 1 over all their trained tokens."""
+    if not sequences:
+        return []
+    trained = torch.cat([s.advantages[s.loss_mask] for s in sequences])
+    mean, deviation = trained.mean(), trained.std(unbiased=False) + EPSILON
+    return [replace(s, advantages=(s.advantages - mean) / deviation) for s in sequences]
 
 
 class TrainerProcess:
@@ -101,6 +111,7 @@ class TrainerProcess:
         metrics |= {
             "loss": result.loss,
             "grad_norm": result.grad_norm,
+            "skipped_optimizer_steps": result.skipped,
             "lr": result.lr,
             "sequences": len(sequences),
             "trained_tokens": sum(int(s.loss_mask.sum()) for s in sequences),

@@ -11,7 +11,7 @@ from agentrl.config import TrainerConfig
 from agentrl.credit import branch_reward, turn_scores
 from agentrl.trajectory import TokenRecord
 
-Estimator = Literal["grpo", "dr_grpo", "rloo"]
+Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"]
 EPSILON = 1e-6
 """Keeps GRPO's division finite in a group whose rewards are all equal."""
 
@@ -33,6 +33,7 @@ def baselines(scores: Sequence[Sequence[float]], estimator: Estimator) -> list[B
 
     grpo: A = (s − mean) / (std + 1e-6), both over all scores, std by their number (DeepSeekMath, arXiv 2402.03300).
     dr_grpo: A = s − mean, free of the bias towards easy and hard tasks (Liu et al. 2025, arXiv 2503.20783).
+    reinforce_pp: A = s, and reinforce_pp_baseline: A = s − mean; `whitened` over the whole batch (REINFORCE++, arXiv 2501.03262).
     rloo: A = s − mean of the other episodes' scores (Ahmadian et al. 2024, arXiv 2402.14740); with no other, s.
     """
     everything = [score for own in scores for score in own]
@@ -41,8 +42,10 @@ def baselines(scores: Sequence[Sequence[float]], estimator: Estimator) -> list[B
     if estimator == "grpo":
         std = (sum((score - mean) ** 2 for score in everything) / count) ** 0.5
         return [Baseline(mean, std + EPSILON)] * len(scores)
-    if estimator == "dr_grpo":
+    if estimator in ("dr_grpo", "reinforce_pp_baseline"):
         return [Baseline(mean, 1.0)] * len(scores)
+    if estimator == "reinforce_pp":
+        return [Baseline(0.0, 1.0)] * len(scores)
     return [Baseline((total - sum(own)) / (count - len(own)) if count > len(own) else 0.0, 1.0) for own in scores]
 
 

@@ -1,4 +1,4 @@
-"""Policy losses: pure functions of packed 1-D tensors, every one of shape [T].
+"""Losses and scores: pure functions of packed 1-D tensors, every one of shape [T].
 
 Symbols: b behaviour policy (recorded by the engine), p proximal policy (the trainer's weights at the start of the step),
 θ the policy being optimised, A advantage, m loss mask.
@@ -7,10 +7,13 @@ Symbols: b behaviour policy (recorded by the engine), p proximal policy (the tra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
+
+from agentrl.config import TrainerConfig
+from agentrl.trainer import objectives
+from agentrl.trainer.objectives import Sequences
 
 
 @dataclass(frozen=True)
@@ -19,63 +22,69 @@ class LossStats:
 
     tokens: float
     clipped: float
-    """Tokens at which the clip is active."""
+    """Tokens at which the objective's own bound is active."""
     capped: float
-    """Tokens whose weight p/b exceeded the bound."""
+    """Tokens whose weight p/b was outside its bounds."""
     weight: float
-    """Sum of the weights p/b, after the bound."""
+    """Sum of the weights p/b, after the bounds."""
     kl: float
     """Sum of k3 = e^d − 1 − d with d = log θ − log p, an estimate of KL(p‖θ) (Schulman 2020)."""
 
 
-def decoupled_ppo_loss(
+def policy_loss(
     logprobs: Tensor,
     proximal_logprobs: Tensor,
     behaviour_logprobs: Tensor,
     advantages: Tensor,
-    loss_mask: Tensor,
-    *,
-    clip_low: float,
-    clip_high: float,
-    weight_cap: float,
-    weight_mode: Literal["truncate", "mask"],
+    sequences: Sequences,
+    config: TrainerConfig,
 ) -> tuple[Tensor, LossStats]:
-    """Decoupled PPO, summed over tokens: −Σ m · w · min(r·A, clip(r, 1−ε, 1+ε')·A).
+    """The loss of every token, −w·objective, and its statistics.
 
-    r = θ/p is clipped around the proximal policy; w = p/b corrects for who sampled the token and carries no gradient
-    (Hilton et al. 2021, arXiv 2110.00641; AReaL, arXiv 2505.24298, eq. 5). Where w exceeds `weight_cap` = c it becomes c
-    ("truncate", as in IMPALA, arXiv 1802.01561) or 0 ("mask"). With p = b it is PPO (Schulman et al. 2017,
-    arXiv 1707.06347); ε' > ε is the asymmetric clip of DAPO (arXiv 2503.14476).
+    With the defaults that is decoupled PPO, −w·min(r·A, clip(r, 1−ε, 1+ε')·A): r = θ/p is clipped around the proximal policy, and
+    w = p/b corrects for who sampled the token (Hilton et al. 2021, arXiv 2110.00641; AReaL, arXiv 2505.24298, eq. 5).
 
     Args:
         logprobs: [T] log θ, the only input that carries a gradient.
-        proximal_logprobs: [T] log p.
+        proximal_logprobs: [T] log p; for "m2po", which has no p, the behaviour's.
         behaviour_logprobs: [T] log b.
         advantages: [T].
-        loss_mask: [T] bool; what is False counts nowhere.
+        sequences: whose tokens these are; what its mask leaves out counts nowhere, whatever it holds.
 
     Returns:
-        The loss, a scalar sum over tokens, and its statistics.
+        [T], 0 outside the mask, to be weighed by `token_shares` and summed.
     """
-    mask = loss_mask.to(logprobs.dtype)
+    mask = sequences.mask
     # A position outside the mask may hold anything, infinities included; 0 · inf would be NaN.
-    log_ratio = torch.where(loss_mask, logprobs - proximal_logprobs.detach(), 0.0)
-    log_weight = torch.where(loss_mask, proximal_logprobs - behaviour_logprobs, 0.0).detach()
-    ratio = log_ratio.exp()
-    weight = log_weight.exp()
-    capped = weight > weight_cap
-    weight = weight.clamp(max=weight_cap) if weight_mode == "truncate" else weight.masked_fill(capped, 0.0)
-
-    unclipped = ratio * advantages
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
-    loss = -(mask * weight * torch.minimum(unclipped, clipped)).sum()
+    log_ratio = torch.where(mask, logprobs - proximal_logprobs.detach(), 0.0)
+    log_weight = torch.where(mask, proximal_logprobs - behaviour_logprobs, 0.0)
+    advantages = torch.where(mask, advantages, 0.0)
+    clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
+    match config.objective:
+        case "ppo":
+            surrogate = objectives.ppo(log_ratio, advantages, **clips, dual_clip=config.dual_clip)
+        case "gspo":
+            surrogate = objectives.gspo(log_ratio, advantages, sequences, **clips)
+        case "cispo":
+            surrogate = objectives.cispo(log_ratio, advantages, **clips)
+        case "sapo":
+            taus = {"tau_positive": config.tau_positive, "tau_negative": config.tau_negative}
+            surrogate = objectives.sapo(log_ratio, advantages, **taus)
+        case "m2po":
+            surrogate = objectives.m2po(log_ratio, advantages, mask, threshold=config.m2_threshold)
+        case "reinforce":
+            surrogate = objectives.reinforce(log_ratio, advantages)
+    weight, capped = objectives.correction(
+        log_weight, sequences, mode=config.weight_mode, floor=config.weight_floor, cap=config.weight_cap
+    )
+    loss = -torch.where(mask, weight * surrogate.value, 0.0)
     with torch.no_grad():
         stats = LossStats(
             tokens=float(mask.sum()),
-            clipped=float((mask * (clipped < unclipped)).sum()),
-            capped=float((mask * capped).sum()),
+            clipped=float((mask & surrogate.bounded).sum()),
+            capped=float(capped.sum()),
             weight=float((mask * weight).sum()),
-            kl=float((mask * (ratio - 1 - log_ratio)).sum()),
+            kl=float((mask * (log_ratio.exp() - 1 - log_ratio)).sum()),
         )
     return loss, stats
 

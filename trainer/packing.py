@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentrl.trainer.objectives import Sequences
+
 
 @dataclass(frozen=True)
 class TrainingSequence:
@@ -32,6 +34,18 @@ class Pack(TrainingSequence):
     """Position in the token's own sequence."""
     bounds: Tensor
     """[sequences + 1] int32: where each sequence starts, and the end."""
+
+    @property
+    def sequences(self) -> Sequences:
+        """Whose tokens these are."""
+        lengths = self.bounds.diff()
+        index = torch.repeat_interleave(torch.arange(len(lengths)), lengths.long())
+        return Sequences(index, len(lengths), self.loss_mask)
+
+    @property
+    def trained_sequences(self) -> int:
+        """Sequences with a token that is trained on."""
+        return int(self.sequences.index[self.loss_mask].unique().numel())
 
     @property
     def tokens(self) -> int:

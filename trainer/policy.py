@@ -15,8 +15,12 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.engine.varlen_attention import use_varlen_attention
-from agentrl.trainer.losses import LossStats, Mismatch, decoupled_ppo_loss, mismatch, token_logprobs
+from agentrl.trainer.losses import LossStats, Mismatch, mismatch, policy_loss, token_logprobs
+from agentrl.trainer.objectives import token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, pack
+
+MAX_SKIPPED_IN_A_ROW = 3
+"""Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,14 @@ class StepResult:
     """What one training step did."""
 
     loss: float
-    """Mean over tokens, last minibatch."""
+    """Of the last minibatch."""
     grad_norm: float
     """Before clipping, mean over minibatches."""
     lr: float
     stats: LossStats
     """Summed over minibatches."""
+    skipped: int
+    """Optimizer steps that were not taken, because the gradient was not finite."""
 
 
 class Policy:
@@ -45,6 +51,7 @@ class Policy:
             self.model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
         )
         self._optimizer_steps = 0
+        self._skipped_in_a_row = 0
 
     def logprobs(self, batch: Pack, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
         """[T] logprob of every token given those before it in its sequence, at its temperature; 0 where a sequence
@@ -70,43 +77,60 @@ class Policy:
         order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(self.version)).tolist()
         parts = [order[k :: config.minibatches] for k in range(config.minibatches)]
         minibatches = [pack([sequences[i] for i in part], config.tokens_per_pack) for part in parts if part]
-        with torch.no_grad():
-            proximal = [[self.logprobs(batch) for batch in packs] for packs in minibatches]
+        if config.objective == "m2po":  # its ratio is to the behaviour policy
+            proximal = [[batch.behaviour_logprobs for batch in packs] for packs in minibatches]
+        else:
+            with torch.no_grad():
+                proximal = [[self.logprobs(batch) for batch in packs] for packs in minibatches]
 
-        grad_norms: list[float] = []
+        norms: list[float | None] = []
         totals: list[LossStats] = []
         loss_mean = 0.0
         for packs, references in zip(minibatches, proximal, strict=True):
-            tokens = sum(batch.tokens for batch in packs)
+            tokens, count = sum(batch.tokens for batch in packs), sum(batch.trained_sequences for batch in packs)
             if tokens == 0:
                 continue
             loss_mean = 0.0
             for batch, reference in zip(packs, references, strict=True):
-                loss, stats = decoupled_ppo_loss(
+                losses, stats = policy_loss(
                     self.logprobs(batch),
                     reference,
                     batch.behaviour_logprobs,
                     batch.advantages,
-                    batch.loss_mask,
-                    clip_low=config.clip_low,
-                    clip_high=config.clip_high,
-                    weight_cap=config.weight_cap,
-                    weight_mode=config.weight_mode,
+                    batch.sequences,
+                    config,
                 )
-                (loss / tokens).backward()
-                loss_mean += float(loss.detach()) / tokens
+                shares = token_shares(
+                    batch.sequences, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length
+                )
+                loss = (losses * shares).sum()
+                loss.backward()
+                loss_mean += float(loss.detach())
                 totals.append(stats)
-            grad_norms.append(self._optimizer_step())
+            norms.append(self._optimizer_step())
+        grad_norms = [norm for norm in norms if norm is not None]
         self.version += 1
         return StepResult(
             loss=loss_mean,
             grad_norm=sum(grad_norms) / max(1, len(grad_norms)),
             lr=self.optimizer.param_groups[0]["lr"],
             stats=_sum(totals),
+            skipped=len(norms) - len(grad_norms),
         )
 
-    def _optimizer_step(self) -> float:
+    def _optimizer_step(self) -> float | None:
+        """The gradient's norm; None when it is not finite, and nothing was changed. Raises FloatingPointError when that repeats."""
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        if not torch.isfinite(norm):
+            self.optimizer.zero_grad()
+            self._skipped_in_a_row += 1
+            if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+                raise FloatingPointError(
+                    f"the gradient was not finite in {self._skipped_in_a_row} optimizer steps in a row; lower trainer.lr, or "
+                    f"look at the rewards of the last batches"
+                )
+            return None
+        self._skipped_in_a_row = 0
         self._optimizer_steps += 1
         lr = self.config.lr * min(1.0, self._optimizer_steps / max(1, self.config.warmup_steps))
         for group in self.optimizer.param_groups:

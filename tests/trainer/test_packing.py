@@ -10,8 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
-from agentrl.trainer.losses import decoupled_ppo_loss
-from agentrl.trainer.packing import TrainingSequence, first_fit_decreasing, pack
+from agentrl.trainer.losses import policy_loss
+from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing, pack
 from agentrl.trainer.policy import Policy
 
 
@@ -55,11 +55,10 @@ def test_packed_and_padded_give_the_same_logprobs_and_loss() -> None:
     sequences = [sequence(length, generator) for length in (5, 90, 33, 64, 17, 120)]
     policy = Policy(NANO, TrainerConfig())
     reference = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32, attn_implementation="eager").eval()
-    bounds = {"clip_low": 0.2, "clip_high": 0.28, "weight_cap": 5.0, "weight_mode": "truncate"}
 
-    def loss(scored: torch.Tensor, source: object) -> float:
-        columns = [getattr(source, name) for name in ("behaviour_logprobs", "advantages", "loss_mask")]
-        return float(decoupled_ppo_loss(scored, scored - 0.1, *columns, **bounds)[0])  # type: ignore[arg-type]
+    def loss(scored: torch.Tensor, batch: Pack) -> float:
+        rest = (batch.behaviour_logprobs, batch.advantages, batch.sequences)
+        return float(policy_loss(scored, scored - 0.1, *rest, TrainerConfig())[0].sum())
 
     with torch.no_grad():
         packed = sum(loss(policy.logprobs(batch), batch) for batch in pack(sequences, 200))
@@ -75,5 +74,5 @@ def test_packed_and_padded_give_the_same_logprobs_and_loss() -> None:
         for row, s in enumerate(sequences):
             all_scores = torch.log_softmax(logits[row, : len(s) - 1], -1)
             scored = torch.cat([torch.zeros(1), all_scores.gather(-1, s.token_ids[1:, None]).squeeze(-1)])
-            padded += loss(scored, s)
+            padded += loss(scored, pack([s], 200)[0])
     assert packed == pytest.approx(padded, rel=1e-5, abs=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,8 +48,20 @@ def score(policy: Policy, batch: list[TrainingSequence]) -> float:
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
-def test_a_step_moves_logprobs_the_way_the_advantage_points(advantage: float) -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, minibatches=2))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"objective": "gspo", "loss_mean": "sequence"},
+        {"objective": "cispo"},
+        {"objective": "sapo"},
+        {"objective": "m2po", "weight_mode": "none"},
+        {"objective": "reinforce", "loss_mean": "constant", "loss_length": 100},
+    ],
+    ids=lambda settings: settings.get("objective", "ppo"),
+)
+def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, Any], advantage: float) -> None:
+    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, minibatches=2, **settings))
     batch = sequences(policy, advantage=advantage)
     before = score(policy, batch)
     result = policy.step(batch)
@@ -106,3 +119,19 @@ def test_mismatch_is_measured_under_the_weights_that_sampled(tmp_path: Path) -> 
     assert exact.tokens == 60
     assert exact.max_abs < 1e-5
     assert policy.mismatch(old, {1: published[1]}) is None
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run_when_it_repeats() -> None:
+    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0))
+    good = sequences(policy)
+    bad = [TrainingSequence(**{**vars(s), "advantages": torch.full((20,), torch.inf)}) for s in good]
+    before = [parameter.clone() for parameter in policy.model.parameters()]
+    for _ in range(2):
+        assert policy.step(bad).skipped == 1
+    assert all(torch.equal(old, new) for old, new in zip(before, policy.model.parameters(), strict=True))
+    assert policy.step(good).skipped == 0
+    for _ in range(2):
+        policy.step(bad)
+    with pytest.raises(FloatingPointError, match="not finite in 3 optimizer steps in a row"):
+        policy.step(bad)
+    assert all(bool(torch.isfinite(parameter).all()) for parameter in policy.model.parameters())

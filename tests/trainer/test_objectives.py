@@ -1,0 +1,224 @@
+"""Every objective and every correction against an independent float64 evaluation of its formula, and against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from agentrl.config import TrainerConfig
+from agentrl.trainer.losses import policy_loss
+from agentrl.trainer.objectives import Sequences, m2po, token_shares
+
+SETTINGS: list[dict[str, Any]] = [
+    {},
+    {"dual_clip": 1.5},
+    {"weight_mode": "mask", "weight_floor": 0.5},
+    {"weight_mode": "sequence_mask", "weight_floor": 0.3},
+    {"weight_mode": "geometric_mask", "weight_floor": 0.7},
+    {"weight_mode": "none", "loss_mean": "sequence"},
+    {"objective": "gspo", "weight_mode": "none", "loss_mean": "sequence", "clip_low": 0.05, "clip_high": 0.06},
+    {"objective": "gspo"},
+    {"objective": "cispo", "loss_mean": "constant", "loss_length": 7},
+    {"objective": "sapo", "loss_mean": "sequence"},
+    {"objective": "m2po", "weight_mode": "none"},
+    {"objective": "reinforce"},
+]
+NAMES = ["-".join(map(str, settings.values())) or "decoupled ppo" for settings in SETTINGS]
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def config_of(settings: dict[str, Any]) -> TrainerConfig:
+    return TrainerConfig(**{"clip_low": 0.2, "clip_high": 0.28, "weight_cap": 2.0, **settings})
+
+
+@dataclass
+class Batch:
+    """Sequences end to end; every sequence has one advantage."""
+
+    theta: np.ndarray
+    proximal: np.ndarray
+    behaviour: np.ndarray
+    advantage: np.ndarray
+    mask: np.ndarray
+    bounds: list[int]
+
+    def spans(self) -> list[list[int]]:
+        """The masked places of every sequence that has some."""
+        spans = [
+            [t for t in range(start, end) if self.mask[t]]
+            for start, end in zip(self.bounds, self.bounds[1:], strict=False)
+        ]
+        return [span for span in spans if span]
+
+
+def random_batch(seed: int) -> Batch:
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 8, size=rng.integers(1, 5))
+    tokens = int(lengths.sum())
+    behaviour = -rng.exponential(1.0, tokens)
+    proximal = behaviour + rng.normal(0, 0.5, tokens)
+    advantage = np.repeat(rng.normal(0, 1, len(lengths)), lengths)
+    theta = proximal + rng.normal(0, 0.3, tokens)
+    return Batch(theta, proximal, behaviour, advantage, rng.random(tokens) < 0.7, [0, *np.cumsum(lengths).tolist()])
+
+
+def clip(x: float, config: TrainerConfig) -> float:
+    return min(max(x, 1 - config.clip_low), 1 + config.clip_high)
+
+
+def formula(batch: Batch, config: TrainerConfig) -> float:
+    """The whole loss, token by token and sequence by sequence as the papers write it."""
+    spans = batch.spans()
+    tokens = sum(len(span) for span in spans)
+    reference = batch.behaviour if config.objective == "m2po" else batch.proximal
+    log_r = batch.theta - reference
+    kept = set(range(len(log_r)))
+    if config.objective == "m2po":
+        left = sorted((t for span in spans for t in span), key=lambda t: log_r[t] ** 2)
+        while left and np.mean([log_r[t] ** 2 for t in left]) > config.m2_threshold:
+            left.pop()
+        kept = set(left)
+    total = 0.0
+    for span in spans:
+        log_w = [batch.proximal[t] - batch.behaviour[t] for t in span]
+        whole, geometric = np.exp(sum(log_w)), np.exp(np.mean(log_w))
+        s = np.exp(np.mean([log_r[t] for t in span]))
+        for t in span:
+            w, a, r = np.exp(batch.proximal[t] - batch.behaviour[t]), batch.advantage[t], np.exp(log_r[t])
+            inside: Callable[[float], bool] = lambda x: config.weight_floor <= x <= config.weight_cap  # noqa: E731
+            weight = {
+                "none": 1.0,
+                "truncate": min(w, config.weight_cap),
+                "mask": w if inside(w) else 0.0,
+                "sequence_mask": whole if inside(whole) else 0.0,
+                "geometric_mask": w if inside(geometric) else 0.0,
+            }[config.weight_mode]
+            value = {
+                "ppo": min(r * a, clip(r, config) * a),
+                "gspo": min(s * a, clip(s, config) * a),
+                "cispo": clip(r, config) * a * log_r[t],
+                "sapo": 4
+                / (tau := config.tau_positive if a > 0 else config.tau_negative)
+                / (1 + np.exp(-tau * (r - 1)))
+                * a,
+                "m2po": r * a * (t in kept),
+                "reinforce": r * a,
+            }[config.objective]
+            if config.dual_clip is not None and a < 0:
+                value = max(value, config.dual_clip * a)
+            share = {
+                "token": 1 / tokens,
+                "sequence": 1 / (len(spans) * len(span)),
+                "constant": 1 / (len(spans) * (config.loss_length or 1)),
+            }[config.loss_mean]
+            total -= share * weight * value
+    return total
+
+
+def loss_of(batch: Batch, config: TrainerConfig) -> tuple[torch.Tensor, torch.Tensor]:
+    theta = torch.tensor(batch.theta, dtype=torch.float64, requires_grad=True)
+    proximal, behaviour, advantage = (torch.tensor(x) for x in (batch.proximal, batch.behaviour, batch.advantage))
+    lengths = torch.tensor(batch.bounds).diff()
+    sequences = Sequences(
+        torch.repeat_interleave(torch.arange(len(lengths)), lengths), len(lengths), torch.tensor(batch.mask)
+    )
+    reference = behaviour if config.objective == "m2po" else proximal
+    losses, stats = policy_loss(theta, reference, behaviour, advantage, sequences, config)
+    assert stats.tokens == batch.mask.sum()
+    shares = token_shares(
+        sequences,
+        mode=config.loss_mean,
+        tokens=int(batch.mask.sum()),
+        count=len(batch.spans()),
+        length=config.loss_length,
+    )
+    return (losses * shares).sum(), theta
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
+@given(seed=SEEDS)
+def test_the_loss_is_the_formula(settings: dict[str, Any], seed: int) -> None:
+    batch, config = random_batch(seed), config_of(settings)
+    loss, _ = loss_of(batch, config)
+    assert float(loss.detach()) == pytest.approx(formula(batch, config), abs=1e-5)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
+@given(seed=SEEDS)
+def test_the_gradient_is_a_finite_difference(settings: dict[str, Any], seed: int) -> None:
+    """But for CISPO, whose weight has no gradient: there it is the clipped weight times A. And GSPO's is that of its sequences' form
+    where all tokens of a sequence weigh the same."""
+    if settings == {"objective": "gspo"}:
+        settings = {"objective": "gspo", "weight_mode": "sequence_mask"}
+    batch, config = random_batch(seed), config_of(settings)
+    loss, theta = loss_of(batch, config)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert theta.grad is not None
+    step = 1e-6
+    for t in range(len(batch.theta)):
+        if config.objective == "cispo":
+            r = np.exp(batch.theta[t] - batch.proximal[t])
+            w = min(np.exp(batch.proximal[t] - batch.behaviour[t]), config.weight_cap)
+            share = batch.mask[t] / (max(1, len(batch.spans())) * (config.loss_length or 1))
+            assert float(theta.grad[t]) == pytest.approx(-share * w * clip(r, config) * batch.advantage[t], abs=1e-5)
+            continue
+        sides = []
+        for sign in (1, -1):
+            moved = batch.theta.copy()
+            moved[t] += sign * step
+            sides.append(formula(Batch(**{**vars(batch), "theta": moved}), config))
+        middle = formula(batch, config)
+        left, right = (middle - sides[1]) / step, (sides[0] - middle) / step
+        if abs(left - right) > 1e-3:
+            continue  # a kink of the clip, or where M2PO drops a token
+        assert float(theta.grad[t]) == pytest.approx((left + right) / 2, abs=1e-4)
+
+
+@given(seed=SEEDS)
+def test_on_policy_every_objective_has_the_gradient_of_reinforce(seed: int) -> None:
+    batch = random_batch(seed)
+    batch.theta = batch.behaviour = batch.proximal
+    gradients = []
+    for name in ("ppo", "gspo", "cispo", "sapo", "m2po", "reinforce"):
+        loss, theta = loss_of(batch, config_of({"objective": name, "weight_mode": "none"}))
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert theta.grad is not None
+        gradients.append(theta.grad)
+    for gradient in gradients:
+        assert torch.allclose(gradient, gradients[-1], atol=1e-6)
+
+
+@given(st.lists(st.floats(-2, 2), min_size=1, max_size=30), st.floats(0.001, 1))
+def test_m2po_keeps_as_many_tokens_as_it_may(log_ratios: list[float], threshold: float) -> None:
+    log_ratio = torch.tensor(log_ratios, dtype=torch.float64)
+    mask = torch.ones(len(log_ratios), dtype=torch.bool)
+    kept = ~m2po(log_ratio, torch.ones_like(log_ratio), mask, threshold=threshold).bounded
+    moments = log_ratio.square()
+    if kept.any():
+        assert float(moments[kept].mean()) <= threshold + 1e-9
+    if not kept.all():
+        more = torch.cat([moments[kept], moments[~kept].min().reshape(1)])
+        assert float(more.mean()) > threshold - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"objective": "gspo", "dual_clip": 3}, 'dual_clip bounds the objective "ppo"'),
+        ({"objective": "m2po"}, "would count twice"),
+        ({"weight_floor": 0.5}, "weight_floor is for the masks"),
+        ({"loss_mean": "constant"}, "give both or neither"),
+        ({"loss_length": 100}, "give both or neither"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
+        TrainerConfig(**settings)
