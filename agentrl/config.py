@@ -211,7 +211,8 @@ class TrainerConfig(_Section):
     m2_threshold: Annotated[float, Field(gt=0)] = 0.04
     """τ of "m2po": bound of the mean of (log θ/b)²."""
     loss_mean: Literal["token", "sequence", "constant"] = "token"
-    """What the loss is a mean over: all tokens, the tokens of each sequence and then sequences, or sequences of a fixed length."""
+    """What the loss is a mean over: all tokens, the tokens of each sequence and then sequences, or sequences of a fixed
+    length."""
     loss_length: Positive | None = None
     """L: the fixed length of loss_mean = "constant"."""
     weight_cap: Annotated[float, Field(gt=1)] = 5.0
@@ -219,8 +220,8 @@ class TrainerConfig(_Section):
     weight_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Lower bound of the weight, for the masks."""
     weight_mode: Literal["truncate", "mask", "sequence_mask", "geometric_mask", "none"] = "truncate"
-    """What happens to a weight outside the bounds: it becomes the bound, its token is left out, or its sequence is; or there are
-    no weights."""
+    """What happens to a weight outside the bounds: it becomes the bound, its token is left out, or its sequence is; or
+    there are no weights."""
     mismatch_sequences: NotNegative = 8
     """Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
     checkpoint_every: Positive = 10

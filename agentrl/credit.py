@@ -1,7 +1,7 @@
 """From rewards to what each turn is worth: docs/credit.md in code.
 
-A turn t has the reward r(t) that the workflow gave it; without one, a leaf earns the reward B of its branch and any other turn nothing.
-B is what the workflow gave the branch, or else the reward R of the episode.
+A turn t has the reward r(t) that the workflow gave it; without one, a leaf earns the reward B of its branch and any
+other turn nothing. B is what the workflow gave the branch, or else the reward R of the episode.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def branch_reward(turn: Turn, episode_reward: float) -> float:
 def turn_scores(record: TokenRecord, episode_reward: float, turn_discount: float | None = None) -> list[float]:
     """What every turn of a record is worth, in the order of `record.turns`.
 
-    Without a discount: r(t) if the workflow gave one, else the mean of B over the leaves that t leads to. With discount γ, the
-    return G(t) = r(t) + γ · mean of G over the turns that continue t; for a single branch of K turns with nothing but an
-    episode reward that is γ^(K−k)·R at turn k (Kevin, arXiv 2507.11948, eq. 1).
+    Without a discount: r(t) if the workflow gave one, else the mean of B over the leaves that t leads to. With discount
+    γ, the return G(t) = r(t) + γ · mean of G over the turns that continue t; for a single branch of K turns with
+    nothing but an episode reward that is γ^(K−k)·R at turn k (Kevin, arXiv 2507.11948, eq. 1).
     """
     children: defaultdict[int, list[int]] = defaultdict(list)
     position = {id(turn): index for index, turn in enumerate(record.turns)}

@@ -183,8 +183,8 @@ class Episode:
     def reward(self, completion_id: str, value: float) -> None:
         """Give one model call (`completion.id`) a reward of its own.
 
-        docs/credit.md says what that does to the advantages of its tokens, and of those before it. Raises BadRewardError when `value` is not a
-        finite number, EpisodeError when no call of this episode has that id.
+        docs/credit.md says what that does to the advantages of its tokens, and of those before it. Raises
+        BadRewardError when `value` is not a finite number, EpisodeError when no call of this episode has that id.
         """
         _check_finite(f"the reward of {completion_id}", value)
         for turn in self._turns(completion_id):

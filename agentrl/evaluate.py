@@ -122,9 +122,9 @@ def _episode(task: int, sample: int, outcome: Outcome) -> EvaluatedEpisode:
 def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evaluation:
     """The figures of an evaluation.
 
-    pass@k of a task with n episodes of which c passed is 1 − C(n−c, k)/C(n, k) (Chen et al. 2021, arXiv 2107.03374), for k the
-    powers of 2 up to n, and n. Intervals are mean ± 1.96·s/√m over the m tasks, whose means are the independent draws (Miller
-    2024, arXiv 2411.00640); of a single task, over its episodes.
+    pass@k of a task with n episodes of which c passed is 1 − C(n−c, k)/C(n, k) (Chen et al. 2021, arXiv 2107.03374),
+    for k the powers of 2 up to n, and n. Intervals are mean ± 1.96·s/√m over the m tasks, whose means are the
+    independent draws (Miller 2024, arXiv 2411.00640); of a single task, over its episodes.
     """
     by_task: dict[int, list[EvaluatedEpisode]] = {}
     for episode in episodes:
@@ -180,8 +180,8 @@ def interval(values: Sequence[float]) -> Interval:
 class EvaluationLog:
     """The episodes of an evaluation in a file of JSON lines, so that one that was interrupted goes on.
 
-    The first line says what is evaluated: `identity`. Raises ConfigError when the file holds something else. Use it as a context
-    manager; `done` are the episodes that it held, without the failed ones, which are run again.
+    The first line says what is evaluated: `identity`. Raises ConfigError when the file holds something else. Use it as
+    a context manager; `done` are the episodes that it held, without the failed ones, which are run again.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:

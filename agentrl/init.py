@@ -12,7 +12,8 @@ TEMPLATE = Path(__file__).parent / "template"
 
 
 def write_project(directory: Path) -> Iterator[Path]:
-    """Copy the template into a new directory; the files that were written. Raises ConfigError when there is something already."""
+    """Copy the template into a new directory; the files that were written. Raises ConfigError when there is something
+    already."""
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise ConfigError(f"{directory} exists already; choose another name")
     directory.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """Things that several episodes use, or that an episode's environment keeps open: each held open by a task of its own.
 
-An async context manager has to be left by the task that entered it. An episode's own task may be cancelled at any place, so what
-outlives a call is entered here, and left when the last user has given it back.
+An async context manager has to be left by the task that entered it. An episode's own task may be cancelled at any
+place, so what outlives a call is entered here, and left when the last user has given it back.
 """
 
 from __future__ import annotations

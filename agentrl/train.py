@@ -99,8 +99,8 @@ async def train(
 ) -> dict[str, Any] | Interrupted:
     """Train as `config` says. Returns the summary that is also written to `summary.json`.
 
-    `workflow` and `tasks`, where given, stand in for the files that the configuration names. Tasks are a sequence, or a function
-    that returns an iterable, the same one every time it is called.
+    `workflow` and `tasks`, where given, stand in for the files that the configuration names. Tasks are a sequence, or a
+    function that returns an iterable, the same one every time it is called.
 
     SIGINT or SIGTERM ends the run in good order, with a checkpoint, and returns Interrupted. Raises UsageError for bad
     input before any work starts, and other AgentRLErrors when the run cannot go on.

@@ -2,9 +2,10 @@
 
     python benchmarks/waiting_environments.py [--episodes 2000] [--steps 5] [--wait-s 1.0]
 
-Two environments: one whose tool waits asynchronously, and one whose tool blocks its thread. The agent's calls are given, so no model
-takes part: what is measured is episodes, environments and tools. Memory is the growth of this process's resident set with all
-episodes in the middle of a wait; lag is how late a task that sleeps 10 ms wakes up; a step's delay is what it took beyond the wait.
+Two environments: one whose tool waits asynchronously, and one whose tool blocks its thread. The agent's calls are
+given, so no model takes part: what is measured is episodes, environments and tools. Memory is the growth of this
+process's resident set with all episodes in the middle of a wait; lag is how late a task that sleeps 10 ms wakes up; a
+step's delay is what it took beyond the wait.
 """
 
 from __future__ import annotations

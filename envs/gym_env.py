@@ -51,8 +51,9 @@ class GymEnv(ToolEnv):
         action_names: names of a Discrete space's actions. Default: those of the documentation, for gymnasium's own.
         max_turns: bound of the model's messages, beside the environment's own time limit.
 
-    The observation is what the space says: numbers as JSON, text as text, a picture as a picture. With `render_mode="ansi"` or
-    `"rgb_array"` it is the rendering instead. A reply without a call gets a reminder, and counts as a failed call.
+    The observation is what the space says: numbers as JSON, text as text, a picture as a picture. With
+    `render_mode="ansi"` or `"rgb_array"` it is the rendering instead. A reply without a call gets a reminder, and
+    counts as a failed call.
     """
 
     def __init__(

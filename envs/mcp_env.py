@@ -1,4 +1,5 @@
-"""`agentrl/MCP-v0`: the tools of a Model Context Protocol server as an environment's tools. Needs `pip install 'agentrl[mcp]'`.
+"""`agentrl/MCP-v0`: the tools of a Model Context Protocol server as an environment's tools. Needs `pip install
+'agentrl[mcp]'`.
 
 env = episode.env("agentrl/MCP-v0", command=["python", "server.py"])                 # a server of its own
 env = episode.env("agentrl/MCP-v0", url="http://127.0.0.1:9000/mcp", shared=True)    # one connection for all episodes
@@ -123,8 +124,8 @@ class Connection:
 class MCPEnv(ToolEnv):
     """The tools of an MCP server.
 
-    A task is {"prompt": TEXT} or {"messages": [...]}; with "answer", the agent's last message earns 1 when it is the same text.
-    A subclass scores otherwise by defining `answer`.
+    A task is {"prompt": TEXT} or {"messages": [...]}; with "answer", the agent's last message earns 1 when it is the
+    same text. A subclass scores otherwise by defining `answer`.
 
     Args:
         command, env, cwd: the server to start, and talk to over its standard input and output.

@@ -1,9 +1,10 @@
-"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment. Needs `pip install 'agentrl[openenv]'`.
+"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment. Needs `pip install
+'agentrl[openenv]'`.
 
     env = episode.env("agentrl/OpenEnv-v0", base_url="http://127.0.0.1:8000")
 
-Each episode has a session of its own on the server. The action's schema becomes the tool `act`; a server whose actions are MCP tool
-calls offers those tools instead.
+Each episode has a session of its own on the server. The action's schema becomes the tool `act`; a server whose actions
+are MCP tool calls offers those tools instead.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ _BESIDE = ("done", "reward", "metadata")
 class OpenEnv(ToolEnv):
     """One session on an OpenEnv server.
 
-    A task may have "prompt" or "messages", which come before the first observation, and "reset", the arguments of the server's reset.
-    A reply without a call gets a reminder.
+    A task may have "prompt" or "messages", which come before the first observation, and "reset", the arguments of the
+    server's reset. A reply without a call gets a reminder.
 
     Args:
         base_url: where the server is.

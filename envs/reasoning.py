@@ -1,6 +1,8 @@
-"""`agentrl/ReasoningGym-v0`: every task family of reasoning-gym, scored as the library scores it. Needs `pip install 'agentrl[envs]'`.
+"""`agentrl/ReasoningGym-v0`: every task family of reasoning-gym, scored as the library scores it. Needs `pip install
+'agentrl[envs]'`.
 
-A task names an entry: {"dataset": "gcd", "index": 7} and, as needed, "config" (of the family) and "level" (of its curriculum).
+A task names an entry: {"dataset": "gcd", "index": 7} and, as needed, "config" (of the family) and "level" (of its
+curriculum).
 
 `python -m agentrl.envs.reasoning DIR gcd lcm` writes `train.jsonl` and `eval.jsonl`, to be run by `workflows/tool_loop.py`.
 """
@@ -73,7 +75,8 @@ class ReasoningEnv(ToolEnv):
     """One entry of reasoning-gym an episode.
 
     Args:
-        attempts: answers that the agent may give; after a wrong one it is told so. A later answer earns `attempt_discount` times
+        attempts: answers that the agent may give; after a wrong one it is told so. A later answer earns
+        `attempt_discount` times
             as much as the one before.
         system: name of one of reasoning-gym's system prompts, such as "DeepSeekZero"; the answer is then what stands in
             <answer> tags. Default: none, and the whole reply is the answer.

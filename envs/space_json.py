@@ -1,4 +1,5 @@
-"""Gymnasium's spaces as JSON: what a model is told about a space, the element that its JSON means, and an element for it to read.
+"""Gymnasium's spaces as JSON: what a model is told about a space, the element that its JSON means, and an element for
+it to read.
 
     schema_of(Discrete(4), ["left", "down", "right", "up"])   {"type": "string", "enum": ["left", ...]}
     element_of(space, "down")                                 1

@@ -54,9 +54,9 @@ def turn_advantages(
 ) -> list[list[float]]:
     """The advantage of every turn of every episode of one group, in the order of `record.turns`.
 
-    A turn is compared with those of the same branch name: its score with the rewards of that branch in the group's episodes, or,
-    under a turn discount, with the returns of all its turns. A turn that was truncated or failed, where that is to be penalised, has
-    `turn_penalty` taken off.
+    A turn is compared with those of the same branch name: its score with the rewards of that branch in the group's
+    episodes, or, under a turn discount, with the returns of all its turns. A turn that was truncated or failed, where
+    that is to be penalised, has `turn_penalty` taken off.
     """
     scores = [
         turn_scores(record, reward, config.turn_discount) for record, reward in zip(records, rewards, strict=True)

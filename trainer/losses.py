@@ -41,8 +41,9 @@ def policy_loss(
 ) -> tuple[Tensor, LossStats]:
     """The loss of every token, −w·objective, and its statistics.
 
-    With the defaults that is decoupled PPO, −w·min(r·A, clip(r, 1−ε, 1+ε')·A): r = θ/p is clipped around the proximal policy, and
-    w = p/b corrects for who sampled the token (Hilton et al. 2021, arXiv 2110.00641; AReaL, arXiv 2505.24298, eq. 5).
+    With the defaults that is decoupled PPO, −w·min(r·A, clip(r, 1−ε, 1+ε')·A): r = θ/p is clipped around the proximal
+    policy, and w = p/b corrects for who sampled the token (Hilton et al. 2021, arXiv 2110.00641; AReaL, arXiv
+    2505.24298, eq. 5).
 
     Args:
         logprobs: [T] log θ, the only input that carries a gradient.

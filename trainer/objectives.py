@@ -1,8 +1,8 @@
 """Policy objectives: what is maximised for each token. Pure functions of packed 1-D tensors, every one of shape [T].
 
-Symbols: θ the policy being optimised, p the proximal policy (the trainer's weights at the start of the step), b the behaviour policy
-(recorded by the engine), A advantage, r = θ/p, w = p/b. What lies outside the loss mask is 0 in `log_ratio` and `log_weight`.
-docs/objectives.md has the table.
+Symbols: θ the policy being optimised, p the proximal policy (the trainer's weights at the start of the step), b the
+behaviour policy (recorded by the engine), A advantage, r = θ/p, w = p/b. What lies outside the loss mask is 0 in
+`log_ratio` and `log_weight`. docs/objectives.md has the table.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def ppo(
 ) -> Surrogate:
     """min(r·A, clip(r, 1−ε, 1+ε')·A) (Schulman et al. 2017, arXiv 1707.06347; ε' > ε: DAPO, arXiv 2503.14476).
 
-    With `dual_clip` = c > 1, where A < 0 it is never below c·A, so that a ratio that has run away cannot dominate (Ye et al. 2020,
-    arXiv 1912.09729).
+    With `dual_clip` = c > 1, where A < 0 it is never below c·A, so that a ratio that has run away cannot dominate (Ye
+    et al. 2020, arXiv 1912.09729).
     """
     ratio = log_ratio.exp()
     plain = ratio * advantages
@@ -72,15 +72,16 @@ def gspo(
 ) -> Surrogate:
     """PPO's clip on the sequence's ratio s = exp(mean of log r over its tokens) (GSPO, arXiv 2507.18071, eq. 7).
 
-    In the form with a ratio for every token (eq. 11), s·r/sg(r) with sg: no gradient, so that turns may differ in A: with one A it has the
-    value and the gradient of the sequence's form.
+    In the form with a ratio for every token (eq. 11), s·r/sg(r) with sg: no gradient, so that turns may differ in A:
+    with one A it has the value and the gradient of the sequence's form.
     """
     mean = sequences.mean(log_ratio).detach()
     return ppo(mean + log_ratio - log_ratio.detach(), advantages, clip_low=clip_low, clip_high=clip_high)
 
 
 def cispo(log_ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> Surrogate:
-    """sg(clip(r, 1−ε, 1+ε'))·A·log θ: the weight is clipped, and no token loses its gradient (MiniMax-M1, arXiv 2506.13585, eq. 4).
+    """sg(clip(r, 1−ε, 1+ε'))·A·log θ: the weight is clipped, and no token loses its gradient (MiniMax-M1, arXiv
+    2506.13585, eq. 4).
 
     log r has the gradient of log θ, and stands in for it: the value differs by what has no gradient.
     """
@@ -103,8 +104,8 @@ def reinforce(log_ratio: Tensor, advantages: Tensor) -> Surrogate:
 
 
 def m2po(log_ratio: Tensor, advantages: Tensor, mask: Tensor, *, threshold: float) -> Surrogate:
-    """r·A over the tokens that are left when those with the largest (log r)² are dropped until the mean of the rest is at most τ
-    (M2PO, arXiv 2510.01161). r is θ/b: pass the logprobs of the behaviour policy for the proximal ones.
+    """r·A over the tokens that are left when those with the largest (log r)² are dropped until the mean of the rest is
+    at most τ (M2PO, arXiv 2510.01161). r is θ/b: pass the logprobs of the behaviour policy for the proximal ones.
     """
     moments = log_ratio.detach().square()
     order = moments.masked_fill(~mask, -1.0).argsort()[int((~mask).sum()) :]  # the masked tokens, smallest first

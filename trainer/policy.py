@@ -119,7 +119,8 @@ class Policy:
         )
 
     def _optimizer_step(self) -> float | None:
-        """The gradient's norm; None when it is not finite, and nothing was changed. Raises FloatingPointError when that repeats."""
+        """The gradient's norm; None when it is not finite, and nothing was changed. Raises FloatingPointError when that
+        repeats."""
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         if not torch.isfinite(norm):
             self.optimizer.zero_grad()

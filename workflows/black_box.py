@@ -1,9 +1,10 @@
 """Any program is the agent: it is given the address of the model and a key, and what it prints is scored.
 
-A task is {"command": ["python3", "agent.py"], "answer": ...} with a scorer of `chat.py` (of what the program prints), and as needed "files"
-({path: text}, put in its folder), "timeout_s" (300) and "sandbox": true, which runs it in a box that reaches the model and nothing else.
-The program finds the task, without answer and scorer, as JSON on its standard input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the
-same for ANTHROPIC. A program that fails earns 0.
+A task is {"command": ["python3", "agent.py"], "answer": ...} with a scorer of `chat.py` (of what the program prints),
+and as needed "files" ({path: text}, put in its folder), "timeout_s" (300) and "sandbox": true, which runs it in a box
+that reaches the model and nothing else. The program finds the task, without answer and scorer, as JSON on its standard
+input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the same for ANTHROPIC. A program that
+fails earns 0.
 """
 
 from __future__ import annotations

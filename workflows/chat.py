@@ -1,9 +1,9 @@
 """One question, one reply, one score.
 
-A task is {"prompt": TEXT} or {"messages": [...]}, and "answer". "scorer" says how the reply is scored: "exact" (the default: the same text,
-but for blanks at the ends and letter case), "contains", "number" (the last number in it), "boxed" (the content of its last \\boxed{}, or
-what follows ####, or the last number; compared by value), or `FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain
-or async. "system" is a system prompt.
+A task is {"prompt": TEXT} or {"messages": [...]}, and "answer". "scorer" says how the reply is scored: "exact" (the
+default: the same text, but for blanks at the ends and letter case), "contains", "number" (the last number in it),
+"boxed" (the content of its last \\boxed{}, or what follows ####, or the last number; compared by value), or
+`FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain or async. "system" is a system prompt.
 """
 
 from __future__ import annotations

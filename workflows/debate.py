@@ -1,9 +1,9 @@
 """Two roles argue a question and a third decides: three branches in one episode, each with a reward of its own.
 
-A task is {"prompt": ..., "answer": ...} with a scorer of `chat.py`, and as needed "rounds" (2). Each debater earns 1 when the verdict follows it
-and half as much more when the answer is right; the arbiter earns the score of the verdict. Every role is trained, and compared with
-the same role in the other episodes of the group (docs/credit.md). "opponent": {"base_url": ..., "model": ..., "api_key": ...} plays the second
-debater with another model, which is not trained.
+A task is {"prompt": ..., "answer": ...} with a scorer of `chat.py`, and as needed "rounds" (2). Each debater earns 1
+when the verdict follows it and half as much more when the answer is right; the arbiter earns the score of the verdict.
+Every role is trained, and compared with the same role in the other episodes of the group (docs/credit.md). "opponent":
+{"base_url": ..., "model": ..., "api_key": ...} plays the second debater with another model, which is not trained.
 """
 
 from __future__ import annotations

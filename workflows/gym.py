@@ -1,8 +1,8 @@
 """Play any gymnasium environment with one tool, `act`.
 
-A task is {"env": "FrozenLake-v1", "make": {"is_slippery": false}} and, as needed, "seed" (a number; or "attempt", for a start of
-its own in every attempt; the group's without it), "options" of `reset`, "turn_rewards", and what `agentrl.envs.GymEnv` takes:
-"instructions", "action_names", "max_turns".
+A task is {"env": "FrozenLake-v1", "make": {"is_slippery": false}} and, as needed, "seed" (a number; or "attempt", for a
+start of its own in every attempt; the group's without it), "options" of `reset`, "turn_rewards", and what
+`agentrl.envs.GymEnv` takes: "instructions", "action_names", "max_turns".
 """
 
 from __future__ import annotations

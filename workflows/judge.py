@@ -1,8 +1,9 @@
 """One question, one reply, and another model says how good the reply is.
 
-A task is one of `chat.py`, with "criteria" (what a good reply is like) and, as needed, "answer" (a reference that the judge sees). The judge is any
-OpenAI endpoint: AGENTRL_JUDGE_BASE_URL, AGENTRL_JUDGE_MODEL and AGENTRL_JUDGE_API_KEY name it, or "judge": {"base_url", "model", "api_key"} in
-the task. AGENTRL_JUDGE_CACHE names a file that keeps its verdicts.
+A task is one of `chat.py`, with "criteria" (what a good reply is like) and, as needed, "answer" (a reference that the
+judge sees). The judge is any OpenAI endpoint: AGENTRL_JUDGE_BASE_URL, AGENTRL_JUDGE_MODEL and AGENTRL_JUDGE_API_KEY
+name it, or "judge": {"base_url", "model", "api_key"} in the task. AGENTRL_JUDGE_CACHE names a file that keeps its
+verdicts.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class Judge:
         self._slots = anyio.Semaphore(self.max_concurrent)
 
     async def score(self, prompt: str) -> float:
-        """The judge's score of a prompt, from 0 to 1. Raises EpisodeError when it gives none, openai's errors when it fails."""
+        """The judge's score of a prompt, from 0 to 1. Raises EpisodeError when it gives none, openai's errors when it
+        fails."""
         key = hashlib.sha256(json.dumps([self.base_url, self.model, prompt]).encode()).hexdigest()
         async with self._locks.setdefault(key, anyio.Lock()):
             if not self._loaded:

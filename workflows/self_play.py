@@ -1,7 +1,8 @@
 """One model plays a game against itself: a branch for each seat, rewards +1 and -1.
 
-A task names the game, `FILE_OR_MODULE:CLASS` ("agentrl.workflows.self_play:Nim" without one), with "options" for its constructor; it has the
-methods of `Game`. Every seat is compared with the same seat in the other episodes of the group (docs/credit.md).
+A task names the game, `FILE_OR_MODULE:CLASS` ("agentrl.workflows.self_play:Nim" without one), with "options" for its
+constructor; it has the methods of `Game`. Every seat is compared with the same seat in the other episodes of the group
+(docs/credit.md).
 """
 
 from __future__ import annotations

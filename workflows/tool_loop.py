@@ -1,8 +1,9 @@
 """Play a tool environment: call the model, carry out its calls, until the episode is over.
 
-A task is {"env": ID} and, as needed, "make" (arguments of `gymnasium.make`), "options" (of `reset`; the whole task without it),
-"seed" (the environment's; the group's without it) and "turn_rewards": true, which gives every reply the reward of its own step,
-for `trainer.turn_discount`. A reply whose tool call could not be carried out is marked as failed (`trainer.failed_turns`).
+A task is {"env": ID} and, as needed, "make" (arguments of `gymnasium.make`), "options" (of `reset`; the whole task
+without it), "seed" (the environment's; the group's without it) and "turn_rewards": true, which gives every reply the
+reward of its own step, for `trainer.turn_discount`. A reply whose tool call could not be carried out is marked as
+failed (`trainer.failed_turns`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Run an environment that was written for the `verifiers` library (0.1.x, the Environments Hub's `load_environment`), unmodified.
+"""Run an environment that was written for the `verifiers` library (0.1.x, the Environments Hub's `load_environment`),
+unmodified.
 
-A task is {"environment": ID, "row": i} and, as needed, "args" of its `load_environment` and "sampling" (its sampling arguments). The reward
-and the metrics are the environment's own. Tasks for a whole environment:
+A task is {"environment": ID, "row": i} and, as needed, "args" of its `load_environment` and "sampling" (its sampling
+arguments). The reward and the metrics are the environment's own. Tasks for a whole environment:
 
     python -m agentrl.workflows.verifiers_env ID DIR [--args JSON]       # writes train.jsonl and eval.jsonl
 

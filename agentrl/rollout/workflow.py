@@ -28,7 +28,8 @@ def load_workflow(path: Path) -> Workflow:
 
 
 def load_file(path: Path) -> ModuleType:
-    """A Python file of the user's as a module. Its own folder, unless it is a package, can be imported from. Raises WorkflowError."""
+    """A Python file of the user's as a module. Its own folder, unless it is a package, can be imported from. Raises
+    WorkflowError."""
     name = f"agentrl_workflow_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

@@ -1,4 +1,5 @@
-"""What a loss leaves out and counts; logprobs and mismatch in closed form. test_objectives.py holds the objectives to their formulas."""
+"""What a loss leaves out and counts; logprobs and mismatch in closed form. test_objectives.py holds the objectives to
+their formulas."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Every objective and every correction against an independent float64 evaluation of its formula, and against finite differences."""
+"""Every objective and every correction against an independent float64 evaluation of its formula, and against finite
+differences."""
 
 from __future__ import annotations
 
@@ -154,8 +155,8 @@ def test_the_loss_is_the_formula(settings: dict[str, Any], seed: int) -> None:
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
 @given(seed=SEEDS)
 def test_the_gradient_is_a_finite_difference(settings: dict[str, Any], seed: int) -> None:
-    """But for CISPO, whose weight has no gradient: there it is the clipped weight times A. And GSPO's is that of its sequences' form
-    where all tokens of a sequence weigh the same."""
+    """But for CISPO, whose weight has no gradient: there it is the clipped weight times A. And GSPO's is that of its
+    sequences' form where all tokens of a sequence weigh the same."""
     if settings == {"objective": "gspo"}:
         settings = {"objective": "gspo", "weight_mode": "sequence_mask"}
     batch, config = random_batch(seed), config_of(settings)
