@@ -143,9 +143,9 @@ def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evalu
     mean = interval([e.reward for e in episodes] if alone else [r.mean_reward for r in results])
     n = min(r.samples for r in results)
     ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
-    pass_at = {k: interval([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
+    pass_at = {k: _chance([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
     if alone:
-        pass_at[1] = interval([float(_passed(e, pass_reward)) for e in episodes])
+        pass_at[1] = _chance([float(_passed(e, pass_reward)) for e in episodes])
     names = {name for e in episodes for name in e.metrics}
     errors = [e.error for e in episodes if e.status == "failed"]
     return Evaluation(
@@ -175,6 +175,12 @@ def interval(values: Sequence[float]) -> Interval:
     deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
     half = Z95 * deviation / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
+
+
+def _chance(values: Sequence[float]) -> Interval:
+    """The interval of a probability, which ends at 0 and 1."""
+    found = interval(values)
+    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
 
 
 class EvaluationLog:

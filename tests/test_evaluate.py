@@ -44,6 +44,7 @@ def test_tasks_are_the_independent_draws() -> None:
     assert (result.mean_reward, result.tasks, result.episodes, result.failed) == (0.5, 2, 4, 1)
     assert result.mean_reward_95 == pytest.approx((0.5 - 1.96 * 0.5, 0.5 + 1.96 * 0.5), abs=1e-3)
     assert {k: chance.mean for k, chance in result.pass_at.items()} == {1: 0.5, 2: 0.5}
+    assert (result.pass_at[1].low, result.pass_at[1].high) == (0.0, 1.0)  # a chance ends there; a reward need not
     assert [(row.passed, row.failed) for row in result.per_task] == [(2, 0), (0, 1)]
     assert result.metrics == {"turns": 3.0}
     assert result.first_error == "boom"

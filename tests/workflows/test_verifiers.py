@@ -76,8 +76,8 @@ async def test_what_cannot_be_loaded_fails_its_episode() -> None:
         assert complaint in ((await outcome_of(lambda _: "", task)).error or "")
 
 
-async def test_on_the_real_engine(server_url: str, nano_format: ChatFormat) -> None:
-    async with sglang_engine([server_url]) as engine:
+async def test_on_the_real_engine(any_server_url: str, nano_format: ChatFormat) -> None:
+    async with sglang_engine([any_server_url]) as engine:
         tapped = Tapped(engine)
         async with open_proxy(tapped, nano_format, "nano") as proxy:
             defaults = SamplingDefaults(max_tokens=16)
