@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, TypeVar, get_type_hints
 
 import docstring_parser
@@ -78,9 +79,15 @@ def tools_of(instance: object) -> list[Tool]:
     return [tool_of(getattr(instance, name)) for name in names if hasattr(getattr(instance, name), "__agentrl_tool__")]
 
 
-def tool_of(function: Callable[..., Any], name: str | None = None) -> Tool:
+def tool_of(function: Callable[..., Any]) -> Tool:
     """A typed function as a tool. Raises ToolDefinitionError for a parameter without a type, *args or **kwargs."""
-    name = name or function.__name__
+    return replace(_definition(getattr(function, "__func__", function)), run=function)
+
+
+@lru_cache(maxsize=1024)
+def _definition(function: Callable[..., Any]) -> Tool:
+    """The tool of a function that is bound to no instance: every episode makes instances, and their tools are the same."""
+    name = function.__name__
     docstring = docstring_parser.parse(inspect.getdoc(function) or "")
     described = {parameter.arg_name: parameter.description for parameter in docstring.params}
     hints = get_type_hints(function, include_extras=True)
