@@ -186,7 +186,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
     import tempfile
 
     from agentrl.engine.launch import open_engine
-    from agentrl.evaluate import EvaluatedEpisode, EvaluationLog, evaluate, fingerprint
+    from agentrl.evaluate import EvaluationLog, evaluate, fingerprint
     from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
     from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
     from agentrl.rollout.tasks import finite_tasks
@@ -234,18 +234,13 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             runner = await stack.enter_async_context(
                 local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes)
             )
-
-        def on_episode(episode: EvaluatedEpisode) -> None:
-            if log is not None:
-                log.add(episode)
-
         result = await evaluate(
             runner,
             tasks,
             config.eval,
             seed=config.seed,
             done=log.done if log else (),
-            on_episode=on_episode,
+            on_episode=log.add if log else None,
         )
     if args.json:
         print(json.dumps(result.to_json(), indent=2))

@@ -124,9 +124,8 @@ class AsyncToolEnv:
         """Release what the environment holds."""
         if self._env is None:
             return
-        env, self._env = self._env, None
-        inner = env.unwrapped
-        assert isinstance(inner, ToolEnv)
+        env, inner = self._env, self.tool_env
+        self._env = None
         with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
             await inner.release()
             await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)

@@ -240,11 +240,14 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs."""
-        if inspect.iscoroutinefunction(function):
-            try:
+        try:
+            if inspect.iscoroutinefunction(function):
                 return await function(*arguments)
-            except SystemExit as error:
-                raise ToolCallError(f"{name} called sys.exit({error.code!r})") from None
+            return await self._in_thread(name, function, *arguments)
+        except SystemExit as error:
+            raise ToolCallError(f"{name} called sys.exit({error.code!r})") from None
+
+    async def _in_thread(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         if self._blocked is not None:
             raise ToolCallError(f"{self._blocked} is still running")
         self._blocked = name
@@ -252,8 +255,6 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         def run() -> Any:
             try:
                 return function(*arguments)
-            except SystemExit as error:
-                raise ToolCallError(f"{name} called sys.exit({error.code!r})") from None
             finally:
                 self._blocked = None
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from aiohttp import web
 
-Script = Callable[[list[dict[str, Any]]], str | dict[str, Any]]
-"""From the messages to the reply: its text, or the whole message."""
+Script = Callable[[list[dict[str, Any]]], str | dict[str, Any] | int]
+"""From the messages to the reply: its text, or the whole message; or the HTTP status of a refusal."""
 
 
 @asynccontextmanager
@@ -19,6 +19,9 @@ async def scripted_model(script: Script) -> AsyncIterator[str]:
 
     async def chat(request: web.Request) -> web.Response:
         reply = script((await request.json())["messages"])
+        if isinstance(reply, int):
+            refusal = {"error": {"message": "refused"}}
+            return web.json_response(refusal, status=reply, headers={"retry-after-ms": "10"})
         message = {"role": "assistant", **(reply if isinstance(reply, dict) else {"content": reply})}
         reason = "tool_calls" if message.get("tool_calls") else "stop"
         choice = {"index": 0, "message": message, "finish_reason": reason}

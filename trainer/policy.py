@@ -92,16 +92,12 @@ class Policy:
                 continue
             loss_mean = 0.0
             for batch, reference in zip(packs, references, strict=True):
+                sequences_of = batch.sequences
                 losses, stats = policy_loss(
-                    self.logprobs(batch),
-                    reference,
-                    batch.behaviour_logprobs,
-                    batch.advantages,
-                    batch.sequences,
-                    config,
+                    self.logprobs(batch), reference, batch.behaviour_logprobs, batch.advantages, sequences_of, config
                 )
                 shares = token_shares(
-                    batch.sequences, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length
+                    sequences_of, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length
                 )
                 loss = (losses * shares).sum()
                 loss.backward()

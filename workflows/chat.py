@@ -8,20 +8,17 @@ default: the same text, but for blanks at the ends and letter case), "contains",
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import re
 from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.errors import WorkflowError
-from agentrl.rollout.workflow import load_file
-from agentrl.workflows.python_tool import agrees, final_answer
+from agentrl.rollout.workflow import load_object
+from agentrl.workflows.python_tool import agrees, final_answer, last_number
 
 Scorer = Callable[[str, dict[str, Any]], Any]
 
@@ -55,12 +52,10 @@ def scorer_of(name: str) -> Scorer:
     """A scorer by its name. Raises WorkflowError when there is none."""
     if name in _SCORERS:
         return _SCORERS[name]
-    where, colon, function = name.rpartition(":")
-    if not colon:
+    if ":" not in name:
         raise WorkflowError(f"there is no scorer {name!r}; it is one of {', '.join(_SCORERS)} or FILE_OR_MODULE:NAME")
     try:
-        module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        found: Scorer = getattr(module, function)
+        found: Scorer = load_object(name)
     except (ImportError, AttributeError) as error:
         raise WorkflowError(f"the scorer {name} cannot be loaded: {error}") from error
     return found
@@ -75,8 +70,7 @@ def _contains(reply: str, task: dict[str, Any]) -> float:
 
 
 def _number(reply: str, task: dict[str, Any]) -> float:
-    numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", reply)
-    return float(bool(numbers) and agrees(numbers[-1], str(task["answer"])))
+    return float(agrees(last_number(reply), str(task["answer"])))
 
 
 def _boxed(reply: str, task: dict[str, Any]) -> float:

@@ -83,6 +83,11 @@ def final_answer(text: str) -> str:
         return ""
     if "####" in text:
         return text.rpartition("####")[2].strip()
+    return last_number(text)
+
+
+def last_number(text: str) -> str:
+    """The last number in a text; "" without one."""
     numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
     return numbers[-1] if numbers else ""
 

@@ -7,15 +7,13 @@ constructor; it has the methods of `Game`. Every seat is compared with the same 
 
 from __future__ import annotations
 
-import importlib
 import re
-from pathlib import Path
 from typing import Any, Protocol
 
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
-from agentrl.rollout.workflow import load_file
+from agentrl.rollout.workflow import load_object
 
 SEATS = ("first", "second")
 MAX_MOVES = 64
@@ -74,7 +72,5 @@ async def run(episode: Episode) -> Reward:
 
 
 def _game(name: str, options: dict[str, Any]) -> Game:
-    where, _, cls = name.rpartition(":")
-    module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    game: Game = getattr(module, cls)(**options)
+    game: Game = load_object(name)(**options)
     return game

@@ -85,24 +85,22 @@ class StalenessGate:
             taken.append(chosen)
             while window and (window[0].state == "taken" or window[0] in taken):
                 del window[0]
-        for group in taken:
-            group.state = "taken"
-            del self._by_id[group.id]
-        self._trim()
-        return sorted(group.id for group in taken)
+        return self._hand_out(taken)
 
     def take_rest(self) -> list[int]:
         """The ids of the finished groups, when no other will come: at most a batch, oldest first."""
-        rest = [group for group in self._groups if group.state == "finished"][: self.groups_per_batch]
-        for group in rest:
-            group.state = "taken"
-            del self._by_id[group.id]
-        self._trim()
-        return [group.id for group in rest]
+        return self._hand_out([group for group in self._groups if group.state == "finished"][: self.groups_per_batch])
 
     def advance(self) -> None:
         """Note that the engine serves the next version."""
         self.version += 1
+
+    def _hand_out(self, groups: list[_Group]) -> list[int]:
+        for group in groups:
+            group.state = "taken"
+            del self._by_id[group.id]
+        self._trim()
+        return sorted(group.id for group in groups)
 
     def _trim(self) -> None:
         while self._groups and self._groups[0].state == "taken":

@@ -9,7 +9,6 @@ Which task a group gets follows from its number alone, so a resumed run goes on 
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
 import random
@@ -22,7 +21,7 @@ from typing import Any, Protocol
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.rollout.workflow import load_file
+from agentrl.rollout.workflow import load_object
 
 
 class Tasks(Protocol):
@@ -209,12 +208,10 @@ def _dataset(name: str) -> list[Task]:
 
 
 def _from_python(place: str) -> list[Task] | TaskStream:
-    where, colon, name = place.rpartition(":")
-    if not colon:
+    if ":" not in place:
         raise TaskFileError(f"python:{place} names no object; write python:FILE_OR_MODULE:NAME")
     try:
-        module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-        source = getattr(module, name)
+        source = load_object(place)
     except (ImportError, AttributeError) as error:
         raise TaskFileError(f"python:{place} cannot be loaded: {error}") from error
     return tasks_of(source, f"python:{place}")

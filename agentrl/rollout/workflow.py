@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from agentrl.episode import Episode, Reward
 from agentrl.errors import WorkflowError
@@ -25,6 +27,14 @@ def load_workflow(path: Path) -> Workflow:
     if not inspect.iscoroutinefunction(run):
         raise WorkflowError(f"run in {path} is not async; write `async def run(episode)`")
     return run  # type: ignore[no-any-return]
+
+
+def load_object(place: str) -> Any:
+    """The object of `FILE_OR_MODULE:NAME`. Raises ImportError or AttributeError when there is none, WorkflowError for a file that
+    cannot be imported."""
+    where, _, name = place.rpartition(":")
+    module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    return getattr(module, name)
 
 
 def load_file(path: Path) -> ModuleType:

@@ -195,36 +195,15 @@ async def test_a_judge_that_gives_no_score_fails_the_episode_and_one_that_is_mis
 
 
 async def test_a_busy_judge_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with busy_model(failures=2) as (url, count):
+    replies, asked = in_turn(429, 429, "Score: 10"), []
+
+    def script(messages: list[dict[str, Any]]) -> Any:
+        asked.append(messages)
+        return replies(messages)
+
+    async with scripted_model(script) as url:
         assert await judge.Judge(url, "judge").score("a") == 1.0
-        assert count() == 3
-
-
-@asynccontextmanager
-async def busy_model(failures: int) -> AsyncIterator[tuple[str, Callable[[], int]]]:
-    """An endpoint that refuses its first requests."""
-    from aiohttp import web
-
-    asked = 0
-
-    async def answer(request: web.Request) -> web.Response:
-        nonlocal asked
-        asked += 1
-        if asked <= failures:
-            return web.json_response({"error": {"message": "busy"}}, status=429, headers={"retry-after-ms": "10"})
-        choice = {"index": 0, "message": {"role": "assistant", "content": "Score: 10"}, "finish_reason": "stop"}
-        body = {"id": "x", "object": "chat.completion", "created": 0, "model": "judge", "choices": [choice]}
-        return web.json_response(body)
-
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1", lambda: asked
-    finally:
-        await runner.cleanup()
+        assert len(asked) == 3
 
 
 # Black boxes ----------------------------------------------------------------------------------------------------------
