@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -30,7 +31,7 @@ from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
-CALLS = 5_000
+CALLS = int(os.environ.get("AGENTRL_TEST_CALLS", "1500"))
 CALLS_A_SESSION = 25
 WORKERS = 32
 TOLERANCE = 1e-4
@@ -99,7 +100,7 @@ class Agent:
 
 
 @pytest.mark.timeout(600)
-async def test_five_thousand_calls_in_every_dialect_under_weight_updates(
+async def test_calls_in_every_dialect_under_weight_updates(
     nano_format: ChatFormat, versions: list[Path], tmp_path: Path
 ) -> None:
     """Two real servers, updates in modes retract and abort all the while: no mismatched id, no wrong logprob."""
