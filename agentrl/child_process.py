@@ -68,11 +68,12 @@ async def child_process(
     log: Path,
     error: type[AgentRLError],
     env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> AsyncIterator[ChildProcess]:
     """Run `command` for the length of the context; its standard error goes to `log`.
 
     It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
-    good order, by closing its standard input. Raises `error` when it cannot be started.
+    good order, by closing its standard input. `pass_fds` stay open in it. Raises `error` when it cannot be started.
     """
     with log.open("ab") as stderr:
         try:
@@ -83,6 +84,7 @@ async def child_process(
                 stderr=stderr,
                 start_new_session=True,
                 env=env,
+                pass_fds=pass_fds,
             )
         except OSError as failure:
             raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure

@@ -1,4 +1,4 @@
-"""The command line: `agentrl train`, `agentrl eval`, `agentrl serve`, `agentrl init`, `agentrl doctor`.
+"""The command line: `agentrl train`, `eval`, `serve`, `audit`, `replay`, `init`, `doctor`.
 
 Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
 Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve.add_argument("--admin-key", help="key of the session API; default: $AGENTRL_ADMIN_KEY, or a new one")
     serve.set_defaults(command=_serve, workflow=None)
+
+    audit = commands.add_parser("audit", help="prove from a run's store that nothing was lost", allow_abbrev=False)
+    audit.add_argument("run_dir", type=Path, metavar="RUN")
+    audit.add_argument("--json", action="store_true", help="print everything as JSON")
+    audit.set_defaults(command=_audit)
+
+    replay = commands.add_parser("replay", help="run one episode again from its record", allow_abbrev=False)
+    replay.add_argument("run_dir", type=Path, metavar="RUN")
+    replay.add_argument("episode", type=int, help="its id in the store")
+    replay.set_defaults(command=_replay)
 
     doctor = commands.add_parser("doctor", help="tell what works on this machine", allow_abbrev=False)
     doctor.add_argument("--limits", action="store_true", help="try every limit of every sandbox backend")
@@ -186,13 +197,13 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
     import tempfile
 
     from agentrl.engine.launch import open_engine
-    from agentrl.evaluate import EvaluationLog, evaluate, fingerprint
+    from agentrl.evaluate import EvaluationLog, evaluate
     from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
     from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
-    from agentrl.rollout.tasks import finite_tasks
+    from agentrl.rollout.tasks import fingerprint, finite_tasks
     from agentrl.rollout.workflow import load_workflow
+    from agentrl.run_directory import check_model
     from agentrl.terminal import show_evaluation
-    from agentrl.train import check_model
 
     workflow, tasks = load_workflow(Path(config.workflow)), finite_tasks(config.tasks, config.eval.limit)
     timeout_s = config.rollout.episode_timeout_s
@@ -266,8 +277,8 @@ async def _run_service(config: RunConfig, admin_key: str) -> None:
 
     from agentrl.engine.launch import open_engine
     from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
+    from agentrl.run_directory import check_model
     from agentrl.serve import Service
-    from agentrl.train import check_model
 
     check_model(config)
     proxy_config = config.proxy
@@ -305,6 +316,31 @@ def _doctor(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if overrides:
         raise ConfigError(f"doctor takes no --{next(iter(overrides))}")
     return 0 if anyio.run(lambda: examine(Console(), limits=args.limits)) else 1
+
+
+def _audit(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from agentrl.audit import audit
+    from agentrl.terminal import show_audit
+
+    if overrides:
+        raise ConfigError(f"audit takes no --{next(iter(overrides))}")
+    found = audit(args.run_dir)
+    if args.json:
+        print(json.dumps(asdict(found), indent=2))
+    else:
+        show_audit(found)
+    return 1 if found.violations else 0
+
+
+def _replay(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from agentrl.replay import replay
+    from agentrl.terminal import show_replay
+
+    if overrides:
+        raise ConfigError(f"replay takes no --{next(iter(overrides))}")
+    found = anyio.run(replay, args.run_dir, args.episode)
+    show_replay(found)
+    return 0 if found.same else 1
 
 
 def _init(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -67,6 +67,8 @@ class RolloutConfig(_Section):
     """The run stops when more than this share of its episodes (at least 20) failed for good."""
     drop_uniform_groups: bool = True
     """Drop groups whose rewards are all equal: they teach nothing."""
+    keep_calls: bool = True
+    """Keep every model call of an unfinished episode in the store as it happens, so that a crash costs no tokens."""
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:

@@ -17,6 +17,8 @@
     │   └── SandboxLostError
     ├── TooManySessionsError  the proxy has as many sessions open as it may
     ├── TrainerError          the trainer process failed
+    │   └── TrainerLostError  it died, or went silent
+    ├── DiskError             the run directory does not take what is to be written
     └── TooManyFailuresError  more episodes failed than the run allows
 
 All of them pickle, so that they cross process boundaries unchanged.
@@ -88,7 +90,15 @@ class TooManySessionsError(AgentRLError):
 
 
 class TrainerError(AgentRLError):
-    """The trainer process failed or went silent."""
+    """The trainer process failed."""
+
+
+class TrainerLostError(TrainerError):
+    """The trainer process died or went silent."""
+
+
+class DiskError(AgentRLError):
+    """The run directory does not take what is to be written: the disk is full, or broken. What was committed is safe."""
 
 
 class TooManyFailuresError(AgentRLError):

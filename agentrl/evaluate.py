@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -223,11 +222,6 @@ class EvaluationLog:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
-
-
-def fingerprint(tasks: Sequence[Task]) -> str:
-    """What tells one task set from another."""
-    return hashlib.sha256(json.dumps(tasks, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 
 def _passed(episode: EvaluatedEpisode, pass_reward: float) -> bool:

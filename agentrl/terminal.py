@@ -13,8 +13,10 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from agentrl.audit import Audit
 from agentrl.config import RunConfig
 from agentrl.evaluate import Evaluation, Interval
+from agentrl.replay import Replay
 from agentrl.train import RunView
 
 REFRESH_PER_S = 4
@@ -125,6 +127,49 @@ def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
     console.print(figures)
     if result.first_error:
         console.print(f"the first failure:\n{result.first_error}", highlight=False, markup=False)
+
+
+def show_audit(found: Audit, console: Console | None = None) -> None:
+    """Print what became of everything in a run, and what is wrong."""
+    console = console or Console()
+    checkpoint = "none" if found.last_checkpoint is None else f"of step {found.last_checkpoint}"
+    table = Table.grid(padding=(0, 2))
+    table.add_row("lives", str(found.lives), f"newest checkpoint: {checkpoint}")
+    table.add_row("tasks", f"{found.tasks:,}", "handed out, of which")
+    table.add_row("", f"{found.trained:,}", f"trained on, in {found.batches:,} batches")
+    for reason, count in sorted(found.dropped.items()):
+        table.add_row("", f"{count:,}", f"dropped: {reason}")
+    table.add_row("", f"{found.waiting:,}", "complete, waiting for a batch or its checkpoint")
+    table.add_row("", f"{found.unfinished:,}", f"unfinished, with {found.kept_calls:,} model calls kept")
+    table.add_row(
+        "episodes", f"{found.finished_episodes:,}", f"finished, and {found.failed_episodes:,} failed attempts"
+    )
+    table.add_row(
+        "tokens", f"{found.tokens:,}", f"generated, {found.replayed_tokens:,} of them not again after a crash"
+    )
+    console.print(table, highlight=False)
+    for violation in found.violations:
+        console.print(f"WRONG: {violation}", highlight=False, markup=False)
+    if not found.violations:
+        console.print("nothing is lost, nothing is doubled", highlight=False)
+
+
+def show_replay(found: Replay, console: Console | None = None) -> None:
+    """Print a replayed episode: what was said, what came of it, and where it left its record."""
+    console = console or Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    for number, (prompt, reply) in enumerate(found.conversation, 1):
+        say(f"--- call {number}: asked\n{prompt}\n--- call {number}: said\n{reply}")
+    for asked in found.unknown:
+        say(f"--- asked, and not in the record\n{asked}")
+    recorded, outcome = found.recorded, found.outcome
+    say(f"--- {found.calls_answered} of {found.calls_recorded} recorded calls were asked for again")
+    say(f"recorded: {recorded.status}, reward {recorded.reward:g}; now: {outcome.status}, reward {outcome.reward:g}")
+    if outcome.error:
+        say(outcome.error)
 
 
 def _interval(value: Interval) -> str:

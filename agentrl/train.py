@@ -10,17 +10,16 @@ The main loop is `_train`: take a batch, train on it, load the new weights into 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
@@ -30,7 +29,7 @@ from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
-from agentrl.errors import AgentRLError, ConfigError, StoreError
+from agentrl.errors import AgentRLError, TrainerLostError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
@@ -39,10 +38,23 @@ from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.run_directory import (
+    appending,
+    empty_directory,
+    lock_run,
+    prepare_run_dir,
+    read_metrics,
+    remove_unfinished,
+    weights_directory,
+    write_whole,
+)
 from agentrl.trainer_client import TrainerClient, Weights, open_trainer
 
+T = TypeVar("T")
 SAVE_TIMEOUT_S = 300.0
 """Bound of the checkpoint that is made when the run is interrupted."""
+MAX_TRAINER_LOSSES = 3
+"""How often the trainer may die over one step before the run ends."""
 
 
 @dataclass
@@ -87,6 +99,8 @@ class _Run:
     broadcast: Broadcast | None
     consumed: list[tuple[int, list[int]]] = field(default_factory=list)
     """(step, groups) of the batches that no checkpoint contains yet."""
+    rewards: list[float] = field(default_factory=list)
+    """Mean reward of each step since the last checkpoint."""
 
 
 async def train(
@@ -111,10 +125,14 @@ async def train(
     prepare_run_dir(config, resume=resume)
 
     summary: dict[str, Any] | None = None
-    async with anyio.create_task_group() as group:
-        group.start_soon(_cancel_on_signal, group.cancel_scope, view)
-        summary = await _run_to_the_end(config, view, workflow, source, eval_tasks)
-        group.cancel_scope.cancel()
+    async with AsyncExitStack() as stack:
+        lock = await in_thread(lock_run, Path(config.run_dir))
+        stack.callback(os.close, lock)
+        await in_thread(write_whole, Path(config.run_dir) / "config.json", config.model_dump_json(indent=2) + "\n")
+        async with anyio.create_task_group() as group:
+            group.start_soon(_cancel_on_signal, group.cancel_scope, view)
+            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, lock)
+            group.cancel_scope.cancel()
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
 
 
@@ -128,19 +146,22 @@ async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
 
 
 async def _run_to_the_end(
-    config: RunConfig, view: RunView, workflow: Workflow, tasks: Tasks, eval_tasks: list[Task]
+    config: RunConfig, view: RunView, workflow: Workflow, tasks: Tasks, eval_tasks: list[Task], lock: int
 ) -> dict[str, Any]:
     run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
         store = stack.enter_context(await in_thread(Store, run_dir / "store.sqlite"))
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_life, tasks.identity)
+        await in_thread(lambda: remove_unfinished(run_dir, store.kept_checkpoints()))
         checkpoint = await in_thread(store.last_checkpoint)
         view.phase = "starting engine and trainer"
-        weights_dir = stack.enter_context(_empty_directory(weights_directory(run_dir)))
+        weights_dir = stack.enter_context(empty_directory(weights_directory(run_dir)))
         engine = await stack.enter_async_context(
             open_engine(config.model.path, config.engine, log=run_dir / "engine.log", seed=config.seed + store.life)
         )
-        trainer = await stack.enter_async_context(open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s))
+        trainer = await stack.enter_async_context(
+            open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock)
+        )
         model = config.model
         chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
         proxy = await stack.enter_async_context(
@@ -190,48 +211,6 @@ async def _run_to_the_end(
     raise AssertionError("unreachable")
 
 
-def prepare_run_dir(config: RunConfig, *, resume: bool) -> None:
-    """Check that the run directory fits a new run, or the one being resumed, and write the configuration to it."""
-    run_dir = Path(config.run_dir)
-    check_model(config)
-    exists = (run_dir / "store.sqlite").exists()
-    if exists and not resume:
-        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
-    if resume and not exists:
-        raise StoreError(f"{run_dir} holds no run to resume")
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "config.json").write_text(config.model_dump_json(indent=2) + "\n")
-
-
-def check_model(config: RunConfig) -> None:
-    """Raise ConfigError unless `model.path` is the directory of a checkpoint."""
-    if not Path(config.model.path).is_dir():
-        raise ConfigError(
-            f"model.path = {config.model.path!r} is not a directory; give the directory of a Hugging Face checkpoint"
-        )
-    if not (Path(config.model.path) / "config.json").is_file():
-        raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
-
-
-def weights_directory(run_dir: Path) -> Path:
-    """Where a run's weights pass from trainer to engine: shared memory where there is some, else the run directory."""
-    shared = Path("/dev/shm")  # noqa: S108
-    if not (shared.is_dir() and os.access(shared, os.W_OK)):
-        return run_dir / "weights"
-    # Named by the run directory: what a killed run left behind is found and removed by the next life.
-    return shared / ("agentrl-" + hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16])
-
-
-@contextmanager
-def _empty_directory(directory: Path) -> Iterator[Path]:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:
     if not tasks or (when.startswith("before") and run.weights.version > 0):
         return None
@@ -247,7 +226,7 @@ async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence
         f"evaluation {when}: mean reward {result.mean_reward:.3f} over {result.episodes} episodes of {result.tasks} held-out tasks"
     )
     if when.startswith("before"):
-        await anyio.Path(run.run_dir / "eval_before.json").write_text(json.dumps(result.to_json()) + "\n")
+        await in_thread(write_whole, run.run_dir / "eval_before.json", json.dumps(result.to_json()) + "\n")
     return result
 
 
@@ -275,7 +254,7 @@ async def _train(run: _Run) -> None:
     config, view = run.config, run.view
     view.phase = "training"
     view.training_started = time.perf_counter()
-    with (run.run_dir / "metrics.jsonl").open("a") as log:
+    with appending(run.run_dir / "metrics.jsonl") as log:
         while run.weights.version < config.steps:
             started = time.perf_counter()
             batch = await run.controller.next_batch()
@@ -296,7 +275,7 @@ async def _train(run: _Run) -> None:
 async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     """Train on one batch and load the weights into running generation; the step's record."""
     started = time.perf_counter()
-    run.weights, metrics = await run.trainer.step(batch.group_ids)
+    run.weights, metrics = await _with_trainer(run, lambda: run.trainer.step(batch.group_ids))
     if metrics["skipped_optimizer_steps"]:
         run.view.say(
             f"step {run.weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
@@ -309,9 +288,10 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     progress = run.controller.progress
     # A batch leaves uniform groups out, so its mean says less about the policy than all that finished meanwhile.
     recent = run.controller.take_recent_rewards() or batch.rewards
+    run.rewards.append(sum(recent) / len(recent))
     return {
         "step": run.weights.version,
-        "reward_mean": sum(recent) / len(recent),
+        "reward_mean": run.rewards[-1],
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
         **metrics,
@@ -328,6 +308,28 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     }
 
 
+async def _with_trainer(run: _Run, ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask the trainer. One that dies is started again from the last checkpoint, and goes through the batches since, in
+    their order: the weights are then those that it had, and the rest of the run notices nothing."""
+    losses = 0
+    while True:
+        try:
+            if losses:
+                checkpoint = await in_thread(run.store.last_checkpoint)
+                await run.trainer.start_again()
+                await run.trainer.load(checkpoint[1] if checkpoint else None)
+                for _, groups in run.consumed:
+                    await run.trainer.step(groups)
+            return await ask()
+        except TrainerLostError as lost:
+            losses += 1
+            if losses > MAX_TRAINER_LOSSES:
+                raise
+            run.view.say(
+                f"{lost}\nstarting the trainer again; it goes through {len(run.consumed)} steps since the last checkpoint"
+            )
+
+
 def _sandbox_metrics(sandboxes: RunSandboxes | None) -> dict[str, float]:
     """Sums since the run began, of a run that has used sandboxes."""
     totals = vars(sandboxes.sandboxes.metrics()) if sandboxes else {}
@@ -338,16 +340,18 @@ async def _checkpoint(run: _Run) -> None:
     step = run.weights.version
     directory = run.run_dir / "checkpoints" / f"step-{step:06d}"
     with anyio.CancelScope(shield=True):
-        await run.trainer.save(directory)
-        await in_thread(run.store.commit_checkpoint, step, directory, list(run.consumed))
+        await _with_trainer(run, lambda: run.trainer.save(directory))
+        score = sum(run.rewards) / len(run.rewards) if run.rewards else None
+        await in_thread(run.store.commit_checkpoint, step, directory, list(run.consumed), score)
         run.consumed.clear()
+        run.rewards.clear()
     for old in await in_thread(run.store.forget_checkpoints, run.config.trainer.keep_checkpoints):
         await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
 
 
 def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
     """The figures of the whole run, over all its lives, from its store and its metrics."""
-    steps = _metrics(run.run_dir)
+    steps = read_metrics(run.run_dir)
     totals = run.store.totals()
     eval_before = run.run_dir / "eval_before.json"
     tokens = sum(s["trained_tokens"] for s in steps) or 1
@@ -365,6 +369,7 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
         "staleness_bound": run.controller.gate.bound,
         "tokens_total": totals.tokens,
         "tokens_in_interrupted_replies": totals.interrupted_tokens,
+        "tokens_replayed": totals.replayed_tokens,
         "logprob_mismatch_mean": (
             sum(s["logprob_mismatch_mean_abs"] * s["logprob_mismatch_tokens"] for s in compared) / compared_tokens
             if compared_tokens
@@ -375,12 +380,5 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
         "episodes_finished": totals.finished,
         "episodes_failed": totals.failed,
     }
-    (run.run_dir / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    write_whole(run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary
-
-
-def _metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts."""
-    path = run_dir / "metrics.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return list({row["step"]: row for row in rows}.values())

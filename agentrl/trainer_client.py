@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentrl.child_process import ChildProcess, child_process
-from agentrl.errors import TrainerError
+from agentrl.errors import TrainerError, TrainerLostError
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,24 @@ class Weights:
 class TrainerClient:
     """The commands of `agentrl.trainer.__main__`. Open it with `open_trainer`."""
 
-    def __init__(self, child: ChildProcess, timeout_s: float) -> None:
-        self._child = child
+    def __init__(self, process: Callable[[], AbstractAsyncContextManager[ChildProcess]], timeout_s: float) -> None:
+        self._process = process
         self._timeout_s = timeout_s
+        self._running = AsyncExitStack()
+
+    async def start(self) -> None:
+        """Start the process."""
+        self._child = await self._running.enter_async_context(self._process())
+
+    async def stop(self) -> None:
+        """End the process."""
+        running, self._running = self._running, AsyncExitStack()
+        await running.aclose()
+
+    async def start_again(self) -> None:
+        """A new process in place of one that was lost. It knows nothing: `load` comes next."""
+        await self.stop()
+        await self.start()
 
     async def load(self, checkpoint: Path | None) -> Weights:
         """Start from a checkpoint, or from the model as it is."""
@@ -75,8 +90,16 @@ class TrainerClient:
 
 
 @asynccontextmanager
-async def open_trainer(run_dir: Path, weights_dir: Path, timeout_s: float) -> AsyncIterator[TrainerClient]:
-    """A trainer process for the run in `run_dir`, for the length of the context."""
+async def open_trainer(run_dir: Path, weights_dir: Path, timeout_s: float, lock: int) -> AsyncIterator[TrainerClient]:
+    """A trainer process for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`."""
     command = [sys.executable, "-m", "agentrl.trainer", str(run_dir), str(weights_dir)]
-    async with child_process("trainer", command, log=run_dir / "trainer.log", error=TrainerError) as child:
-        yield TrainerClient(child, timeout_s)
+
+    def process() -> AbstractAsyncContextManager[ChildProcess]:
+        return child_process("trainer", command, log=run_dir / "trainer.log", error=TrainerLostError, pass_fds=[lock])
+
+    client = TrainerClient(process, timeout_s)
+    try:
+        await client.start()
+        yield client
+    finally:
+        await client.stop()

@@ -44,6 +44,12 @@ class Turn:
     """Whether the reply was cut off for its length."""
     failed: bool = False
     """Whether the workflow says that the reply could not be used."""
+    request: str = ""
+    """Digest of what was asked; `agentrl.proxy.journal`."""
+    choice: int = 0
+    """Which of the call's replies it is."""
+    call_ids: list[str] = field(default_factory=list)
+    """Ids of the tool calls in it."""
 
     @property
     def depth(self) -> int:

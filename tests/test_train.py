@@ -19,7 +19,7 @@ from agentrl.config import TrainerConfig
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
-from agentrl.train import weights_directory
+from agentrl.run_directory import weights_directory
 from agentrl.trainer.__main__ import training_sequences
 
 ROOT = Path(__file__).parents[1]
@@ -115,8 +115,8 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert all(row["episodes"] == 16 for row in rows)
     with Store(run_dir / "store.sqlite") as store:
         assert store.last_checkpoint() == (4, run_dir / "checkpoints/step-000004")
-        consumed = store._db.execute("SELECT COUNT(*) FROM episodes WHERE consumed_step IS NOT NULL").fetchone()[0]
-        assert consumed == 64
+        consumed = store._db.execute("SELECT COUNT(*) FROM groups WHERE step IS NOT NULL").fetchone()[0]
+        assert consumed == 16
         stored = store.episodes(list(range(8)))
         assert sum(len(s) for s in training_sequences(stored, TrainerConfig(advantage="rloo"))) > 0
     assert (run_dir / "checkpoints/step-000004/tokenizer.json").exists()
@@ -157,7 +157,7 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     with Store(run_dir / "store.sqlite") as store:
         finished = store.totals().finished
         checkpoint = store.last_checkpoint()
-        unused = {group for group, state, _ in store.unused_groups() if state == "ready"}
+        unused = {group.id for group in store.unused_groups() if group.state == "ready"}
     assert checkpoint is not None
     if how is signal.SIGINT:
         assert process.returncode == 130
@@ -173,10 +173,8 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     assert result.returncode == 0, result.stdout + result.stderr
     with Store(run_dir / "store.sqlite") as store:
         assert store.totals().finished >= finished
-        per_step = store._db.execute(
-            "SELECT consumed_step, COUNT(DISTINCT group_id) FROM episodes WHERE consumed_step IS NOT NULL GROUP BY 1"
-        ).fetchall()
-        still_unused = {group for group, state, _ in store.unused_groups() if state == "ready"}
+        per_step = store._db.execute("SELECT step, COUNT(*) FROM groups WHERE step IS NOT NULL GROUP BY 1").fetchall()
+        still_unused = {group.id for group in store.unused_groups() if group.state == "ready"}
     assert per_step == [(step, 4) for step in range(1, checkpoint[0] + 3)], "every step trained on its own four groups"
     assert unused - still_unused, "groups that were ready before the interruption were trained on after it"
     assert json.loads((run_dir / "summary.json").read_text())["steps"] == checkpoint[0] + 2
@@ -254,6 +252,8 @@ def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None
     assert (summary["steps"], summary["episodes_finished"], summary["eval_after"]) == (2, 12, None)
     with Store(run_dir / "store.sqlite") as store:
         visited = store._db.execute("SELECT task FROM groups ORDER BY task").fetchall()
-        used = store._db.execute("SELECT consumed_step, COUNT(*) FROM episodes GROUP BY consumed_step").fetchall()
+        used = store._db.execute(
+            "SELECT step, COUNT(*) FROM groups JOIN episodes ON group_id = groups.id GROUP BY 1"
+        ).fetchall()
     assert [task for (task,) in visited] == list(range(6))
     assert used == [(1, 8), (2, 4)]

@@ -98,7 +98,9 @@ class TrainerProcess:
         started = time.perf_counter()
         episodes = self._store.episodes(groups)
         sequences = training_sequences(episodes, self._config.trainer)
-        current = training_sequences([e for e in episodes if e.life == self._store.life], self._config.trainer)
+        # Weights of an earlier life are gone, and their versions may have been given to others since.
+        own = [e for e in episodes if e.life == self._store.life and not e.replayed_tokens]
+        current = training_sequences(own, self._config.trainer)
         version = self._policy.version
         metrics = staleness(sequences, version)
         compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)

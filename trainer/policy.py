@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -188,6 +189,7 @@ class Policy:
             "version": self.version,
         }
         torch.save(state, partial / "trainer_state.pt")
+        (partial / "checkpoint.json").write_text(json.dumps({"step": self.version}) + "\n")
         shutil.rmtree(directory, ignore_errors=True)
         partial.rename(directory)
 

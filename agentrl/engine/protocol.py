@@ -93,6 +93,16 @@ def join(first: Generation, second: Generation) -> Generation:
     )
 
 
+@dataclass
+class Draft:
+    """A reply that is being made: where it starts from, and a look at what it has."""
+
+    start: Generation | None = None
+    """Tokens that the reply has already, to be gone on from."""
+    so_far: Callable[[], Generation] | None = None
+    """What the reply has now, `start` included. Set by the engine, where it can tell."""
+
+
 OnProgress = Callable[[list[int]], None]
 """Called with all output ids so far, while a reply grows."""
 
@@ -123,10 +133,12 @@ class Engine(Protocol):
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
+        draft: Draft | None = None,
     ) -> Generation:
         """Continue `input_ids`. Calls of one `session` prefer one server, for its prefix cache.
 
-        `images` are those whose tokens are in `input_ids`, in order.
+        `images` are those whose tokens are in `input_ids`, in order. With a `draft`, the reply goes on from its start,
+        which the returned reply includes.
 
         Returns one uninterrupted reply, whatever weight updates happen meanwhile. Raises EngineError when the servers
         refuse or fail. Cancelling the call aborts the generation on the server.

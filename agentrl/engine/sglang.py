@@ -27,7 +27,7 @@ import anyio
 import anyio.abc
 
 from agentrl.background import background_tasks
-from agentrl.engine.protocol import Generation, ImageSpan, OnProgress, PauseMode, Sampling, join
+from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling, join
 from agentrl.engine.routing import Router
 from agentrl.engine.sglang_server import ServerLostError, SGLangServer
 from agentrl.engine.staging import staged
@@ -127,28 +127,30 @@ class SGLangEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
+        draft: Draft | None = None,
     ) -> Generation:
         """One uninterrupted reply; see `Engine.generate`. One that must satisfy a JSON schema reports no progress: a grammar
         starts at a reply's first token, so if it is interrupted it starts over."""
         if sampling.json_schema is not None:
-            on_progress = None
-        done = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+            on_progress = draft = None
+        nothing = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+        done = (draft and draft.start) or nothing
         with anyio.move_on_after(self._limits.request_timeout_s):
             while True:
+                if len(done.output_ids) >= sampling.max_new_tokens:
+                    return replace(done, finish="length")
                 await self._running.wait()
                 server = await self._server(session)
                 try:
-                    part = await self._go_on(server, input_ids, sampling, session, images, done, on_progress)
+                    part = await self._go_on(server, input_ids, sampling, session, images, done, on_progress, draft)
                 except ServerLostError as lost:
                     self._take_out(server, str(lost))
-                    part = lost.partial or Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+                    part = lost.partial or nothing
                 if part.finish == "abort" and sampling.json_schema is not None:
                     continue
                 done = join(done, part)
                 if done.finish != "abort":
                     return done
-                if len(done.output_ids) >= sampling.max_new_tokens:
-                    return replace(done, finish="length")
                 if self._running.is_set():
                     await anyio.sleep(ABORTED_RETRY_S)
         raise EngineError(
@@ -166,14 +168,21 @@ class SGLangEngine:
         images: Sequence[ImageSpan],
         done: Generation,
         on_progress: OnProgress | None,
+        draft: Draft | None,
     ) -> Generation:
         partial = done.output_ids
+
+        def watch(so_far: Callable[[], Generation]) -> None:
+            if draft is not None:
+                draft.so_far = lambda: join(done, so_far())
+
         return await server.generate(
             input_ids + partial,
             replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
             session=session,
             images=images,
             on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
+            watch=watch,
         )
 
     async def _server(self, session: str) -> SGLangServer:

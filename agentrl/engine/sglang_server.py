@@ -88,8 +88,9 @@ class SGLangServer:
         session: str,
         images: Sequence[ImageSpan],
         on_ids: Callable[[list[int]], None] | None,
+        watch: Callable[[Callable[[], Generation]], None],
     ) -> Generation:
-        """One reply, or its beginning with `finish="abort"`. Raises ServerLostError with the beginning, EngineError."""
+        """One reply, or its beginning with `finish="abort"`. `watch` gets a function that says what it has so far. Raises ServerLostError with the beginning, EngineError."""
         rid = uuid.uuid4().hex
         body = {
             "rid": rid,
@@ -104,6 +105,7 @@ class SGLangServer:
         if images:
             body["image_data"] = [image.url for image in images]
         reply = _GrowingReply(incremental=self._incremental, prompt_tokens=len(input_ids))
+        watch(reply.so_far)
         self.in_flight += 1
         try:
             with anyio.CancelScope() as scope:
@@ -277,7 +279,14 @@ class _GrowingReply:
             self._version, self._sure = version, len(self.output_ids)
 
     def so_far(self) -> Generation:
-        """The tokens that have come and are sure, to be gone on from."""
+        """The tokens that have come and are sure, to be gone on from. One that has ended says so with its `finish`."""
+        finish = self._meta.get("finish_reason")
+        if finish is not None and finish["type"] in ("stop", "length") and len(self._scored) == len(self.output_ids):
+            spans = self._reported
+            if spans is None and self._sure == len(self.output_ids):
+                spans = [VersionSpan(self._version or 0, 0, self._sure)]
+            if spans is not None:
+                return self._generation(spans, len(self.output_ids), finish["type"])
         spans = self._reported
         if spans is None:
             spans = [VersionSpan(self._version or 0, 0, self._sure)]

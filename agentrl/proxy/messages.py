@@ -24,7 +24,7 @@ class Messages:
     def count(self, session: Session, body: bytes) -> Json:
         """How many tokens a request's prompt has."""
         ask = read_body(CountRequest, body).to_ask()
-        return {"input_tokens": len(self._policy.prepare(session, ask, "count_").prompt.input_ids)}
+        return {"input_tokens": self._policy.count(session, ask)}
 
     async def complete(self, request: MessagesRequest, call: Call) -> Json:
         """The whole reply as one `message`."""

@@ -10,16 +10,17 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import anyio
 
-from agentrl.engine.protocol import Engine, Generation, Sampling
+from agentrl.engine.protocol import Draft, Engine, Generation, Sampling
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
+from agentrl.proxy.journal import RecordedChoice, request_digest
 from agentrl.proxy.session import Prompt, Session
 
 Json = dict[str, Any]
@@ -67,6 +68,10 @@ class Call:
     sampling: Sampling
     tools: list[Tool] | None
     forced_ids: list[int]
+    request: str
+    """Digest of what is asked."""
+    recorded: dict[int, RecordedChoice]
+    """Replies that are known from before, by choice: whole, or their beginnings."""
     created: int = field(default_factory=lambda: int(time.time()))
 
 
@@ -108,7 +113,19 @@ class Policy:
         self.model = model
 
     def prepare(self, session: Session, ask: Ask, id_prefix: str) -> Call:
-        """Render the prompt and settle how to sample. Raises ApiError for what cannot be answered."""
+        """Render the prompt, settle how to sample, and look up what is known. Raises ApiError for what cannot be answered."""
+        prompt, sampling, tools, forced = self._settle(session, ask)
+        request = request_digest(prompt.input_ids, prompt.images, sampling, tools, session.name)
+        recorded = session.journal.take(request) if session.journal else {}
+        known_id = next((choice.completion_id for choice in recorded.values()), None)
+        call_id = known_id or f"{id_prefix}{uuid.uuid4().hex}"
+        return Call(call_id, session, ask, prompt, sampling, tools, forced, request, recorded)
+
+    def count(self, session: Session, ask: Ask) -> int:
+        """Tokens of the prompt that a question would be. Raises ApiError for what cannot be answered."""
+        return len(self._settle(session, ask)[0].input_ids)
+
+    def _settle(self, session: Session, ask: Ask) -> tuple[Prompt, Sampling, list[Tool] | None, list[int]]:
         if ask.model != self.model:
             message = f"The model '{ask.model}' does not exist; this proxy serves '{self.model}'."
             raise ApiError(404, message, param="model", code="model_not_found")
@@ -128,8 +145,7 @@ class Policy:
                 param="messages",
                 code="context_length_exceeded",
             )
-        call_id = f"{id_prefix}{uuid.uuid4().hex}"
-        return Call(call_id, session, ask, prompt, self._sampling(session, ask, room, tools), tools, forced)
+        return prompt, self._sampling(session, ask, room, tools), tools, forced
 
     def prompt(self, session: Session, ask: Ask, tools: list[Tool] | None) -> Prompt:
         """What the engine is to be sent. Raises ApiError for messages that the format cannot render."""
@@ -188,9 +204,9 @@ class Policy:
         """Generate and record one reply; the `index`-th of its call. `emit` is awaited with what it gains as it grows."""
         names: list[str] = []
         if emit is None:
-            generation = await self._generate(call, index)
+            generation = await self._generate(call, index, names)
             reply = Reply(generation, self._read(call, generation.output_ids, names, growing=False))
-            self._record(call, reply)
+            await self._record(call, index, reply, names)
             return reply
         sent = _Sent()
         replies: list[Generation] = []
@@ -204,7 +220,7 @@ class Policy:
                     with suppress(anyio.WouldBlock):
                         newest.send_nowait(ids)
 
-                replies.append(await self._generate(call, index, progress))
+                replies.append(await self._generate(call, index, names, progress))
 
         async with anyio.create_task_group() as group:
             group.start_soon(generate)
@@ -213,7 +229,7 @@ class Policy:
                     for delta in sent.growth(self._read(call, output_ids, names, growing=True), final=False):
                         await emit(delta)
         reply = Reply(replies[0], self._read(call, replies[0].output_ids, names, growing=False))
-        self._record(call, reply)
+        await self._record(call, index, reply, names)
         for delta in sent.growth(reply.message, final=True):
             await emit(delta)
         return reply
@@ -225,23 +241,40 @@ class Policy:
         return self.format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
 
     async def _generate(
-        self, call: Call, index: int, on_progress: Callable[[list[int]], None] | None = None
+        self, call: Call, index: int, names: list[str], on_progress: Callable[[list[int]], None] | None = None
     ) -> Generation:
-        sampling, prompt = call.sampling, call.prompt
+        """One reply: the recorded one, whose tool calls' ids go to `names`, or a new one."""
+        sampling, prompt, journal = call.sampling, call.prompt, call.session.journal
+        recorded = call.recorded.get(index)
+        if recorded is not None and recorded.generation.finish != "abort":
+            names += recorded.call_ids
+            return recorded.generation
         if sampling.seed is not None and index:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
+        draft = Draft(recorded.generation if recorded else None)
+        nothing = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
         try:
-            return await self.engine.generate(
-                prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images
-            )
+            with journal.watch(self._choice(call, index, [], nothing), draft) if journal else nullcontext():
+                return await self.engine.generate(
+                    prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, draft=draft
+                )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
 
-    def _record(self, call: Call, reply: Reply) -> None:
+    def _choice(self, call: Call, index: int, names: list[str], generation: Generation) -> RecordedChoice:
+        return RecordedChoice(call.request, call.id, index, names, generation)
+
+    async def _record(self, call: Call, index: int, reply: Reply, names: list[str]) -> None:
+        """Enter a reply into the record, and, unless it comes from there, into the journal."""
         if call.session.closed:
             raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
-        call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, reply.message.to_json())
+        message = reply.message.to_json()
+        turn = call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, message)
+        turn.request, turn.choice, turn.call_ids = call.request, index, names
+        known = call.recorded.get(index)
+        if call.session.journal is not None and (known is None or known.generation is not reply.generation):
+            await call.session.journal.keep(self._choice(call, index, names, reply.generation))
 
     def top_logprobs(self, generation: Generation) -> list[Json]:
         """The logprobs of a reply as OpenAI writes them, one entry a token."""

@@ -27,6 +27,7 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat import ChatCompletions
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completions import Completions
+from agentrl.proxy.journal import Journal
 from agentrl.proxy.messages import Messages
 from agentrl.proxy.policy import Json, Policy, Send
 from agentrl.proxy.responses import Responses
@@ -91,9 +92,9 @@ class Proxy:
         """The base URL for OpenAI's clients. Anthropic's take `url`."""
         return f"{self.url}/v1"
 
-    def open_session(self, defaults: SamplingDefaults | None = None) -> Session:
-        """A session with a key of its own. Raises TooManySessionsError."""
-        return self.sessions.open(defaults)
+    def open_session(self, defaults: SamplingDefaults | None = None, journal: Journal | None = None) -> Session:
+        """A session with a key of its own, whose calls are kept in `journal`. Raises TooManySessionsError."""
+        return self.sessions.open(defaults, journal)
 
     def close_session(self, session: Session) -> None:
         """End a session: its record is final, and its key is answered with 409."""

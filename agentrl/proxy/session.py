@@ -13,6 +13,7 @@ import pydantic_core
 
 from agentrl.engine.protocol import Generation, ImageSpan
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
+from agentrl.proxy.journal import Journal
 from agentrl.trajectory import TokenRecord, Turn
 
 
@@ -61,6 +62,8 @@ class Session:
     """The role."""
     trained: bool = True
     """Whether the role's calls are trained on."""
+    journal: Journal | None = None
+    """Where the calls are kept as they happen; None: nowhere, but in the record."""
     _calls: dict[bytes, Turn] = field(default_factory=dict)
     """Conversation up to and including a recorded reply -> the turn that made the reply."""
     _raw: list[tuple[str, Turn]] = field(default_factory=list)

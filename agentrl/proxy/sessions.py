@@ -13,6 +13,7 @@ import anyio
 
 from agentrl.errors import TooManySessionsError
 from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.journal import Journal
 from agentrl.proxy.session import SamplingDefaults, Session
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
@@ -47,13 +48,13 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._open.values()))
 
-    def open(self, defaults: SamplingDefaults | None = None) -> Session:
-        """A session with a key of its own. Raises TooManySessionsError."""
+    def open(self, defaults: SamplingDefaults | None = None, journal: Journal | None = None) -> Session:
+        """A session with a key of its own, whose calls are kept in `journal`. Raises TooManySessionsError."""
         if len(self._open) >= self._limits.max_sessions:
             raise TooManySessionsError(
                 f"{len(self._open)} sessions are open, as many as proxy.max_sessions allows; close some, or raise it"
             )
-        session = Session(defaults or SamplingDefaults())
+        session = Session(defaults or SamplingDefaults(), journal=journal)
         self._open[_digest(session.key)] = session
         return session
 

@@ -13,7 +13,7 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 from anyio.abc import TaskGroup
@@ -23,8 +23,9 @@ from agentrl.config import RolloutConfig
 from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
-from agentrl.rollout.store import Store
+from agentrl.rollout.store import Store, UnusedGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 
 MIN_EPISODES_TO_JUDGE = 20
@@ -73,6 +74,7 @@ class Controller:
     _recent_rewards: list[float] = field(default_factory=list)
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
+    _journal: JournalWriter | None = None
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
@@ -80,37 +82,40 @@ class Controller:
 
     async def run(self) -> None:
         """Start groups whenever the gate allows. Raises TooManyFailuresError when too large a share failed."""
-        async with anyio.create_task_group() as groups:
-            for group_id, state, episodes in await in_thread(self.store.unused_groups):
-                if state == "ready":
-                    self.gate.start(group_id)
-                    self._rewards[group_id] = [reward for _, reward in episodes]
-                    self.gate.finish(group_id)
+        async with open_journal(self.store) as journal, anyio.create_task_group() as groups:
+            self._journal = journal if self.config.keep_calls else None
+            for unused in await in_thread(self.store.unused_groups):
+                if unused.state == "ready":
+                    self.gate.start(unused.id)
+                    self._rewards[unused.id] = list(unused.rewards.values())
+                    self.gate.finish(unused.id)
                 else:
-                    await self._start_group(groups, group_id, episodes)
+                    await self._start_group(groups, unused, resumed=True)
             self._wake()
             next_group = await in_thread(self.store.next_group_id)
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
                 while not self.gate.can_start() or self.progress.running >= self.config.max_concurrent:
                     await self._changed.wait()
-                if not await self._start_group(groups, next_group, []):
+                if not await self._start_group(groups, UnusedGroup(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
             self._wake()
 
-    async def _start_group(self, groups: TaskGroup, group_id: int, done: list[tuple[int, float]]) -> bool:
+    async def _start_group(self, groups: TaskGroup, group: UnusedGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
-        found = await in_thread(self.tasks.of_group, group_id)
+        found = await in_thread(self.tasks.of_group, group.id)
         if found is None:
             return False
-        if not done:
-            await in_thread(self.store.open_group, group_id, found[0])
-        self.gate.start(group_id)
-        self.progress.running += self.config.group_size - len(done)
+        if not resumed:
+            await in_thread(self.store.open_group, group.id, found.epoch, found.place)
+        ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
+        missing = [sample for sample in range(self.config.group_size) if sample not in ended]
+        self.gate.start(group.id)
+        self.progress.running += len(missing)
         self._running_groups += 1
-        groups.start_soon(self._run_group, group_id, found[1], done)
+        groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
 
     async def next_batch(self) -> Batch | None:
@@ -134,49 +139,57 @@ class Controller:
         recent, self._recent_rewards = self._recent_rewards, []
         return recent
 
-    async def _run_group(self, group_id: int, task: Task, done: list[tuple[int, float]]) -> None:
-        missing = sorted(set(range(self.config.group_size)) - {sample for sample, _ in done})
-        rewards = [reward for _, reward in done]
-        credited = False
-
+    async def _run_group(self, group: UnusedGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(sample: int) -> None:
-            nonlocal credited
-            outcome = await self._run_episode(group_id, sample, task)
+            outcome = await self._run_episode(group, sample, task, resumed)
             if outcome.status == "finished":
-                rewards.append(outcome.reward)
-                credited |= outcome.credited
+                group.rewards[sample] = outcome.reward
+                group.credited |= outcome.credited
 
         async with anyio.create_task_group() as episodes:
             for sample in missing:
                 episodes.start_soon(one, sample)
 
+        rewards = list(group.rewards.values())
         comparable = len(rewards) >= min(2, self.config.group_size)
-        uniform = self.config.drop_uniform_groups and not credited and len(rewards) > 1 and len(set(rewards)) == 1
+        uniform = self.config.drop_uniform_groups and not group.credited and len(rewards) > 1 and len(set(rewards)) == 1
         stalled = self._rejected_in_a_row >= MAX_REJECTED_BATCHES * self.config.groups_per_batch
         keep = comparable and (stalled or not uniform)
         if not keep:
             self._rejected_in_a_row += 1
         elif not uniform:
             self._rejected_in_a_row = 0
-        await in_thread(self.store.close_group, group_id, "ready" if keep else "rejected")
+        reason = (
+            f"all rewards are {rewards[0]:g}" if comparable else f"{len(rewards)} of {self.config.group_size} finished"
+        )
+        await in_thread(lambda: self.store.close_group(group.id, rejected=None if keep else reason))
         if keep:
-            self._rewards[group_id] = rewards
-            self.gate.finish(group_id)
+            self._rewards[group.id] = rewards
+            self.gate.finish(group.id)
         else:
-            self.gate.reject(group_id)
+            self.gate.reject(group.id)
             self.progress.rejected_groups += 1
         self._running_groups -= 1
         self._wake()
 
-    async def _run_episode(self, group_id: int, sample: int, task: Task) -> Outcome:
-        seed = episode_seed(self.seed, group_id, sample)
+    async def _run_episode(self, group: UnusedGroup, sample: int, task: Task, resumed: bool) -> Outcome:
+        seed = episode_seed(self.seed, group.id, sample)
         try:
             async with self._slots:
-                for _attempt in range(1 + self.config.retries):
-                    outcome = await self.runner.run(task, seed, group_seed(self.seed, group_id))
+                for attempt in range(group.failures.get(sample, 0), 1 + self.config.retries):
+                    journal = None
+                    if self._journal is not None:
+                        # What an earlier life kept belongs to the attempt that it did not end.
+                        first = resumed and attempt == group.failures.get(sample, 0)
+                        kept = await in_thread(self.store.kept_calls, group.id, sample) if first else []
+                        journal = self._journal.episode(group.id, sample, kept)
+                    outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), journal)
+                    if journal is not None:
+                        journal.closed = True
+                        outcome = replace(outcome, replayed_tokens=journal.replayed_tokens)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        await in_thread(self.store.add, group_id, sample, seed, outcome)
+                        await in_thread(self.store.add, group.id, sample, seed, outcome)
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
                         self.progress.finished += 1

@@ -18,7 +18,7 @@ from openai import AsyncOpenAI
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, Reward, RunSandboxes, Task
 from agentrl.errors import EpisodeTimeoutError, NoModelCallError
-from agentrl.proxy import Proxy, SamplingDefaults
+from agentrl.proxy import Journal, Proxy, SamplingDefaults
 from agentrl.resources import Resources, open_resources
 from agentrl.rollout.workflow import Workflow
 from agentrl.trajectory import TokenRecord
@@ -38,6 +38,8 @@ class Outcome:
     record: TokenRecord = field(default_factory=TokenRecord)
     started_at: float = 0.0
     duration_s: float = 0.0
+    replayed_tokens: int = 0
+    """Tokens that came from the record of an earlier life."""
 
     @property
     def credited(self) -> bool:
@@ -61,13 +63,16 @@ class EpisodeRunner:
     resources: Resources | None = None
     """What environments keep open between calls, and between episodes."""
 
-    async def run(self, task: Task, seed: int, group_seed: int | None = None) -> Outcome:
+    async def run(
+        self, task: Task, seed: int, group_seed: int | None = None, journal: Journal | None = None
+    ) -> Outcome:
         """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled.
 
-        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own.
+        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own. `journal`
+        keeps the model calls as they happen, and answers those it has again.
         """
         started_at, started = time.time(), time.perf_counter()
-        session = self.proxy.open_session(self.defaults) if self.proxy else None
+        session = self.proxy.open_session(self.defaults, journal) if self.proxy else None
         client = self.client.with_options(api_key=session.key) if session else self.client
         base_url = self.proxy.base_url if self.proxy else str(self.client.base_url)
         episode = Episode(

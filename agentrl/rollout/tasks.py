@@ -9,6 +9,7 @@ Which task a group gets follows from its number alone, so a resumed run goes on 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import random
@@ -24,11 +25,26 @@ from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.workflow import load_object
 
 
+@dataclass(frozen=True)
+class GroupTask:
+    """The task of a group, and where it comes from."""
+
+    epoch: int
+    place: int
+    """Of the task in the list, or in the stream."""
+    task: Task
+
+
 class Tasks(Protocol):
     """Where groups get their tasks."""
 
-    def of_group(self, group_id: int) -> tuple[int, Task] | None:
-        """(place in its epoch, task) of a group; None: the epochs are over. Raises TaskFileError. May block."""
+    @property
+    def identity(self) -> str:
+        """What must stay the same for a resumed run to go on with the same tasks."""
+        ...
+
+    def of_group(self, group_id: int) -> GroupTask | None:
+        """The task of a group; None: the epochs are over. Raises TaskFileError. May block."""
         ...
 
 
@@ -42,13 +58,19 @@ class TaskList:
     epochs: int | None = None
     """None: for ever."""
 
-    def of_group(self, group_id: int) -> tuple[int, Task] | None:
+    @property
+    def identity(self) -> str:
+        """Their number, content and order."""
+        order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
+        return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
+
+    def of_group(self, group_id: int) -> GroupTask | None:
         """The task of a group."""
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
             return None
         index = _order(len(self.tasks), self.seed, epoch)[position] if self.shuffle else position
-        return index, self.tasks[index]
+        return GroupTask(epoch, index, self.tasks[index])
 
 
 @dataclass
@@ -63,7 +85,12 @@ class TaskStream:
     _epoch: int = -1
     _position: int = 0
 
-    def of_group(self, group_id: int) -> tuple[int, Task] | None:
+    @property
+    def identity(self) -> str:
+        """What a stream holds shows only as it comes."""
+        return "a stream of tasks"
+
+    def of_group(self, group_id: int) -> GroupTask | None:
         """The task of a group. Groups are best asked for in turn: going back means starting again."""
         if group_id < self._next:
             self._iterator, self._next, self._epoch, self._position = iter(()), 0, -1, 0
@@ -72,7 +99,7 @@ class TaskStream:
                 self._next += 1
                 self._position += 1
                 if self._next > group_id:
-                    return self._position - 1, task
+                    return GroupTask(self._epoch, self._position - 1, task)
             if self._epoch >= 0 and self._position == 0:
                 raise TaskFileError("the stream of tasks is empty")
             if self.epochs is not None and self._epoch + 1 >= self.epochs:
@@ -183,6 +210,12 @@ def as_task(value: Any, where: str) -> Task:
     if not isinstance(value, Mapping):
         raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}")
     return dict(value)
+
+
+def fingerprint(tasks: Sequence[Task]) -> str:
+    """What tells one task set from another."""
+    content = json.dumps(tasks, sort_keys=True, default=lambda value: type(value).__name__)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _dataset(name: str) -> list[Task]:

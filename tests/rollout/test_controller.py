@@ -269,7 +269,7 @@ async def test_a_second_life_completes_open_groups_and_reuses_ready_ones(
     await collect(run, server_url, nano_format, tmp_path, batches=1, max_concurrent=4)
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         before = (await in_thread(store.totals)).finished
-        kept = {group: len(episodes) for group, _, episodes in await in_thread(store.unused_groups)}
+        kept = {group.id: len(group.rewards) for group in await in_thread(store.unused_groups)}
     assert sum(kept.values()) == before
     blocked.set()
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=2, max_concurrent=4)

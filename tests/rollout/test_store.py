@@ -5,14 +5,16 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from agentrl.engine.protocol import Generation, VersionSpan
-from agentrl.errors import StoreError
+from agentrl.engine.protocol import FinishReason, Generation, VersionSpan
+from agentrl.errors import DiskError, StoreError
+from agentrl.proxy import RecordedChoice
 from agentrl.rollout.run_episode import Outcome
-from agentrl.rollout.store import Store
+from agentrl.rollout.store import KeptCall, Store, UnusedGroup
 from agentrl.trajectory import TokenRecord
 
 
@@ -27,10 +29,10 @@ def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
 def fill(store: Store, groups: int = 3) -> None:
     store.begin_life()
     for group in range(groups):
-        store.open_group(group, group)
+        store.open_group(group, 0, group)
         for sample in range(2):
             store.add(group, sample, 0, outcome(float(sample), interrupted=group == 0))
-        store.close_group(group, "ready")
+        store.close_group(group)
 
 
 def test_episodes_come_back_as_they_went_in(tmp_path: Path) -> None:
@@ -46,20 +48,21 @@ def test_episodes_come_back_as_they_went_in(tmp_path: Path) -> None:
 def test_a_batch_is_unused_until_a_checkpoint_contains_it(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        assert [group for group, _, _ in store.unused_groups()] == [0, 1, 2]
+        assert [group.id for group in store.unused_groups()] == [0, 1, 2]
         store.commit_checkpoint(2, tmp_path / "step-2", [(1, [0]), (2, [2])])
-        assert [group for group, _, _ in store.unused_groups()] == [1]
+        assert [group.id for group in store.unused_groups()] == [1]
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
 
 
 def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        store.close_group(0, "rejected")
-        store.open_group(7, 0)
+        store.close_group(0, rejected="all rewards are 1")
+        store.open_group(7, 1, 0)
         store.add(7, 1, 0, outcome(1.0))
-        assert store.unused_groups()[-1] == (7, "open", [(1, 1.0)])
-        assert 0 not in [group for group, _, _ in store.unused_groups()]
+        store.add(7, 0, 0, replace(outcome(0.0), status="failed", error="no"))
+        assert store.unused_groups()[-1] == UnusedGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
+        assert 0 not in [group.id for group in store.unused_groups()]
         assert store.next_group_id() == 8
 
 
@@ -98,3 +101,68 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path.write_text("not a database, but long enough to be read as one " * 10)
     with pytest.raises(StoreError, match="cannot be used as a store"):
         Store(path)
+
+
+def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        fill(store)
+        store.commit_checkpoint(1, tmp_path / "step-1", [(1, [0])])
+        with pytest.raises(StoreError, match="group 0 of step 2 was not waiting"):
+            store.commit_checkpoint(2, tmp_path / "step-2", [(2, [1, 0])])
+        assert store.last_checkpoint() == (1, tmp_path / "step-1"), "none of it is committed"
+        assert [group.id for group in store.unused_groups()] == [1, 2]
+        with pytest.raises(sqlite3.IntegrityError):
+            store.add(1, 0, 0, outcome(1.0))
+
+
+def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
+    def choice(ids: list[int], finish: FinishReason, completion_id: str = "a") -> RecordedChoice:
+        spans = [VersionSpan(0, 0, len(ids))]
+        top = [[(-0.5, token)] for token in ids]
+        said = Generation(output_ids=ids, logprobs=[-0.5] * len(ids), versions=spans, finish=finish, top_logprobs=top)
+        return RecordedChoice("question", completion_id, 0, ["call_1"], said)
+
+    with Store(tmp_path / "store.sqlite") as store:
+        fill(store)
+        store.open_group(9, 0, 9)
+        store.keep_calls([KeptCall(9, 0, choice([1], "abort")), KeptCall(9, 1, choice([7], "stop"))])
+        store.keep_calls([KeptCall(9, 0, choice([4], "stop", "b")), KeptCall(9, 0, choice([1, 2], "stop"))])
+        assert store.kept_calls(9, 0) == [choice([1, 2], "stop"), choice([4], "stop", "b")]
+        store.add(9, 0, 0, outcome(1.0))
+        assert store.kept_calls(9, 0) == []
+        assert store.kept_calls(9, 1) == [choice([7], "stop")]
+
+
+def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        fill(store)
+        pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+        store._db.execute(f"PRAGMA max_page_count = {pages}")
+
+        def fill_up() -> None:
+            for group in range(100, 2000):
+                store.open_group(group, 0, group)
+
+        with pytest.raises(DiskError, match=r"disk is full.*What was committed is safe.*--resume"):
+            fill_up()
+        opened = store.next_group_id()
+    with Store(tmp_path / "store.sqlite") as store:
+        assert store.totals().finished == 6
+        assert store.next_group_id() == opened
+
+
+def test_a_run_that_comes_back_with_other_tasks_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_life("3 tasks")
+        store.begin_life("3 tasks")
+        with pytest.raises(StoreError, match=r"started with other tasks \(3 tasks\) than it has now \(4 tasks\)"):
+            store.begin_life("4 tasks")
+        assert store.life == 2
+
+
+def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        for step, score in ((1, 0.2), (2, 0.9), (3, 0.4), (4, 0.5)):
+            store.commit_checkpoint(step, tmp_path / str(step), [], score)
+        assert store.forget_checkpoints(keep=1) == [tmp_path / "3", tmp_path / "1"]
+        assert store.kept_checkpoints() == [tmp_path / "2", tmp_path / "4"]

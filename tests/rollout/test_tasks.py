@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.tasks import (
+    GroupTask,
     TaskList,
     TaskStream,
     finite_tasks,
@@ -31,10 +32,11 @@ def test_every_epoch_visits_every_task_once(count: int, seed: int, shuffle: bool
     tasks = TaskList([{"n": n} for n in range(count)], seed, shuffle, epochs=3)
     visited = [tasks.of_group(group) for group in range(3 * count)]
     for epoch in range(3):
-        places = [found[0] for found in visited[epoch * count : (epoch + 1) * count] if found is not None]
+        places = [found.place for found in visited[epoch * count : (epoch + 1) * count] if found is not None]
         assert sorted(places) == list(range(count))
         assert shuffle or places == list(range(count))
     assert tasks.of_group(3 * count) is None
+    assert [found.epoch for found in visited if found] == [group // count for group in range(3 * count)]
 
 
 def test_epochs_differ_and_seeds_repeat() -> None:
@@ -51,7 +53,7 @@ def test_epochs_differ_and_seeds_repeat() -> None:
 def test_a_stream_gives_a_group_the_same_task_in_whatever_order_it_is_asked(groups: list[int], count: int) -> None:
     stream = TaskStream(lambda: iter({"n": n} for n in range(count)))
     for group in groups:
-        assert stream.of_group(group) == (group % count, {"n": group % count})
+        assert stream.of_group(group) == GroupTask(group // count, group % count, {"n": group % count})
 
 
 def test_a_stream_ends_after_its_epochs() -> None:
@@ -63,7 +65,7 @@ def test_a_stream_ends_after_its_epochs() -> None:
 
 def test_a_stream_that_fails_says_where() -> None:
     later = TaskStream(lambda: ({"n": 1 // n} for n in (1, 0)))
-    assert later.of_group(0) == (0, {"n": 1})
+    assert later.of_group(0) == GroupTask(0, 0, {"n": 1})
     with pytest.raises(TaskFileError, match="failed at task 1: ZeroDivisionError"):
         later.of_group(1)
     with pytest.raises(TaskFileError, match="task 0: a task must be a JSON object, not int"):
@@ -111,10 +113,10 @@ def test_python_lists_functions_and_generators(tmp_path: Path) -> None:
     stream = open_tasks(f"python:{path}:stream")
     assert isinstance(stream, TaskStream)
     assert [stream.of_group(group) for group in range(4)] == [
-        (0, {"n": 0}),
-        (1, {"n": 1}),
-        (2, {"n": 2}),
-        (0, {"n": 0}),
+        GroupTask(0, 0, {"n": 0}),
+        GroupTask(0, 1, {"n": 1}),
+        GroupTask(0, 2, {"n": 2}),
+        GroupTask(1, 0, {"n": 0}),
     ]
     for name, complaint in {
         "ONCE": "an iterator, which can be gone through only once",

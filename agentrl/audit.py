@@ -1,0 +1,181 @@
+"""`agentrl audit RUN`: what became of every task, every episode and every batch of a run, from its store alone.
+
+The store's own transactions should make each of these claims true, whatever died and whenever. This checks them:
+
+    tasks      the numbers handed out have no gap; no task came twice in an epoch, and none is missing from a whole one;
+               each is trained on, dropped with a reason, waiting to be trained on, or unfinished
+    episodes   none finished twice; of a group that was trained on, every one finished or failed with an error
+    batches    one for every step up to the newest checkpoint, none of them empty, each in one checkpoint
+    checkpoint the newest one is on disk, whole, and says that it is of the step that the store says
+    calls      those that are kept belong to episodes that have not ended
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import StoreError
+from agentrl.rollout.store import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What became of everything. `violations` is empty for a run that lost nothing and doubled nothing."""
+
+    lives: int
+    last_checkpoint: int | None
+    tasks: int
+    """Handed out; every one of them is in one of the next four."""
+    trained: int
+    dropped: dict[str, int]
+    """Tasks by the reason why they were not trained on."""
+    waiting: int
+    unfinished: int
+    batches: int
+    finished_episodes: int
+    failed_episodes: int
+    kept_calls: int
+    replayed_tokens: int
+    tokens: int
+    violations: list[str] = field(default_factory=list)
+
+
+def audit(run_dir: Path) -> Audit:
+    """Examine the run in `run_dir`, which may be going on. Raises StoreError when there is none."""
+    path = run_dir / "store.sqlite"
+    if not path.is_file():
+        raise StoreError(f"{run_dir} holds no run")
+    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    try:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        if version != SCHEMA_VERSION:
+            raise StoreError(f"{path} has schema {version}; this agentrl reads {SCHEMA_VERSION}")
+        db.execute("BEGIN")  # one state of everything, also of a run that goes on
+        return _examine(db, run_dir)
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error
+    finally:
+        db.close()
+
+
+def _examine(db: sqlite3.Connection, run_dir: Path) -> Audit:
+    def one(query: str) -> Any:
+        return db.execute(query).fetchone()[0]
+
+    reasons: dict[str, int] = {}
+    for reason, count in db.execute("SELECT reason, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"):
+        kind = re.sub(r"-?\d[\d.e+-]*", "N", reason or "no reason")
+        reasons[kind] = reasons.get(kind, 0) + count
+    return Audit(
+        lives=one("SELECT COUNT(*) FROM lives"),
+        last_checkpoint=one("SELECT MAX(step) FROM checkpoints"),
+        tasks=one("SELECT COUNT(*) FROM groups"),
+        trained=one("SELECT COUNT(*) FROM groups WHERE step IS NOT NULL"),
+        dropped=reasons,
+        waiting=one("SELECT COUNT(*) FROM groups WHERE state = 'ready' AND step IS NULL"),
+        unfinished=one("SELECT COUNT(*) FROM groups WHERE state = 'open'"),
+        batches=one("SELECT COUNT(*) FROM batches"),
+        finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'finished'"),
+        failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'failed'"),
+        kept_calls=one("SELECT COUNT(*) FROM calls"),
+        replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
+        tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
+        violations=[
+            *_wrong_tasks(db),
+            *_wrong_episodes(db, run_dir),
+            *_wrong_batches(db),
+            *_wrong_checkpoint(db, run_dir),
+        ],
+    )
+
+
+def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
+    ids = [group for (group,) in db.execute("SELECT id FROM groups ORDER BY id")]
+    missing = sorted(set(range(len(ids))) - set(ids))
+    if missing:
+        yield f"groups {_some(missing)} were never handed out, later ones were"
+    for epoch, task, count in db.execute("SELECT epoch, task, COUNT(*) FROM groups GROUP BY 1, 2 HAVING COUNT(*) > 1"):
+        yield f"task {task} was handed out {count} times in epoch {epoch}"
+    whole = db.execute(
+        "SELECT epoch, COUNT(*), MAX(task) FROM groups WHERE epoch < (SELECT MAX(epoch) FROM groups) GROUP BY epoch"
+    ).fetchall()
+    tasks = re.match(r"(\d+) tasks", next(iter(db.execute("SELECT value FROM facts WHERE name = 'tasks'")), ("",))[0])
+    for epoch, count, largest in whole:
+        expected = int(tasks[1]) if tasks else largest + 1
+        if count != expected:
+            yield f"epoch {epoch} handed out {count} of {expected} tasks"
+    for (group,) in db.execute(
+        "SELECT id FROM groups WHERE state = 'rejected' AND (reason IS NULL OR step IS NOT NULL)"
+    ):
+        yield f"group {group} was rejected without a reason, or trained on nevertheless"
+    for (group,) in db.execute("SELECT id FROM groups WHERE state = 'open' AND step IS NOT NULL"):
+        yield f"group {group} was trained on before it was complete"
+
+
+def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
+    twice = "SELECT group_id, sample FROM episodes WHERE status = 'finished' GROUP BY 1, 2 HAVING COUNT(*) > 1"
+    for group, sample in db.execute(twice):
+        yield f"sample {sample} of group {group} finished twice"
+    for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
+        yield f"episode {episode} failed without an error"
+    config = run_dir / "config.json"
+    if config.is_file():
+        size = json.loads(config.read_text())["rollout"]["group_size"]
+        ended = (
+            "SELECT g.id, COUNT(DISTINCT e.sample) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"
+            " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(DISTINCT e.sample) != ?"
+        )
+        for group, samples in db.execute(ended, (size,)):
+            yield f"group {group} was closed with {samples} of {size} episodes accounted for"
+    orphans = (
+        "SELECT DISTINCT c.group_id, c.sample FROM calls c JOIN groups g ON g.id = c.group_id WHERE g.state != 'open'"
+        " OR EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = c.group_id AND e.sample = c.sample AND e.status = 'finished')"
+    )
+    for group, sample in db.execute(orphans):
+        yield f"calls of sample {sample} of group {group} are kept, which has ended"
+
+
+def _wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
+    steps = [step for (step,) in db.execute("SELECT step FROM batches ORDER BY step")]
+    last = db.execute("SELECT COALESCE(MAX(step), 0) FROM checkpoints").fetchone()[0]
+    if steps != list(range(1, last + 1)):
+        wrong = sorted(set(steps) ^ set(range(1, last + 1)))
+        yield f"the newest checkpoint is of step {last}, but steps {_some(wrong)} have no batch, or one that is in no checkpoint"
+    empty = "SELECT step FROM batches WHERE NOT EXISTS (SELECT 1 FROM groups WHERE groups.step = batches.step)"
+    for (step,) in db.execute(empty):
+        yield f"the batch of step {step} holds no group"
+    for (group,) in db.execute(
+        "SELECT id FROM groups WHERE step IS NOT NULL AND step NOT IN (SELECT step FROM batches)"
+    ):
+        yield f"group {group} is in a batch that does not exist"
+    wrong_checkpoint = (
+        "SELECT b.step, b.checkpoint FROM batches b WHERE b.checkpoint !="
+        " (SELECT MIN(c.step) FROM checkpoints c WHERE c.step >= b.step)"
+    )
+    for step, checkpoint in db.execute(wrong_checkpoint):
+        yield f"the batch of step {step} is in the checkpoint of step {checkpoint}, not in the first one after it"
+
+
+def _wrong_checkpoint(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
+    newest = db.execute("SELECT step, path FROM checkpoints ORDER BY step DESC LIMIT 1").fetchone()
+    if newest is None:
+        return
+    step, path = newest
+    try:
+        written = json.loads((run_dir / path / "checkpoint.json").read_text())["step"]
+    except (OSError, ValueError, KeyError) as error:
+        yield f"the newest checkpoint {path} cannot be read: {error}"
+        return
+    if written != step:
+        yield f"the newest checkpoint {path} is of step {written}, not {step}"
+
+
+def _some(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:5]))
+    return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"

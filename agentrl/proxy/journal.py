@@ -1,0 +1,108 @@
+"""The model calls of an episode, kept as they happen, so that the episode can start over without making them again.
+
+    request ─► digest ─┬─ recorded whole      ─► the recorded reply, at once, token for token
+                       ├─ recorded in part    ─► generated from its last recorded token on
+                       └─ new                 ─► generated
+
+A request is known by what the engine was asked: ids, images, sampling, tools and the role that asked. Equal requests get
+the recorded replies in their order. What an episode does not ask again is not part of its record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import defaultdict, deque
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import pydantic_core
+
+from agentrl.engine.protocol import Draft, Generation, ImageSpan, Sampling
+from agentrl.trajectory import TokenRecord
+
+
+@dataclass(frozen=True)
+class RecordedChoice:
+    """One reply to one request. `generation.finish` is "abort" while it is only the beginning of one."""
+
+    request: str
+    """Digest of the request."""
+    completion_id: str
+    choice: int
+    """Which of the request's `n` replies."""
+    call_ids: list[str]
+    """Ids of its tool calls."""
+    generation: Generation
+
+
+class Journal(Protocol):
+    """Where one episode's calls are kept, and looked up when the episode starts over."""
+
+    def take(self, request: str) -> dict[int, RecordedChoice]:
+        """The recorded replies to a request, by choice; each recorded call is handed out once."""
+        ...
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        """Keep a whole reply. Returns when it is safe."""
+        ...
+
+    def watch(self, choice: RecordedChoice, draft: Draft) -> AbstractContextManager[None]:
+        """Keep what a reply has so far, now and then, while it is generated."""
+        ...
+
+
+@dataclass
+class RecordedCalls:
+    """Recorded replies, to be taken by their requests."""
+
+    choices: Iterable[RecordedChoice]
+    replayed_tokens: int = 0
+    """Tokens that were handed out, and so not generated again."""
+    _calls: dict[str, deque[dict[int, RecordedChoice]]] = field(default_factory=lambda: defaultdict(deque))
+
+    def __post_init__(self) -> None:
+        by_id: dict[tuple[str, str], dict[int, RecordedChoice]] = {}
+        for choice in self.choices:
+            key = (choice.request, choice.completion_id)
+            if key not in by_id:
+                by_id[key] = {}
+                self._calls[choice.request].append(by_id[key])
+            by_id[key][choice.choice] = choice
+
+    def take(self, request: str) -> dict[int, RecordedChoice]:
+        """The replies to the first call of this request that was not taken yet; none: {}."""
+        calls = self._calls.get(request)
+        taken = calls.popleft() if calls else {}
+        self.replayed_tokens += sum(len(choice.generation.output_ids) for choice in taken.values())
+        return taken
+
+
+def request_digest(
+    input_ids: Sequence[int], images: Sequence[ImageSpan], sampling: Sampling, tools: Any, role: str
+) -> str:
+    """What tells one request from another."""
+    digest = hashlib.blake2b(array("q", input_ids).tobytes(), digest_size=16)
+    digest.update(pydantic_core.to_json([images, vars(sampling), tools, role]))
+    return digest.hexdigest()
+
+
+def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
+    """The calls of a finished episode, to be answered again."""
+    return [
+        RecordedChoice(
+            turn.request,
+            turn.completion_id,
+            turn.choice,
+            list(turn.call_ids),
+            Generation(
+                output_ids=turn.output_ids,
+                logprobs=turn.logprobs,
+                versions=turn.versions,
+                finish="length" if turn.truncated else "stop",
+            ),
+        )
+        for turn in record.turns
+    ]

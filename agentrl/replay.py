@@ -1,0 +1,156 @@
+"""`agentrl replay RUN EPISODE`: one episode again, answered from its record, without an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.config import RunConfig
+from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling
+from agentrl.errors import EngineError, StoreError
+from agentrl.proxy import (
+    RecordedCalls,
+    RecordedChoice,
+    SamplingDefaults,
+    load_chat_format,
+    open_proxy,
+    recorded_choices,
+)
+from agentrl.rollout.run_episode import Outcome, local_runner, run_sandboxes
+from agentrl.rollout.store import EpisodeRow, Store
+from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
+from agentrl.rollout.workflow import Workflow, load_workflow
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A replayed episode beside the one that was recorded."""
+
+    recorded: EpisodeRow
+    outcome: Outcome
+    calls_answered: int
+    calls_recorded: int
+    conversation: list[tuple[str, str]]
+    """(what was added to the prompt, what the model said) of every call this time, as text with its special tokens."""
+    unknown: list[str]
+    """What the episode asked this time that its record does not hold, as text."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the episode asked the same and was worth the same."""
+        return (
+            not self.unknown
+            and self.calls_answered == self.calls_recorded
+            and (self.outcome.status, self.outcome.reward) == (self.recorded.status, self.recorded.reward)
+        )
+
+
+@dataclass
+class _Answers(RecordedCalls):
+    """A journal that has the answers, and keeps nothing."""
+
+    answered: int = 0
+
+    def take(self, request: str) -> dict[int, RecordedChoice]:
+        taken = super().take(request)
+        self.answered += len(taken)
+        return taken
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        """Nothing is new here."""
+
+    @contextmanager
+    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+        """Nothing grows here."""
+        yield
+
+
+@dataclass
+class _NoEngine:
+    """An engine that refuses, and notes what it was asked."""
+
+    decode: Callable[[list[int]], str]
+    version: int = 0
+    has_grammar: bool = True
+    takes_images: bool = True
+    asked: list[str] = field(default_factory=list)
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        on_progress: OnProgress | None = None,
+        *,
+        images: Sequence[ImageSpan] = (),
+        draft: Draft | None = None,
+    ) -> Generation:
+        """Refuse."""
+        self.asked.append(self.decode(input_ids))
+        raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
+
+    def end_session(self, session: str) -> None:
+        """Nothing to forget."""
+
+    async def update_weights(self, checkpoint: Path, version: int) -> float:
+        """There are none."""
+        raise EngineError("a replay has no engine")
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Nothing runs."""
+
+    async def resume(self) -> None:
+        """Nothing is paused."""
+
+    async def health(self) -> None:
+        """It never fails."""
+
+
+async def replay(
+    run_dir: Path,
+    episode_id: int,
+    *,
+    workflow: Workflow | None = None,
+    tasks: Any = None,
+) -> Replay:
+    """Run an episode of the run in `run_dir` again with its task, its seeds and its recorded replies.
+
+    `workflow` and `tasks`, where given, stand in for the files that the run's configuration names. Raises StoreError when
+    there is no such run or episode.
+    """
+    if not (run_dir / "store.sqlite").is_file():
+        raise StoreError(f"{run_dir} holds no run")
+    config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
+    with await in_thread(Store, run_dir / "store.sqlite") as store:
+        recorded = await in_thread(store.episode, episode_id)
+    if workflow is None:
+        workflow = await in_thread(load_workflow, Path(config.workflow))
+    source, _ = await in_thread(training_and_held_out, config, tasks)
+    found = await in_thread(source.of_group, recorded.group_id)
+    if found is None:
+        raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
+    model, rollout = config.model, config.rollout
+    chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
+    engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
+    answers = _Answers(recorded_choices(recorded.record))
+    defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(model.path).name))
+        sandboxes = await stack.enter_async_context(run_sandboxes(config))
+        runner = await stack.enter_async_context(
+            local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults, sandboxes=sandboxes)
+        )
+        outcome = await runner.run(
+            found.task,
+            episode_seed(config.seed, recorded.group_id, recorded.sample),
+            group_seed(config.seed, recorded.group_id),
+            answers,
+        )
+    turns = outcome.record.turns
+    said = [(engine.decode(turn.prompt_ids), engine.decode(turn.output_ids)) for turn in turns]
+    return Replay(recorded, outcome, answers.answered, len(recorded.record.turns), said, engine.asked)

@@ -1,0 +1,115 @@
+"""The calls of running episodes, on their way to the store.
+
+Whole replies are written at once, many in one transaction where many come together, and whoever made them waits until they
+are safe. What growing replies have so far is written every second.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+
+import anyio
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.engine.protocol import Draft
+from agentrl.proxy import RecordedCalls, RecordedChoice
+from agentrl.rollout.store import KeptCall, Store
+
+DRAFTS_EVERY_S = 1.0
+"""What growing replies have is written so often: a crash costs at most so much of each."""
+
+
+@dataclass(eq=False)
+class EpisodeJournal(RecordedCalls):
+    """One attempt's calls. It is `agentrl.proxy.Journal`."""
+
+    writer: JournalWriter | None = None
+    group_id: int = 0
+    sample: int = 0
+    closed: bool = False
+    """Whether the attempt has ended: its calls are then part of the stored episode, or of no use."""
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        """Keep a whole reply. Returns when it is committed."""
+        assert self.writer is not None
+        await self.writer.keep(self, choice)
+
+    @contextmanager
+    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+        """Keep what a reply has so far, now and then, while the context lasts; and at its end, if it was broken off."""
+        assert self.writer is not None
+        growing = self.writer.growing
+        growing[id(draft)] = (self, choice, draft)
+        try:
+            yield
+        except BaseException:
+            self.writer.add_draft(self, choice, draft)
+            raise
+        finally:
+            del growing[id(draft)]
+
+
+@dataclass(eq=False)
+class JournalWriter:
+    """Writes the calls of all running episodes. Open it with `open_journal`."""
+
+    store: Store
+    growing: dict[int, tuple[EpisodeJournal, RecordedChoice, Draft]] = field(default_factory=dict)
+    _waiting: list[tuple[EpisodeJournal, RecordedChoice]] = field(default_factory=list)
+    _asked: anyio.Event = field(default_factory=anyio.Event)
+    _written: anyio.Event = field(default_factory=anyio.Event)
+    _drafts_at: float = 0.0
+
+    def episode(self, group_id: int, sample: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeJournal:
+        """The journal of one attempt, which answers again what is `recorded`."""
+        return EpisodeJournal(recorded, writer=self, group_id=group_id, sample=sample)
+
+    async def keep(self, journal: EpisodeJournal, choice: RecordedChoice) -> None:
+        """Write one reply with whatever else there is to write."""
+        self._waiting.append((journal, choice))
+        written = self._written
+        self._asked.set()
+        await written.wait()
+
+    def add_draft(self, journal: EpisodeJournal, choice: RecordedChoice, draft: Draft) -> None:
+        """Write, with the next replies, what a reply has so far."""
+        so_far = draft.so_far() if draft.so_far else draft.start
+        if so_far is not None and so_far.finish == "abort" and so_far.output_ids:
+            self._waiting.append((journal, replace(choice, generation=so_far)))
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            with anyio.move_on_after(DRAFTS_EVERY_S):
+                await self._asked.wait()
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what waits, and, when it is time, what grows."""
+        if time.monotonic() - self._drafts_at >= DRAFTS_EVERY_S:
+            self._drafts_at = time.monotonic()
+            for growing in list(self.growing.values()):
+                self.add_draft(*growing)
+        waiting, self._waiting = self._waiting, []
+        written, self._written, self._asked = self._written, anyio.Event(), anyio.Event()
+        rows = [KeptCall(j.group_id, j.sample, choice) for j, choice in waiting if not j.closed]
+        if rows:
+            await in_thread(self.store.keep_calls, rows)
+        written.set()
+
+
+@asynccontextmanager
+async def open_journal(store: Store) -> AsyncIterator[JournalWriter]:
+    """A writer for the length of the context. What is left at its end is written then."""
+    writer = JournalWriter(store)
+    async with anyio.create_task_group() as group:
+        group.start_soon(writer.run)
+        try:
+            yield writer
+        finally:
+            group.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await writer.write()

@@ -1,0 +1,185 @@
+"""An episode that starts over makes no model call again that it had made: on the real engine, through the real store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl import Episode
+from agentrl.engine.sglang import sglang_engine
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
+from agentrl.rollout.journal import open_journal
+from agentrl.rollout.run_episode import EpisodeRunner, Outcome, local_runner
+from agentrl.rollout.store import Store
+from agentrl.rollout.workflow import Workflow
+from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        await in_thread(store.begin_life)
+        await in_thread(store.open_group, 0, 0, 0)
+        yield store
+
+
+@asynccontextmanager
+async def running(workflow: Workflow, url: str, chat_format: ChatFormat) -> AsyncIterator[tuple[EpisodeRunner, Tapped]]:
+    async with sglang_engine([url]) as raw:
+        engine = Tapped(raw)
+        async with (
+            open_proxy(engine, chat_format, "nano") as proxy,
+            local_runner(workflow, proxy, timeout_s=60, defaults=SamplingDefaults()) as runner,
+        ):
+            yield runner, engine
+
+
+async def attempt(
+    workflow: Workflow, url: str, chat_format: ChatFormat, store: Store, *, stop_after_s: float | None = None
+) -> tuple[Outcome | None, Tapped, int]:
+    """One life of the episode; its outcome, unless it was stopped, the engine's calls, and the tokens taken from the record."""
+    outcome: Outcome | None = None
+    async with running(workflow, url, chat_format) as (runner, engine):
+        kept = await in_thread(store.kept_calls, 0, 0)
+        with anyio.move_on_after(stop_after_s):
+            async with open_journal(store) as journals:
+                journal = journals.episode(0, 0, kept)
+                outcome = await runner.run({"n": 1}, 5, journal=journal)
+    return outcome, engine, journal.replayed_tokens
+
+
+async def ask(episode: Episode, messages: list[Any], **options: Any) -> Any:
+    return await episode.client.chat.completions.create(
+        model=episode.model, messages=messages, **{"max_tokens": 12, **options}
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for_token(
+    server_url: str, nano_format: ChatFormat, store: Store, stream: bool
+) -> None:
+    lives: list[list[Any]] = []
+    goes_on = False
+
+    async def run(episode: Episode) -> float:
+        said: list[Any] = []
+        lives.append(said)
+        messages: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
+        for turn in range(4):
+            if turn == 3 and not goes_on:
+                await anyio.sleep(30)
+            if stream:
+                chunks = [chunk async for chunk in await ask(episode, messages, stream=True, temperature=1.4)]
+                text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+                said.append((chunks[0].id, [text]))
+            else:
+                reply = await ask(episode, messages, n=2, temperature=1.4)
+                said.append((reply.id, [choice.message.content for choice in reply.choices]))
+            messages += [{"role": "assistant", "content": said[-1][1][-1]}, {"role": "user", "content": f"+ {turn} ="}]
+        return 1.0
+
+    stopped, first, _ = await attempt(run, server_url, nano_format, store, stop_after_s=3)
+    assert stopped is None
+    replies = 3 if stream else 6
+    assert len(first.calls) == replies
+    goes_on = True
+    outcome, second, replayed = await attempt(run, server_url, nano_format, store)
+    assert outcome is not None
+    assert outcome.status == "finished", outcome.error
+    assert lives[1][:3] == lives[0]
+    assert len(second.calls) == (1 if stream else 2), "only the fourth call was generated"
+    assert replayed == sum(len(generation.output_ids) for _, generation in first.calls)
+    assert_record_is_what_the_engine_saw(outcome.record, first.calls + second.calls)
+
+    # A third time, from the record alone.
+    await in_thread(store.add, 0, 0, 5, outcome)
+    assert await in_thread(store.kept_calls, 0, 0) == []
+    async with running(run, server_url, nano_format) as (runner, engine), open_journal(store) as journals:
+        again = await runner.run({"n": 1}, 5, journal=journals.episode(0, 0, recorded_choices(outcome.record)))
+    assert engine.calls == []
+    assert again.record.to_json() == outcome.record.to_json()
+
+
+async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
+    server_url: str, nano_format: ChatFormat, store: Store
+) -> None:
+    async def run(episode: Episode) -> float:
+        await ask(episode, [{"role": "user", "content": "7 + 8 ="}], temperature=2.0, max_tokens=900, stop=["\x00"])
+        return 1.0
+
+    stopped, _, _ = await attempt(run, server_url, nano_format, store, stop_after_s=0.25)
+    (kept,) = await in_thread(store.kept_calls, 0, 0)
+    assert stopped is None
+    assert kept.generation.finish == "abort"
+    outcome, engine, replayed = await attempt(run, server_url, nano_format, store)
+    assert outcome is not None
+    (turn,) = outcome.record.turns
+    ((sent, _),) = engine.calls
+    assert replayed == len(kept.generation.output_ids) > 0
+    assert turn.output_ids[:replayed] == kept.generation.output_ids
+    assert turn.logprobs[:replayed] == kept.generation.logprobs
+    assert turn.prompt_ids == sent
+    assert len(turn.logprobs) == len(turn.output_ids) == turn.versions[-1].end > replayed
+    assert len(turn.output_ids) <= 900
+    (whole,) = await in_thread(store.kept_calls, 0, 0)
+    assert whole.generation.output_ids == turn.output_ids
+
+
+async def test_a_request_that_differs_is_a_new_branch_and_the_old_one_is_discarded(
+    server_url: str, nano_format: ChatFormat, store: Store
+) -> None:
+    lives = 0
+
+    async def run(episode: Episode) -> float:
+        nonlocal lives
+        lives += 1
+        first = await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+        history = [
+            {"role": "user", "content": "1 + 1 ="},
+            {"role": "assistant", "content": first.choices[0].message.content},
+        ]
+        # The environment says something else in each life.
+        for turn in range(2):
+            await ask(episode, [*history, {"role": "user", "content": f"life {lives} {turn}"}])
+        if lives == 1:
+            await anyio.sleep(30)
+        return 1.0
+
+    _, first, _ = await attempt(run, server_url, nano_format, store, stop_after_s=2)
+    assert len(first.calls) == 3
+    outcome, second, replayed = await attempt(run, server_url, nano_format, store)
+    assert outcome is not None
+    assert replayed == len(first.calls[0][1].output_ids)
+    assert_record_is_what_the_engine_saw(outcome.record, [first.calls[0], *second.calls])
+    assert len(second.calls) == 2
+
+
+async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_another_request(
+    server_url: str, nano_format: ChatFormat, store: Store
+) -> None:
+    lives: list[list[str]] = []
+
+    async def run(episode: Episode) -> float:
+        said: list[str] = []
+        lives.append(said)
+        for temperature in (2.0, 2.0, 2.0, 1.9 if len(lives) == 1 else 1.8):
+            reply = await ask(episode, [{"role": "user", "content": "1 + 1 ="}], temperature=temperature)
+            said.append(reply.choices[0].message.content)
+        if len(lives) == 1:
+            await anyio.sleep(30)
+        return 1.0
+
+    await attempt(run, server_url, nano_format, store, stop_after_s=2)
+    outcome, engine, _ = await attempt(run, server_url, nano_format, store)
+    assert outcome is not None
+    assert lives[1][:3] == lives[0][:3]
+    assert len(engine.calls) == 1
+    assert len(outcome.record.turns) == 4
