@@ -12,6 +12,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RunConfig
 from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling
+from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError
 from agentrl.proxy import (
     RecordedCalls,
@@ -123,17 +124,7 @@ async def replay(
     `workflow` and `tasks`, where given, stand in for the files that the run's configuration names. Raises StoreError when
     there is no such run or episode.
     """
-    if not (run_dir / "store.sqlite").is_file():
-        raise StoreError(f"{run_dir} holds no run")
-    config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
-    with await in_thread(Store, run_dir / "store.sqlite") as store:
-        recorded = await in_thread(store.episode, episode_id)
-    if workflow is None:
-        workflow = await in_thread(load_workflow, Path(config.workflow))
-    source, _ = await in_thread(training_and_held_out, config, tasks)
-    found = await in_thread(source.of_group, recorded.group_id)
-    if found is None:
-        raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
+    config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     model, rollout = config.model, config.rollout
     chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
     engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
@@ -143,10 +134,10 @@ async def replay(
         proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(model.path).name))
         sandboxes = await stack.enter_async_context(run_sandboxes(config))
         runner = await stack.enter_async_context(
-            local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults, sandboxes=sandboxes)
+            local_runner(run, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults, sandboxes=sandboxes)
         )
         outcome = await runner.run(
-            found.task,
+            task,
             episode_seed(config.seed, recorded.group_id, recorded.sample),
             group_seed(config.seed, recorded.group_id),
             answers,
@@ -154,3 +145,18 @@ async def replay(
     turns = outcome.record.turns
     said = [(engine.decode(turn.prompt_ids), engine.decode(turn.output_ids)) for turn in turns]
     return Replay(recorded, outcome, answers.answered, len(recorded.record.turns), said, engine.asked)
+
+
+def _found(
+    run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
+) -> tuple[RunConfig, EpisodeRow, Task, Workflow]:
+    if not (run_dir / "store.sqlite").is_file():
+        raise StoreError(f"{run_dir} holds no run")
+    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+    with Store(run_dir / "store.sqlite") as store:
+        recorded = store.episode(episode_id)
+    source, _ = training_and_held_out(config, tasks)
+    found = source.of_group(recorded.group_id)
+    if found is None:
+        raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
+    return config, recorded, found.task, workflow or load_workflow(Path(config.workflow))

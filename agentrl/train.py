@@ -29,7 +29,7 @@ from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
-from agentrl.errors import AgentRLError, TrainerLostError
+from agentrl.errors import AgentRLError, DiskError, TrainerError, TrainerLostError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
@@ -340,7 +340,13 @@ async def _checkpoint(run: _Run) -> None:
     step = run.weights.version
     directory = run.run_dir / "checkpoints" / f"step-{step:06d}"
     with anyio.CancelScope(shield=True):
-        await _with_trainer(run, lambda: run.trainer.save(directory))
+        try:
+            await _with_trainer(run, lambda: run.trainer.save(directory))
+        except TrainerError as error:
+            raise DiskError(
+                f"the checkpoint of step {step} cannot be written: {error}. What was committed is safe: make room, or repair "
+                f"the disk, and go on with agentrl train --resume {run.run_dir}"
+            ) from error
         score = sum(run.rewards) / len(run.rewards) if run.rewards else None
         await in_thread(run.store.commit_checkpoint, step, directory, list(run.consumed), score)
         run.consumed.clear()

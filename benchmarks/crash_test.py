@@ -37,6 +37,23 @@ TARGETS = {"main": 4, "trainer": 2, "engine": 2, "all": 2}
 IN_START = 0.15
 """Share of the kills that come before the first step of a life."""
 LIFE_TIMEOUT_S = 300.0
+WORKFLOW = """
+import random
+import anyio
+from agentrl import Episode
+
+async def run(episode: Episode) -> float:
+    '''The calculator, with a tool that takes its time, so that every kill finds episodes in the middle.'''
+    env, rng = episode.env("agentrl/Calculator-v0"), random.Random(episode.seed)
+    await env.reset(seed=episode.seed, options=episode.task)
+    while not env.done:
+        reply = await episode.client.chat.completions.create(
+            model=episode.model, messages=env.messages, tools=env.tools
+        )
+        await anyio.sleep(rng.uniform(0.0, 0.8))
+        await env.step(reply.choices[0].message)
+    return env.total_reward
+"""
 GROUP_SIZE, GROUPS = 4, 4
 
 
@@ -56,7 +73,12 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
         "trainer.lr": 5e-5,
         "trainer.checkpoint_every": 3,
     }
-    return [*AGENTRL, "train", "workflows/calculator.py", *[f"--{key}={value}" for key, value in settings.items()]]
+    return [
+        *AGENTRL,
+        "train",
+        str(folder / "slow_calculator.py"),
+        *[f"--{key}={value}" for key, value in settings.items()],
+    ]
 
 
 def processes(main: psutil.Process) -> dict[str, list[psutil.Process]]:
@@ -171,6 +193,7 @@ def crash_test(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "import json\nfrom pathlib import Path\n"
         "def tasks():\n    for line in (Path(__file__).parent / 'train.jsonl').open():\n        yield json.loads(line)\n"
     )
+    (folder / "slow_calculator.py").write_text(WORKFLOW)
     run_dir = folder / "killed" / "run"
     run_dir.parent.mkdir()
     started = time.monotonic()

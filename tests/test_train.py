@@ -13,14 +13,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
+import psutil
 import pytest
 
+from agentrl.audit import audit
 from agentrl.config import TrainerConfig
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
+from agentrl.replay import replay
 from agentrl.rollout.store import Store
 from agentrl.run_directory import weights_directory
 from agentrl.trainer.__main__ import training_sequences
+from tests.components import missing
 
 ROOT = Path(__file__).parents[1]
 SUMMARY = {
@@ -122,6 +127,13 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert (run_dir / "checkpoints/step-000004/tokenizer.json").exists()
     assert left_behind(tmp_path / "run") == []
 
+    proof = audit(run_dir)
+    assert proof.violations == []
+    assert (proof.trained, proof.batches, proof.last_checkpoint) == (16, 4, 4)
+    again_from_record = anyio.run(replay, run_dir, 7)
+    assert again_from_record.same
+    assert again_from_record.calls_answered == len(again_from_record.conversation) > 0
+
     again = subprocess.run(
         [*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=60
     )
@@ -141,44 +153,92 @@ def long_run(command: list[str], run_dir: Path) -> Iterator[subprocess.Popen[byt
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path, how: signal.Signals) -> None:
+def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path) -> None:
+    """Its trainer was killed before: that alone is not noticed but for a line."""
     run_dir = tmp_path / "run"
     # Many episodes at a time keep the trainer the slower side, so that finished groups wait for it.
     with long_run([*command, "--rollout.max_concurrent=16"], tmp_path / "run") as process:
         wait_for_step(run_dir, 3)
-        os.kill(process.pid, how)
+        (trainer,) = [p for p in psutil.Process(process.pid).children() if "agentrl.trainer" in p.cmdline()]
+        trainer.kill()
+        wait_for_step(run_dir, 5)
+        second = subprocess.run(
+            [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir)],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert second.returncode == 2
+        assert f"is in use by the run of process {process.pid}" in second.stderr
+        os.kill(process.pid, signal.SIGINT)
         output, _ = process.communicate(timeout=60)
-    deadline = time.monotonic() + 30
-    # A killed run cannot remove its shared memory; its next life does.
-    while processes := [line for line in left_behind(run_dir) if not line.startswith("/dev/shm/")]:
-        assert time.monotonic() < deadline, f"left behind: {processes}"
-        time.sleep(0.1)
+    assert process.returncode == 130
+    assert b"go on with: agentrl train --resume" in output
+    assert b"starting the trainer again; it goes through" in output
+    assert left_behind(run_dir) == []
     with Store(run_dir / "store.sqlite") as store:
-        finished = store.totals().finished
         checkpoint = store.last_checkpoint()
-        unused = {group.id for group in store.unused_groups() if group.state == "ready"}
     assert checkpoint is not None
-    if how is signal.SIGINT:
-        assert process.returncode == 130
-        assert b"go on with: agentrl train --resume" in output
-        assert checkpoint[0] == metrics(run_dir)[-1]["step"], "Ctrl-C checkpoints the last step"
-    else:
-        assert checkpoint[0] >= 2
+    assert checkpoint[0] == metrics(run_dir)[-1]["step"], "Ctrl-C checkpoints the last step"
+    assert_goes_on(run_dir, checkpoint[0])
 
-    resumed = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={checkpoint[0] + 2}"]
-    result = subprocess.run(
-        resumed, cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=200
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
+
+def assert_goes_on(run_dir: Path, step: int) -> None:
+    """Resumed, the run trains on what was ready before, and its store proves that nothing was lost."""
+    before = audit(run_dir)
+    assert before.violations == []
     with Store(run_dir / "store.sqlite") as store:
-        assert store.totals().finished >= finished
+        unused = {group.id for group in store.unused_groups() if group.state == "ready"}
+    resumed = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={step + 2}"]
+    result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=200)
+    assert result.returncode == 0, result.stdout + result.stderr
+    after = audit(run_dir)
+    assert after.violations == []
+    assert after.finished_episodes >= before.finished_episodes
+    with Store(run_dir / "store.sqlite") as store:
         per_step = store._db.execute("SELECT step, COUNT(*) FROM groups WHERE step IS NOT NULL GROUP BY 1").fetchall()
         still_unused = {group.id for group in store.unused_groups() if group.state == "ready"}
-    assert per_step == [(step, 4) for step in range(1, checkpoint[0] + 3)], "every step trained on its own four groups"
+    assert per_step == [(number, 4) for number in range(1, step + 3)], "every step trained on its own four groups"
     assert unused - still_unused, "groups that were ready before the interruption were trained on after it"
-    assert json.loads((run_dir / "summary.json").read_text())["steps"] == checkpoint[0] + 2
+    assert json.loads((run_dir / "summary.json").read_text())["steps"] == step + 2
     assert left_behind(run_dir) == []
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], tmp_path: Path) -> None:
+    """Room for the store, and not for a checkpoint."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(run_dir)], capture_output=True)
+    if mounted.returncode:
+        missing("a small disk can be made by root only (mount -t tmpfs)")
+    try:
+        result = subprocess.run(
+            [*command, "--steps=50"], cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=120
+        )
+        assert result.returncode == 1, result.stdout + result.stderr
+        assert "the checkpoint of step 2 cannot be written" in result.stderr
+        assert f"make room, or repair the disk, and go on with agentrl train --resume {run_dir}" in result.stderr
+        subprocess.run(["mount", "-o", "remount,size=200m", str(run_dir)], check=True)
+        assert_goes_on(run_dir, 0)
+    finally:
+        subprocess.run(["umount", str(run_dir)], check=True)
+
+
+@pytest.mark.timeout(400)
+def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
+    """Main process, trainer, engine, all of them: the audit is in the program."""
+    words = ["--kills=5", "--tasks=40", "--epochs=2", "--dataset=stream", "--no-comparison", "--seed=3"]
+    done = subprocess.run(
+        [sys.executable, "benchmarks/crash_test.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=380
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout[done.stdout.index("{") :])
+    assert sum(report["kills"].values()) == 5
+    assert report["tasks"] == 80
+    assert report["lost"] == report["doubled"] == 0
+    assert report["tokens_not_generated_again"] > 0
 
 
 def test_a_run_that_is_ended_before_its_first_step_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:

@@ -298,7 +298,7 @@ class Store:
                 f" AND group_id IN ({marks}) ORDER BY group_id, sample, id",
                 list(group_ids),
             ).fetchall()
-        return [StoredEpisode(*values, record=_record_of(record)) for *values, record in rows]
+        return [StoredEpisode(*(*values, _record_of(record))) for *values, record in rows]
 
     def episode(self, episode_id: int) -> EpisodeRow:
         """One episode. Raises StoreError when there is none."""
@@ -310,7 +310,7 @@ class Store:
         if row is None:
             raise StoreError(f"{self._path.parent} holds no episode {episode_id}; its episodes are 1 to {last}")
         *values, record = row
-        return EpisodeRow(*values, record=_record_of(record))
+        return EpisodeRow(*(*values, _record_of(record)))
 
     def commit_checkpoint(
         self, step: int, path: Path, consumed: Sequence[tuple[int, Sequence[int]]], score: float | None = None

@@ -1,0 +1,69 @@
+"""Whose a run directory is, and what a crash can do to the files in it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import StoreError
+from agentrl.run_directory import appending, lock_run, read_metrics, remove_unfinished, write_whole
+
+HOLD = """
+import subprocess, sys
+from pathlib import Path
+from agentrl.run_directory import lock_run
+lock = lock_run(Path(sys.argv[1]))
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"], pass_fds=[lock])
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_run_on_the_same_directory_is_refused_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+    """Its trainer, which still writes, holds on a moment longer."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match=f"is in use by the run of process {holder.pid}; wait for it, or end it"):
+            lock_run(tmp_path)
+        holder.kill()
+        holder.wait(10)
+    lock = lock_run(tmp_path)
+    assert (tmp_path / "lock").read_text() == str(os.getpid())
+    os.close(lock)
+
+
+def test_a_line_that_a_crash_tore_is_cut_off_and_the_file_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 3}\n{"step": 2, "lo')
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 3}]
+    with appending(path) as log:
+        log.write(json.dumps({"step": 2, "loss": 1}) + "\n")
+        log.write(json.dumps({"step": 1, "loss": 2}) + "\n")
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 2}, {"step": 2, "loss": 1}]
+    path.unlink()
+    with appending(path) as log:
+        log.write('{"step": 1}\n')
+    assert read_metrics(tmp_path) == [{"step": 1}]
+
+
+def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    write_whole(path, "old")
+    (tmp_path / "config.json.partial").write_text("what a crash left")
+    write_whole(path, "new")
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+    assert path.read_text() == "new"
+
+
+def test_checkpoints_that_a_crash_left_half_made_are_removed(tmp_path: Path) -> None:
+    for name in ("step-000002", "step-000004", "step-000006.partial"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    remove_unfinished(tmp_path, [Path("elsewhere/checkpoints/step-000002")])
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000002"]
