@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agentrl.sandboxes import (
@@ -75,21 +77,22 @@ def test_sum(a, b, total):
 
 
 @pytest.fixture
-async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=LIMITS), backend=backend, size=2) as pool:
-        yield pool
+async def pools(backend: BackendName) -> AsyncIterator[list[SandboxPool]]:
+    """One for each half of the programs: most of their time they wait for a limit."""
+    async with AsyncExitStack() as stack:
+        spec = BoxSpec(limits=LIMITS)
+        yield [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(2)]
 
 
 async def test_no_program_is_rewarded_or_harms_the_next(
-    pool: SandboxPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pools: list[SandboxPool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = tmp_path / "canary"
     canary.write_text("the host's own")
     monkeypatch.setenv("AGENTRL_SECRET", "the host's own")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        programs = adversaries(port=listener.getsockname()[1], canary=str(canary))
-        assert len(programs) >= 60
-        for name, source in programs.items():
+
+    async def try_all(programs: list[tuple[str, str]], pool: SandboxPool) -> None:
+        for name, source in programs:
             verdict = await judge(source + CALLS_MAIN, all_kinds_of_tests(), pool=pool)
             assert len(verdict.results) >= 6, name  # a file of tests for a program that does not load gives one
             rewarded = [result for result in verdict.results if result.passed]
@@ -99,6 +102,13 @@ async def test_no_program_is_rewarded_or_harms_the_next(
             await assert_as_new(pool, name)
         honest = await judge(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool)
         assert honest.passed, honest.results
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        programs = list(adversaries(port=listener.getsockname()[1], canary=str(canary)).items())
+        assert len(programs) >= 60
+        async with anyio.create_task_group() as group:
+            for half, pool in enumerate(pools):
+                group.start_soon(try_all, programs[half::2], pool)
         listener.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody has come
             listener.accept()
