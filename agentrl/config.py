@@ -210,6 +210,20 @@ class TrainerConfig(_Section):
     """τ of "sapo" where the advantage is positive."""
     tau_negative: Annotated[float, Field(gt=0)] = 1.05
     """τ of "sapo" where it is not."""
+    proximal: Literal["recompute", "interpolate"] = "recompute"
+    """Where log p comes from: a forward pass at the start of the step, or between log b and log θ by the token's age."""
+    kl: Literal["none", "loss", "reward"] = "none"
+    """Whether the policy is held to the model that it started from: in the loss, or in the reward."""
+    kl_coef: Annotated[float, Field(ge=0)] = 0.0
+    """β: weight of the KL divergence to the reference."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """How the divergence is estimated from the sampled tokens: docs/objectives.md."""
+    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
+    """c: the entropy of every trained token's distribution is rewarded so much."""
+    overlong_tokens: Positive | None = None
+    """L: an episode whose longest reply has L tokens or more loses 1 of its reward (DAPO's soft punishment)."""
+    overlong_margin: Positive | None = None
+    """The punishment rises from 0 over the last so many tokens before L."""
     m2_threshold: Annotated[float, Field(gt=0)] = 0.04
     """τ of "m2po": bound of the mean of (log θ/b)²."""
     loss_mean: Literal["token", "sequence", "constant"] = "token"
@@ -230,6 +244,12 @@ class TrainerConfig(_Section):
     """Training steps between checkpoints; the last step always makes one."""
     keep_checkpoints: Positive = 2
     """How many checkpoints stay on disk."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the trainer computes. auto: a GPU, where torch sees one."""
+    precision: Literal["float32", "mixed"] = "float32"
+    """Number format of the computation; mixed: bfloat16 where torch's autocast says so, over float32 weights."""
+    recompute_activations: bool = False
+    """Keep one activation a layer, and compute the others again in the backward pass: less memory, a third more time."""
     threads: Positive = 1
     """CPU threads of the trainer."""
     step_timeout_s: Seconds = 3600
@@ -242,6 +262,20 @@ class TrainerConfig(_Section):
         if self.objective == "m2po" and self.weight_mode != "none":
             raise ValueError(
                 'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use weight_mode = "none"'
+            )
+        if self.objective == "m2po" and self.proximal == "interpolate":
+            raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')
+        if (self.kl == "none") != (self.kl_coef == 0):
+            raise ValueError('kl and kl_coef go together: kl = "loss" or "reward" with kl_coef > 0, or neither')
+        if self.kl == "loss" and self.kl_estimator == "k1":
+            raise ValueError(
+                'kl_estimator = "k1" has a gradient of mean 0 in the loss, so it would only add noise; use k2 or k3, or kl = "reward"'
+            )
+        if (self.overlong_tokens is None) != (self.overlong_margin is None):
+            raise ValueError("overlong_tokens and overlong_margin go together: give both or neither")
+        if self.overlong_tokens and self.overlong_margin and self.overlong_margin > self.overlong_tokens:
+            raise ValueError(
+                f"overlong_margin = {self.overlong_margin} is more than overlong_tokens = {self.overlong_tokens}"
             )
         if self.weight_floor and self.weight_mode in ("truncate", "none"):
             raise ValueError(f'weight_floor is for the masks; weight_mode = "{self.weight_mode}" has no lower bound')

@@ -21,7 +21,6 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,11 @@ import torch
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.rollout.store import Store, StoredEpisode
-from agentrl.trainer.advantages import EPSILON, mask_turns, turn_advantages
+from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
+from agentrl.trajectory import TokenRecord
 
 BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
@@ -46,7 +46,8 @@ def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig)
     sequences: list[TrainingSequence] = []
     for _, members in groupby(episodes, key=lambda episode: episode.group_id):
         group = list(members)
-        advantages = turn_advantages([e.record for e in group], [e.reward for e in group], config)
+        rewards = [e.reward - overlong_penalty(longest_reply(e.record), config) for e in group]
+        advantages = turn_advantages([e.record for e in group], rewards, config)
         for episode, values in zip(group, advantages, strict=True):
             mask_turns(episode.record, config)
             sequences += [
@@ -61,16 +62,19 @@ def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig)
                 for path in episode.record.trajectories(values)
                 if any(path.loss_mask)
             ]
-    return whitened(sequences) if config.advantage.startswith("reinforce_pp") else sequences
+    return sequences
 
 
-def whitened(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
-    """The sequences with advantages of mean 0 and deviation 1 over all their trained tokens."""
-    if not sequences:
-        return []
-    trained = torch.cat([s.advantages[s.loss_mask] for s in sequences])
-    mean, deviation = trained.mean(), trained.std(unbiased=False) + EPSILON
-    return [replace(s, advantages=(s.advantages - mean) / deviation) for s in sequences]
+def with_gradient(sequences: Sequence[TrainingSequence], config: TrainerConfig) -> list[TrainingSequence]:
+    """The sequences that move the policy: where advantages are all there is, not those whose advantages are all zero."""
+    if config.kl != "none" or config.entropy_coef or config.advantage.startswith("reinforce_pp"):
+        return list(sequences)
+    return [s for s in sequences if bool((s.advantages[s.loss_mask] != 0).any())]
+
+
+def longest_reply(record: TokenRecord) -> int:
+    """Tokens of the longest reply of an episode."""
+    return max((len(turn.output_ids) for turn in record.turns), default=0)
 
 
 class TrainerProcess:
@@ -106,9 +110,7 @@ class TrainerProcess:
         compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)
         if compared is not None:
             metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
-        # A trajectory whose advantages are all zero has no gradient.
-        useful = [s for s in sequences if bool((s.advantages[s.loss_mask] != 0).any())]
-        result = self._policy.step(useful)
+        result = self._policy.step(with_gradient(sequences, self._config.trainer))
         tokens = max(1.0, result.stats.tokens)
         metrics |= {
             "loss": result.loss,
@@ -121,7 +123,14 @@ class TrainerProcess:
             "capped_share": result.stats.capped / tokens,
             "weight_mean": result.stats.weight / tokens,
             "kl_step": result.stats.kl / tokens,
+            "entropy": result.stats.entropy / tokens,
+            "computed_tokens": result.computed_tokens,
         }
+        if self._config.trainer.kl != "none":
+            metrics["kl_reference"] = result.stats.kl_reference / tokens
+        if len(result.log_weights):
+            quantiles = torch.quantile(result.log_weights.float(), torch.tensor([0.01, 0.5, 0.99])).exp().tolist()
+            metrics |= dict(zip(("weight_p01", "weight_p50", "weight_p99"), quantiles, strict=True))
         reply = self._publish()
         metrics["train_s"] = time.perf_counter() - started
         return {**reply, "metrics": metrics}

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
+
+import torch
+from torch import Tensor
 
 from agentrl.config import TrainerConfig
 from agentrl.credit import branch_reward, turn_scores
+from agentrl.trainer.losses import kl_estimate
+from agentrl.trainer.packing import Pack
 from agentrl.trajectory import TokenRecord
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"]
@@ -47,6 +52,38 @@ def baselines(scores: Sequence[Sequence[float]], estimator: Estimator) -> list[B
     if estimator == "reinforce_pp":
         return [Baseline(0.0, 1.0)] * len(scores)
     return [Baseline((total - sum(own)) / (count - len(own)) if count > len(own) else 0.0, 1.0) for own in scores]
+
+
+def overlong_penalty(longest: int, config: TrainerConfig) -> float:
+    """What an episode with a reply of `longest` tokens loses: 0 up to L − m, then rising to 1 at L (DAPO, arXiv 2503.14476,
+    eq. 13, with L = overlong_tokens, m = overlong_margin)."""
+    if config.overlong_tokens is None or config.overlong_margin is None:
+        return 0.0
+    over = longest - (config.overlong_tokens - config.overlong_margin)
+    return min(1.0, max(0.0, over / config.overlong_margin))
+
+
+def with_kl_penalty(batch: Pack, logprobs: Tensor, reference: Tensor, config: TrainerConfig) -> Pack:
+    """The pack with A_t − β·Σ_{i≥t} k_i, over the trained tokens of the same trajectory (REINFORCE++, arXiv 2501.03262, eq. 3).
+
+    `logprobs`, `reference`: [M] log p and log reference, without gradients.
+    """
+    kl = kl_estimate(logprobs, reference, config.kl_estimator)
+    total = batch.sequences.sum(kl)
+    started = torch.cat([kl.new_zeros(1), kl.cumsum(0)])
+    first = torch.searchsorted(batch.index, batch.index)  # of each token, the first of its trajectory
+    before = started[:-1] - started[first]
+    return replace(batch, advantages=batch.advantages - config.kl_coef * (total - before))
+
+
+def whitened(advantages: Sequence[Tensor]) -> Iterator[Tensor]:
+    """The advantages with mean 0 and deviation 1 over all their tokens."""
+    if not advantages:
+        return
+    everything = torch.cat(list(advantages))
+    mean, deviation = everything.mean(), everything.std(unbiased=False) + EPSILON
+    for values in advantages:
+        yield (values - mean) / deviation
 
 
 def turn_advantages(

@@ -6,7 +6,7 @@ Symbols: b behaviour policy (recorded by the engine), p proximal policy (the tra
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,10 @@ class LossStats:
     """Sum of the weights p/b, after the bounds."""
     kl: float
     """Sum of k3 = e^d − 1 − d with d = log θ − log p, an estimate of KL(p‖θ) (Schulman 2020)."""
+    entropy: float = 0.0
+    """Sum of the entropies of θ, in nats."""
+    kl_reference: float = 0.0
+    """Sum of the estimates of KL(θ‖reference), where there is one."""
 
 
 def policy_loss(
@@ -90,10 +94,46 @@ def policy_loss(
     return loss, stats
 
 
-def token_logprobs(logits: Tensor, targets: Tensor, temperature: Tensor) -> Tensor:
-    """log softmax(logits / temperature) at `targets`. logits: [T, V]; targets, temperature: [T]. Returns [T] float32."""
-    scaled = logits.float() / temperature.unsqueeze(-1)
-    return scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - torch.logsumexp(scaled, dim=-1)
+def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: str) -> Tensor:
+    """[T] estimates of KL(θ‖reference) from tokens that θ sampled; d = log θ − log reference (Schulman 2020).
+
+    k1 = d, unbiased, of high variance; k2 = d²/2, biased, of low variance; k3 = e^−d − 1 + d, unbiased, never negative.
+    """
+    difference = logprobs - reference
+    if estimator == "k1":
+        return difference
+    if estimator == "k2":
+        return difference.square() / 2
+    return torch.exp(-difference) - 1 + difference
+
+
+def regularizers(
+    logprobs: Tensor, entropy: Tensor, reference: Tensor | None, stats: LossStats, config: TrainerConfig
+) -> tuple[Tensor, LossStats]:
+    """What is added to the loss of every token, β·KL(θ‖reference) − c·H(θ), and the statistics with both.
+
+    All [T]. `reference`: log probabilities under the reference, where there is one.
+    """
+    extra = torch.zeros_like(logprobs)
+    stats = replace(stats, entropy=float(entropy.detach().sum()))
+    if reference is not None:
+        kl = kl_estimate(logprobs, reference, config.kl_estimator)
+        stats = replace(stats, kl_reference=float(kl.detach().sum()))
+        if config.kl == "loss":
+            extra = extra + config.kl_coef * kl
+    if config.entropy_coef:
+        extra = extra - config.entropy_coef * entropy
+    return extra, stats
+
+
+def interpolated(logprobs: Tensor, behaviour: Tensor, versions: Tensor, version: int) -> Tensor:
+    """[T] log p between log b and log θ, by how old the token is: no forward pass of its own (AReaL's log-linear form).
+
+    log p = log b + α·(log θ − log b) with α = (v − u) / (v + 1 − u), where u sampled the token, v is the version at the start
+    of the step, and θ is on its way to v + 1. Fresh tokens have p = b. `logprobs`: log θ, without a gradient.
+    """
+    age = (version - versions).clamp(min=0)
+    return behaviour + age / (age + 1) * (logprobs - behaviour)
 
 
 @dataclass(frozen=True)

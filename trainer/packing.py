@@ -1,9 +1,22 @@
-"""Sequences laid end to end in packs of bounded size, so that no computation is spent on padding."""
+"""Trajectories packed so that nothing is computed twice: the tokens that several share are in a pack once.
+
+    episode 1   system  task  call a  result a  answer          system ─┬─ task ─┬─ call a  result a  answer
+    episode 2   system  task  call b  result b  answer     ─►           │        └─ call b  result b  answer
+    episode 3   system  other call c  answer                            └─ other ── call c  answer
+
+A pack is such a prefix tree (several, where nothing is shared) laid out depth first. A token attends to itself and to what
+comes before it in its own trajectories: its ancestors. With `subtree_end[k]` the end of the part that descends from token
+k, that is k ≤ q < subtree_end[k]. So each token has the hidden state that it would have alone, and the loss and gradients are
+those of the trajectories one by one. What branches of an episode, attempts of a group, or all tasks share costs once;
+unbranched trajectories are the special case of a tree that is a line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,30 +40,83 @@ class TrainingSequence:
 
 
 @dataclass(frozen=True)
-class Pack(TrainingSequence):
-    """Several sequences end to end, `T` tokens in all. Every tensor but `bounds` is [T]."""
+class Segment:
+    """Tokens `start` to `end` of a pack that all have the same ancestors, but for each other."""
 
+    start: int
+    end: int
+    ancestors: tuple[tuple[int, int], ...]
+    """Ranges of the tokens before them, in order."""
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Prefix trees of `N` tokens in all, and the `M` tokens in them that are trained on."""
+
+    token_ids: Tensor
+    """[N]."""
     position_ids: Tensor
-    """Position in the token's own sequence."""
-    bounds: Tensor
-    """[sequences + 1] int32: where each sequence starts, and the end."""
+    """[N] place in the token's own trajectories."""
+    subtree_end: Tensor
+    """[N] where the tokens that descend from it end."""
+    source: Tensor
+    """[M] the token whose hidden state predicts the trained token: the one before it."""
+    targets: Tensor
+    """[M] ids of the trained tokens."""
+    behaviour_logprobs: Tensor  # [M]
+    versions: Tensor  # [M]
+    temperatures: Tensor  # [M]
+    advantages: Tensor  # [M]
+    index: Tensor
+    """[M] number of the token's trajectory."""
+    count: int
+    """Trajectories."""
 
-    @property
-    def sequences(self) -> Sequences:
-        """Whose tokens these are."""
-        lengths = self.bounds.diff()
-        index = torch.repeat_interleave(torch.arange(len(lengths)), lengths.long())
-        return Sequences(index, len(lengths), self.loss_mask)
-
-    @property
-    def trained_sequences(self) -> int:
-        """Sequences with a token that is trained on."""
-        return int(self.sequences.index[self.loss_mask].unique().numel())
+    def __len__(self) -> int:
+        return int(self.token_ids.shape[0])
 
     @property
     def tokens(self) -> int:
         """Tokens that are trained on."""
-        return int(self.loss_mask.sum())
+        return int(self.targets.shape[0])
+
+    @property
+    def sequences(self) -> Sequences:
+        """Whose the trained tokens are."""
+        return Sequences(self.index, self.count, torch.ones_like(self.index, dtype=torch.bool))
+
+    @property
+    def trained_sequences(self) -> int:
+        """Trajectories with a token that is trained on."""
+        return int(self.index.unique().numel())
+
+    def to(self, device: torch.device) -> Pack:
+        """The same on another device."""
+        columns: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **{name: value.to(device) for name, value in columns.items()})
+
+    def segments(self) -> list[Segment]:
+        """The trees as runs of tokens without a branch."""
+        ends, positions = self.subtree_end.tolist(), self.position_ids.tolist()
+        segments: list[Segment] = []
+        path: list[Segment] = []
+        start = 0
+        for k in range(1, len(ends) + 1):
+            # A run goes on while the next token follows this one, and nothing else does.
+            if k < len(ends) and positions[k] == positions[k - 1] + 1 and ends[k] == ends[k - 1]:
+                continue
+            while path and ends[path[-1].start] <= start:
+                path.pop()
+            ranges: list[tuple[int, int]] = []
+            for above in path:
+                if ranges and ranges[-1][1] == above.start:
+                    ranges[-1] = (ranges[-1][0], above.end)
+                else:
+                    ranges.append((above.start, above.end))
+            segments.append(Segment(start, k, tuple(ranges)))
+            path.append(segments[-1])
+            start = k
+        return segments
 
 
 def first_fit_decreasing(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -69,17 +135,88 @@ def first_fit_decreasing(lengths: Sequence[int], budget: int) -> list[list[int]]
 
 
 def pack(sequences: Sequence[TrainingSequence], budget: int) -> list[Pack]:
-    """Lay `sequences` into packs of at most `budget` tokens."""
+    """Lay `sequences` into packs of at most `budget` tokens, what they share counted once."""
+    ordered = in_tree_order(sequences)
+    found = list(_clusters(ordered, budget))
     return [
-        _join([sequences[i] for i in chosen]) for chosen in first_fit_decreasing([len(s) for s in sequences], budget)
+        prefix_tree([s for i in sorted(chosen) for s in ordered[found[i][0] : found[i][1]]])
+        for chosen in first_fit_decreasing([size for _, _, size in found], budget)
     ]
 
 
-def _join(sequences: Sequence[TrainingSequence]) -> Pack:
-    lengths = [len(sequence) for sequence in sequences]
-    columns = {name: torch.cat([getattr(s, name) for s in sequences]) for name in TrainingSequence.__dataclass_fields__}
+def in_tree_order(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
+    """The sequences sorted by their ids: those that share the longest beginnings are neighbours."""
+    return sorted(sequences, key=lambda s: s.token_ids.tolist())
+
+
+def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
+    """One pack of sequences in tree order."""
+    ids: list[Tensor] = []
+    positions: list[Tensor] = []
+    sources: list[Tensor] = []
+    rows: list[Tensor] = []
+    ends = torch.empty(sum(map(len, sequences)), dtype=torch.long)
+    path = torch.empty(0, dtype=torch.long)
+    before: TrainingSequence | None = None
+    size = 0
+    for s in sequences:
+        shared = 0 if before is None else shared_prefix(before, s)
+        ends[path[shared:]] = size
+        ids.append(s.token_ids[shared:])
+        positions.append(torch.arange(shared, len(s)))
+        path = torch.cat([path[:shared], torch.arange(size, size + len(s) - shared)])
+        size += len(s) - shared
+        trained = s.loss_mask.nonzero().squeeze(-1)
+        rows.append(trained[trained > 0])  # nothing predicts a first token
+        sources.append(path[rows[-1] - 1])
+        before = s
+    ends[path] = size
+
+    def trained_tokens(name: str) -> Tensor:
+        return torch.cat([getattr(s, name)[chosen] for s, chosen in zip(sequences, rows, strict=True)])
+
     return Pack(
-        **columns,
-        position_ids=torch.cat([torch.arange(length) for length in lengths]),
-        bounds=torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
+        token_ids=torch.cat(ids),
+        position_ids=torch.cat(positions),
+        subtree_end=ends[:size],
+        source=torch.cat(sources),
+        targets=trained_tokens("token_ids"),
+        behaviour_logprobs=trained_tokens("behaviour_logprobs"),
+        versions=trained_tokens("versions"),
+        temperatures=trained_tokens("temperatures"),
+        advantages=trained_tokens("advantages"),
+        index=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(chosen) for chosen in rows])),
+        count=len(sequences),
     )
+
+
+def shared_prefix(one: TrainingSequence, other: TrainingSequence) -> int:
+    """Tokens that two sequences have in common at their beginning."""
+    shorter = min(len(one), len(other))
+    different = (one.token_ids[:shorter] != other.token_ids[:shorter]).nonzero()
+    return int(different[0]) if len(different) else shorter
+
+
+def _clusters(ordered: Sequence[TrainingSequence], budget: int) -> Iterator[tuple[int, int, int]]:
+    """Cut sequences in tree order into runs (from, to, tokens) of at most `budget`, where the least is shared."""
+    shared = [0, *(shared_prefix(one, other) for one, other in itertools.pairwise(ordered))]
+    added = torch.tensor([0, *(len(s) - common for s, common in zip(ordered, shared, strict=True))]).cumsum(0).tolist()
+
+    def size(start: int, end: int) -> int:
+        return int(added[end] - added[start]) + shared[start]
+
+    todo = [(0, len(ordered))] if ordered else []
+    while todo:
+        start, end = todo.pop()
+        if size(start, end) <= budget or end - start == 1:
+            yield start, end, size(start, end)
+            continue
+        least = min(shared[start + 1 : end])
+        cuts = [start, *(i for i in range(start + 1, end) if shared[i] == least), end]
+        run = start
+        for begin, stop in itertools.pairwise(cuts):
+            # Neighbours that share something stay together while they fit; those that share nothing may go anywhere.
+            if run < begin and (least == 0 or size(run, stop) > budget):
+                todo.append((run, begin))
+                run = begin
+        todo.append((run, end))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +15,16 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
-from agentrl.engine.varlen_attention import use_varlen_attention
-from agentrl.trainer.losses import LossStats, Mismatch, mismatch, policy_loss, token_logprobs
+from agentrl.trainer.advantages import whitened, with_kl_penalty
+from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import token_shares
-from agentrl.trainer.packing import Pack, TrainingSequence, pack
+from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
+from agentrl.trainer.scored_model import ScoredModel, Scores
 
 MAX_SKIPPED_IN_A_ROW = 3
 """Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
+BLOCKS_A_MINIBATCH = 8
+"""Into so many runs of neighbours sequences are cut before they are dealt to minibatches: what they share stays together."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class StepResult:
     """Summed over minibatches."""
     skipped: int
     """Optimizer steps that were not taken, because the gradient was not finite."""
+    computed_tokens: int
+    """Tokens of the packs, what is shared counted once."""
+    log_weights: Tensor
+    """[M] log p/b of every trained token."""
 
 
 class Policy:
@@ -45,9 +52,18 @@ class Policy:
     def __init__(self, model_path: Path, config: TrainerConfig) -> None:
         self.config = config
         self.version = 0
-        self.model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-        use_varlen_attention(self.model)
+        on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+        self.device = torch.device("cuda" if on_gpu else "cpu")
+        self.model = _load(model_path).to(self.device)
+        self.scored = ScoredModel(self.model)
+        self.scored.check(self.device)
         self.model.train()
+        if config.recompute_activations:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        self.reference: ScoredModel | None = None
+        if config.kl != "none":
+            self.reference = ScoredModel(_load(model_path).to(self.device))
+            self.reference.requires_grad_(False)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
         )
@@ -55,55 +71,46 @@ class Policy:
         self._skipped_in_a_row = 0
 
     def logprobs(self, batch: Pack, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
-        """[T] logprob of every token given those before it in its sequence, at its temperature; 0 where a sequence
-        starts. With `parameters`, under those weights instead of the policy's."""
-        inputs: dict[str, Any] = {
-            "input_ids": batch.token_ids.unsqueeze(0),
-            "position_ids": batch.position_ids.unsqueeze(0),
-            "cu_seq_lens_q": batch.bounds,
-            "cu_seq_lens_k": batch.bounds,
-            "use_cache": False,
-        }
+        """[M] logprob of every trained token, at its temperature. With `parameters`, under those weights instead of the
+        policy's."""
         if parameters is None:
-            logits = self.model(**inputs).logits[0]
-        else:
-            logits = torch.func.functional_call(self.model, dict(parameters), kwargs=inputs).logits[0]
-        scored = token_logprobs(logits[:-1], batch.token_ids[1:], batch.temperatures[1:])
-        scored = torch.cat([scored.new_zeros(1), scored])
-        return torch.where(batch.position_ids == 0, 0.0, scored)
+            return self._scores(batch).logprobs
+        named = {f"model.{name}": tensor for name, tensor in parameters.items()}
+        with self._precision():
+            scores: Scores = torch.func.functional_call(self.scored, named, (batch,))
+        return scores.logprobs
+
+    def _scores(self, batch: Pack) -> Scores:
+        with self._precision():
+            scores: Scores = self.scored(batch, entropy_gradient=self.config.entropy_coef > 0)
+        return scores
+
+    def _precision(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "mixed")
 
     def step(self, sequences: Sequence[TrainingSequence]) -> StepResult:
         """One training step: K optimizer steps of decoupled PPO over `sequences`, in an order drawn from the version."""
-        config = self.config
-        order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed(self.version)).tolist()
-        parts = [order[k :: config.minibatches] for k in range(config.minibatches)]
-        minibatches = [pack([sequences[i] for i in part], config.tokens_per_pack) for part in parts if part]
-        if config.objective == "m2po":  # its ratio is to the behaviour policy
-            proximal = [[batch.behaviour_logprobs for batch in packs] for packs in minibatches]
-        else:
-            with torch.no_grad():
-                proximal = [[self.logprobs(batch) for batch in packs] for packs in minibatches]
+        minibatches = self._minibatches(sequences)
+        with torch.no_grad():
+            proximal = [[self._proximal(batch) for batch in packs] for packs in minibatches]
+            references = [[self._reference(batch) for batch in packs] for packs in minibatches]
+        minibatches = self._with_advantages(minibatches, proximal, references)
 
         norms: list[float | None] = []
         totals: list[LossStats] = []
+        weights: list[Tensor] = []
         loss_mean = 0.0
-        for packs, references in zip(minibatches, proximal, strict=True):
+        for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True):
             tokens, count = sum(batch.tokens for batch in packs), sum(batch.trained_sequences for batch in packs)
             if tokens == 0:
                 continue
             loss_mean = 0.0
-            for batch, reference in zip(packs, references, strict=True):
-                sequences_of = batch.sequences
-                losses, stats = policy_loss(
-                    self.logprobs(batch), reference, batch.behaviour_logprobs, batch.advantages, sequences_of, config
-                )
-                shares = token_shares(
-                    sequences_of, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length
-                )
-                loss = (losses * shares).sum()
+            for batch, known, reference in zip(packs, proximals, fixed, strict=True):
+                loss, stats, weight = self._loss(batch, known, reference, tokens, count)
                 loss.backward()
                 loss_mean += float(loss.detach())
                 totals.append(stats)
+                weights.append(weight)
             norms.append(self._optimizer_step())
         grad_norms = [norm for norm in norms if norm is not None]
         self.version += 1
@@ -113,7 +120,75 @@ class Policy:
             lr=self.optimizer.param_groups[0]["lr"],
             stats=_sum(totals),
             skipped=len(norms) - len(grad_norms),
+            computed_tokens=sum(len(batch) for packs in minibatches for batch in packs),
+            log_weights=torch.cat(weights).cpu() if weights else torch.zeros(0),
         )
+
+    def _minibatches(self, sequences: Sequence[TrainingSequence]) -> list[list[Pack]]:
+        """The packs of each minibatch. Neighbours in tree order are dealt together, so that they share in one pack."""
+        config = self.config
+        ordered = in_tree_order(sequences)
+        size = max(1, len(ordered) // (config.minibatches * BLOCKS_A_MINIBATCH))
+        blocks = [ordered[start : start + size] for start in range(0, len(ordered), size)]
+        order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(self.version)).tolist()
+        parts = [order[k :: config.minibatches] for k in range(config.minibatches)]
+        return [
+            [batch.to(self.device) for batch in pack([s for i in part for s in blocks[i]], config.tokens_per_pack)]
+            for part in parts
+            if part
+        ]
+
+    def _proximal(self, batch: Pack) -> Tensor | None:
+        """[M] log p; None where it is not a model's: with "m2po" the ratio is to b, and an interpolated p follows from θ."""
+        if self.config.objective == "m2po" or self.config.proximal == "interpolate":
+            return None
+        return self.logprobs(batch)
+
+    def _reference(self, batch: Pack) -> Tensor | None:
+        if self.reference is None:
+            return None
+        with self._precision():
+            scores: Scores = self.reference(batch)
+        return scores.logprobs
+
+    def _with_advantages(
+        self,
+        minibatches: list[list[Pack]],
+        proximal: list[list[Tensor | None]],
+        references: list[list[Tensor | None]],
+    ) -> list[list[Pack]]:
+        """The packs with advantages that hold what only a model can say, and what only the whole batch can."""
+        config = self.config
+        if config.kl == "reward":
+            minibatches = [
+                [
+                    with_kl_penalty(batch, self.logprobs(batch).detach() if p is None else p, r, config)
+                    for batch, p, r in zip(packs, proximals, fixed, strict=True)
+                    if r is not None
+                ]
+                for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True)
+            ]
+        if config.advantage.startswith("reinforce_pp"):
+            values = whitened([batch.advantages for packs in minibatches for batch in packs])
+            minibatches = [[replace(batch, advantages=next(values)) for batch in packs] for packs in minibatches]
+        return minibatches
+
+    def _loss(
+        self, batch: Pack, proximal: Tensor | None, reference: Tensor | None, tokens: int, count: int
+    ) -> tuple[Tensor, LossStats, Tensor]:
+        """(the pack's share in its minibatch's loss, statistics, [M] log p/b)."""
+        config, sequences = self.config, batch.sequences
+        scores = self._scores(batch)
+        if proximal is None and config.objective == "m2po":
+            proximal = batch.behaviour_logprobs
+        elif proximal is None:
+            proximal = interpolated(scores.logprobs.detach(), batch.behaviour_logprobs, batch.versions, self.version)
+        losses, stats = policy_loss(
+            scores.logprobs, proximal, batch.behaviour_logprobs, batch.advantages, sequences, config
+        )
+        extra, stats = regularizers(scores.logprobs, scores.entropy, reference, stats, config)
+        shares = token_shares(sequences, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length)
+        return ((losses + extra) * shares).sum(), stats, proximal - batch.behaviour_logprobs
 
     def _optimizer_step(self) -> float | None:
         """The gradient's norm; None when it is not finite, and nothing was changed. Raises FloatingPointError when that
@@ -144,13 +219,15 @@ class Policy:
         `weights` holds the published weights by version; tokens of other versions are left out.
         """
         engine, trainer = [], []
-        for batch in pack(sequences, self.config.tokens_per_pack):
-            for version in batch.versions[batch.loss_mask].unique().tolist():
+        for batch in (packed.to(self.device) for packed in pack(sequences, self.config.tokens_per_pack)):
+            for version in batch.versions.unique().tolist():
                 if version not in weights:
                     continue
                 own = version == self.version
-                scored = self.logprobs(batch, None if own else load_file(weights[version] / "model.safetensors"))
-                chosen = batch.loss_mask & (batch.versions == version)
+                scored = self.logprobs(
+                    batch, None if own else load_file(weights[version] / "model.safetensors", self.device.type)
+                )
+                chosen = batch.versions == version
                 engine.append(batch.behaviour_logprobs[chosen])
                 trainer.append(scored[chosen])
         return mismatch(torch.cat(engine), torch.cat(trainer)) if engine else None
@@ -203,6 +280,10 @@ class Policy:
         self.optimizer.load_state_dict(state["optimizer"])
         self._optimizer_steps = state["optimizer_steps"]
         self.version = state["version"]
+
+
+def _load(model_path: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
 
 
 def _sum(stats: Sequence[LossStats]) -> LossStats:

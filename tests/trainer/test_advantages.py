@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import random
 import statistics
+from typing import Literal
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.trainer.__main__ import whitened
-from agentrl.trainer.advantages import Estimator, baselines
-from agentrl.trainer.packing import TrainingSequence
+from agentrl.config import TrainerConfig
+from agentrl.trainer.advantages import Estimator, baselines, overlong_penalty, whitened, with_kl_penalty
+from agentrl.trainer.packing import pack
+from tests.trainer.random_trees import random_tree
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=2, max_size=16)
 
@@ -58,15 +62,35 @@ def test_reinforce_pp_leaves_the_baseline_to_the_batch(rewards: list[float]) -> 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=5), min_size=1, max_size=8))
 def test_whitening_counts_every_trained_token_once(rows: list[list[float]]) -> None:
-    def sequence(values: list[float]) -> TrainingSequence:
-        advantages = torch.tensor([99.0, *values], dtype=torch.float64)  # the first token is a prompt's
-        mask = torch.tensor([False] + [True] * len(values))
-        zeros = torch.zeros(len(advantages))
-        return TrainingSequence(zeros, mask, zeros, zeros, zeros, advantages)
-
-    white = whitened([sequence(values) for values in rows])
-    tokens = torch.cat([s.advantages[s.loss_mask] for s in white])
+    white = list(whitened([torch.tensor(values, dtype=torch.float64) for values in rows]))
+    assert [len(values) for values in white] == [len(values) for values in rows]
+    tokens = torch.cat(white)
     assert float(tokens.mean()) == pytest.approx(0, abs=1e-6)
     if statistics.pstdev([value for values in rows for value in values]) > 0.01:
         assert float(tokens.std(unbiased=False)) == pytest.approx(1, rel=1e-3)
-    assert whitened([]) == []
+    assert list(whitened([])) == []
+
+
+@given(st.integers(0, 1000), st.sampled_from(["k1", "k2", "k3"]))
+def test_the_kl_penalty_is_what_the_rest_of_the_trajectory_costs(
+    seed: int, estimator: Literal["k1", "k2", "k3"]
+) -> None:
+    config = TrainerConfig(kl="reward", kl_coef=0.5, kl_estimator=estimator)
+    (batch,) = pack(random_tree(random.Random(seed), depth=2), 1000)
+    generator = torch.Generator().manual_seed(seed)
+    own, reference = (torch.randn(batch.tokens, generator=generator, dtype=torch.float64) for _ in range(2))
+    got = with_kl_penalty(batch, own, reference, config).advantages
+    for t in range(batch.tokens):
+        rest = 0.0
+        for i in range(t, batch.tokens):
+            if batch.index[i] == batch.index[t]:
+                d = float(own[i] - reference[i])
+                rest += {"k1": d, "k2": d * d / 2, "k3": math.exp(-d) - 1 + d}[estimator]
+        assert float(got[t]) == pytest.approx(float(batch.advantages[t]) - 0.5 * rest, rel=1e-6, abs=1e-6)
+
+
+def test_overlong_replies_lose_reward_softly() -> None:
+    config = TrainerConfig(overlong_tokens=100, overlong_margin=20)
+    lengths = {10: 0.0, 80: 0.0, 85: 0.25, 90: 0.5, 100: 1.0, 500: 1.0}
+    assert {length: overlong_penalty(length, config) for length in lengths} == pytest.approx(lengths)
+    assert overlong_penalty(10_000, TrainerConfig()) == 0.0

@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.losses import mismatch, policy_loss, token_logprobs
+from agentrl.trainer.losses import interpolated, kl_estimate, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import Sequences
+from agentrl.trainer.scored_model import token_scores
 
 CONFIG = TrainerConfig(clip_low=0.2, clip_high=0.28, weight_cap=2.0)
 
@@ -47,7 +48,7 @@ def test_the_statistics_count_clipped_and_capped_tokens() -> None:
 def test_token_logprobs_are_those_of_a_tempered_softmax() -> None:
     logits = torch.randn(5, 11, generator=torch.Generator().manual_seed(0))
     targets, temperature = torch.tensor([0, 3, 10, 4, 4]), torch.tensor([1.0, 0.5, 2.0, 1.0, 0.1])
-    scored = token_logprobs(logits, targets, temperature)
+    scored, _ = token_scores(logits, targets, temperature)
     expected = [torch.log_softmax(logits[t] / temperature[t], 0)[targets[t]] for t in range(5)]
     assert torch.allclose(scored, torch.stack(expected), atol=1e-6)
 
@@ -62,3 +63,36 @@ def test_mismatch_is_zero_for_equal_logprobs_and_known_for_a_shift() -> None:
     assert shifted.max_abs == pytest.approx(0.5)
     assert shifted.k3 == pytest.approx(np.exp(0.5) - 1.5)
     assert mismatch(torch.empty(0), torch.empty(0)) is None
+
+
+def test_kl_estimates_are_their_formulas_and_average_to_the_divergence() -> None:
+    generator = torch.Generator().manual_seed(1)
+    theta, reference = (
+        torch.log_softmax(torch.randn(6, generator=generator, dtype=torch.float64), 0) for _ in range(2)
+    )
+    divergence = float((theta.exp() * (theta - reference)).sum())
+    for estimator in ("k1", "k3"):
+        mean = float((theta.exp() * kl_estimate(theta, reference, estimator)).sum())
+        assert mean == pytest.approx(divergence, rel=1e-9)
+    assert torch.allclose(kl_estimate(theta, reference, "k2"), (theta - reference) ** 2 / 2)
+    assert bool((kl_estimate(theta, reference, "k3") >= 0).all())
+
+
+def test_the_loss_grows_with_the_divergence_and_falls_with_the_entropy() -> None:
+    theta = torch.tensor([-1.0, -2.0], requires_grad=True)
+    entropy = torch.tensor([0.5, 0.25])
+    reference = torch.tensor([-1.5, -2.0])
+    _, stats = policy_loss(theta, theta.detach(), theta.detach(), torch.ones(2), one_sequence(True, True), CONFIG)
+    config = TrainerConfig(kl="loss", kl_coef=0.1, kl_estimator="k2", entropy_coef=0.01)
+    extra, stats = regularizers(theta, entropy, reference, stats, config)
+    assert extra.tolist() == pytest.approx([0.1 * 0.125 - 0.005, -0.0025])
+    assert (stats.kl_reference, stats.entropy) == pytest.approx((0.125, 0.75))
+    plain, _ = regularizers(theta, entropy, None, stats, TrainerConfig())
+    assert plain.tolist() == [0.0, 0.0]
+
+
+def test_an_interpolated_proximal_policy_moves_from_behaviour_to_policy_with_age() -> None:
+    theta, behaviour = torch.tensor([-1.0, -1.0, -1.0, -1.0]), torch.tensor([-3.0, -3.0, -3.0, -3.0])
+    versions = torch.tensor([7, 6, 4, 9])  # the last comes from a life whose later steps were lost
+    proximal = interpolated(theta, behaviour, versions, 7)
+    assert proximal.tolist() == pytest.approx([-3.0, -2.0, -1.5, -3.0])

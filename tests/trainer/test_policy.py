@@ -36,7 +36,7 @@ def sequences(policy: Policy, count: int = 6, advantage: float = 1.0) -> list[Tr
     with torch.no_grad():
         scored = [policy.logprobs(pack([s], 100)[0]) for s in made]
     return [
-        TrainingSequence(**{**vars(s), "behaviour_logprobs": logprobs})
+        TrainingSequence(**{**vars(s), "behaviour_logprobs": torch.cat([torch.zeros(10), logprobs])})
         for s, logprobs in zip(made, scored, strict=True)
     ]
 
@@ -44,7 +44,7 @@ def sequences(policy: Policy, count: int = 6, advantage: float = 1.0) -> list[Tr
 def score(policy: Policy, batch: list[TrainingSequence]) -> float:
     with torch.no_grad():
         (packed,) = pack(batch, 10_000)
-        return float(policy.logprobs(packed)[packed.loss_mask].sum())
+        return float(policy.logprobs(packed).sum())
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
@@ -57,8 +57,10 @@ def score(policy: Policy, batch: list[TrainingSequence]) -> float:
         {"objective": "sapo"},
         {"objective": "m2po", "weight_mode": "none"},
         {"objective": "reinforce", "loss_mean": "constant", "loss_length": 100},
+        {"proximal": "interpolate", "kl": "loss", "kl_coef": 0.01, "entropy_coef": 1e-3},
+        {"kl": "reward", "kl_coef": 0.01, "kl_estimator": "k1", "recompute_activations": True},
     ],
-    ids=lambda settings: settings.get("objective", "ppo"),
+    ids=lambda settings: settings.get("objective") or settings.get("kl", "ppo"),
 )
 def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, Any], advantage: float) -> None:
     policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, minibatches=2, **settings))
@@ -135,3 +137,16 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run_when_it_
     with pytest.raises(FloatingPointError, match="not finite in 3 optimizer steps in a row"):
         policy.step(bad)
     assert all(bool(torch.isfinite(parameter).all()) for parameter in policy.model.parameters())
+
+
+def test_recomputed_activations_change_no_gradient_and_mixed_precision_little() -> None:
+    plain, recomputed, mixed = (
+        Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, **settings))
+        for settings in ({}, {"recompute_activations": True}, {"precision": "mixed"})
+    )
+    batch = sequences(plain)
+    norms = [policy.step(batch).grad_norm for policy in (plain, recomputed, mixed)]
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    assert norms[2] == pytest.approx(norms[0], rel=0.05)
+    assert norms[2] != norms[0]
+    assert all(parameter.dtype == torch.float32 for parameter in mixed.model.parameters())

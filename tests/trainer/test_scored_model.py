@@ -1,0 +1,132 @@
+"""Scores of a pack: of every kind of model, in chunks as at once, and with attention as a GPU computes it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+import agentrl.trainer.scored_model as scored_model
+from agentrl.errors import ConfigError
+from agentrl.trainer.packing import pack, prefix_tree
+from agentrl.trainer.scored_model import ScoredModel, token_scores
+from agentrl.trainer.tree_attention import TreeShape, tree_attention
+from tests.trainer.random_trees import random_tree
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 480,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "head_dim": 8,
+    "pad_token_id": 0,
+}
+
+
+def small_model(kind: str, **options: Any) -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(**{**SMALL, **options})
+    return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("Llama", {}),
+        ("Qwen2", {}),
+        ("Qwen3", {"tie_word_embeddings": True}),
+        ("Mistral", {"sliding_window": 6}),
+        ("Gemma2", {"sliding_window": 6, "final_logit_softcapping": 2.0, "attn_logit_softcapping": 1.0}),
+        ("Cohere", {"logit_scale": 0.3}),
+        ("Granite", {"logits_scaling": 3.0}),
+        ("Phi", {"num_key_value_heads": 4}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_pack_has_the_logprobs_that_transformers_gives_its_paths(kind: str, options: dict[str, Any]) -> None:
+    model = small_model(kind, **options)
+    sequences = random_tree(random.Random(5), depth=3)
+    expected = []
+    for s in sorted(sequences, key=lambda s: s.token_ids.tolist()):
+        model.config._attn_implementation = "eager"
+        with torch.no_grad():
+            logits = model(input_ids=s.token_ids.unsqueeze(0), use_cache=False).logits[0].double()
+        trained = s.loss_mask.nonzero().flatten()
+        tempered = torch.log_softmax(logits[trained - 1] / s.temperatures[trained, None], -1)
+        expected.append(tempered.gather(-1, s.token_ids[trained, None]).squeeze(-1))
+        entropies = -(tempered.exp() * tempered).sum(-1)
+        expected[-1] = torch.stack([expected[-1], entropies])
+    scored = ScoredModel(model)
+    scored.check(torch.device("cpu"))
+    with torch.no_grad():
+        scores = scored(prefix_tree(sorted(sequences, key=lambda s: s.token_ids.tolist())))
+    assert torch.allclose(scores.logprobs.double(), torch.cat(expected, 1)[0], atol=2e-5)
+    assert torch.allclose(scores.entropy.double(), torch.cat(expected, 1)[1], atol=2e-5)
+
+
+def test_a_model_whose_logits_the_trainer_does_not_know_is_refused() -> None:
+    model = small_model("Qwen3")
+    plain = model.forward
+    model.forward = lambda *args, **kwargs: _doubled(plain(*args, **kwargs))
+    with pytest.raises(ConfigError, match="Qwen3ForCausalLM cannot be trained: its attention or its logits"):
+        ScoredModel(model).check(torch.device("cpu"))
+
+
+def _doubled(out: Any) -> Any:
+    out.logits = 2 * out.logits
+    return out
+
+
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_chunks_have_the_scores_and_gradients_of_all_logits_at_once(
+    monkeypatch: pytest.MonkeyPatch, entropy_gradient: bool
+) -> None:
+    scored = ScoredModel(small_model("Qwen3"))
+    (batch,) = pack(random_tree(random.Random(2), depth=3), 10_000)
+    results = []
+    for rows in (1000, 7):
+        monkeypatch.setattr(scored_model, "LOGITS_AT_ONCE", rows * 480)
+        scored.zero_grad()
+        scores = scored(batch, entropy_gradient=entropy_gradient)
+        weights = torch.linspace(-1, 1, batch.tokens)
+        loss = (scores.logprobs * weights).sum()
+        if entropy_gradient:
+            loss = loss + (scores.entropy * weights.flip(0)).sum()
+        loss.backward()
+        results.append([scores.logprobs, scores.entropy, *(p.grad.clone() for p in scored.parameters())])
+    for one, other in zip(*results, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_the_entropy_gradient_is_that_of_finite_differences() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, dtype=torch.float64, generator=generator, requires_grad=True)
+    temperatures = torch.tensor([0.7, 1.0, 1.4], dtype=torch.float64)
+
+    def entropies(values: torch.Tensor) -> torch.Tensor:
+        return token_scores(values, torch.tensor([0, 1, 2]), temperatures, entropy_gradient=True)[1]
+
+    assert torch.autograd.gradcheck(entropies, (logits,))
+    _, entropy = token_scores(logits, torch.tensor([0, 1, 2]), temperatures)
+    assert not entropy.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("seed", range(3))
+def test_the_gpus_block_mask_says_what_the_cpus_segments_say(seed: int) -> None:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    (batch,) = pack(random_tree(random.Random(seed), depth=4), 10_000)
+    shape = TreeShape(batch)
+    generator = torch.Generator().manual_seed(seed)
+    query, key, value = (torch.randn(1, heads, len(batch), 16, generator=generator) for heads in (4, 2, 2))
+    with torch.no_grad():
+        flexible = flex_attention(query, key, value, block_mask=shape.block_mask, enable_gqa=True)
+        blocks, _ = tree_attention(torch.nn.Module(), query, key, value, None, tree=shape)
+    assert torch.allclose(flexible.transpose(1, 2), blocks, atol=1e-5)
