@@ -187,8 +187,18 @@ class TrainerConfig(_Section):
     """K: optimizer steps a training step."""
     tokens_per_pack: Positive = 4096
     """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
-    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"] = "grpo"
-    """How rewards become advantages."""
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"] = "grpo"
+    """How rewards become advantages; gae: with a critic."""
+    gae_discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """γ of advantage = "gae"."""
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """λ of advantage = "gae"."""
+    gae_unit: Literal["token", "turn"] = "token"
+    """What a step of the critic is."""
+    critic_lr: Annotated[float, Field(gt=0)] = 2e-5
+    """Learning rate of the critic."""
+    value_clip: Annotated[float, Field(gt=0)] | None = None
+    """c: a value that moved by more than this in a step earns nothing by moving further."""
     objective: Literal["ppo", "gspo", "cispo", "sapo", "m2po", "reinforce"] = "ppo"
     """What is maximised: docs/objectives.md."""
     turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -238,6 +248,10 @@ class TrainerConfig(_Section):
     weight_mode: Literal["truncate", "mask", "sequence_mask", "geometric_mask", "none"] = "truncate"
     """What happens to a weight outside the bounds: it becomes the bound, its token is left out, or its sequence is; or
     there are no weights."""
+    alarm_mismatch: Annotated[float, Field(gt=0)] = 0.02
+    """A line warns when the mean |Δlogprob| between engine and trainer is above this: they do not compute the same."""
+    alarm_weight: Annotated[float, Field(gt=1)] = 2.0
+    """A line warns when p/b of one token in a hundred is above this, or below its inverse: the data is too stale to learn from."""
     mismatch_sequences: NotNegative = 8
     """Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
     checkpoint_every: Positive = 10
@@ -265,6 +279,8 @@ class TrainerConfig(_Section):
             )
         if self.objective == "m2po" and self.proximal == "interpolate":
             raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')
+        if self.advantage == "gae" and self.turn_discount is not None:
+            raise ValueError('turn_discount is for advantages from a group; advantage = "gae" has gae_discount')
         if (self.kl == "none") != (self.kl_coef == 0):
             raise ValueError('kl and kl_coef go together: kl = "loss" or "reward" with kl_coef > 0, or neither')
         if self.kl == "loss" and self.kl_estimator == "k1":

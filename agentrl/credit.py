@@ -44,5 +44,15 @@ def turn_scores(record: TokenRecord, episode_reward: float, turn_discount: float
     return scores
 
 
+def turn_earnings(record: TokenRecord, episode_reward: float) -> list[float]:
+    """e(t), what each turn itself earned, in the order of `record.turns`: r(t) if the workflow gave one, else B for a leaf,
+    else 0."""
+    leaves = {id(turn) for turn in record.leaves()}
+    return [
+        turn.credit if turn.credit is not None else branch_reward(turn, episode_reward) if id(turn) in leaves else 0.0
+        for turn in record.turns
+    ]
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)

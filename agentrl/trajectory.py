@@ -86,6 +86,7 @@ class Trajectory:
         versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
         temperature [ 1,  1,  1,  1,  1]
         values      [ v,  v,  v,  v,  v]       what the token's turn is worth
+        turns       [ 0,  0,  0,  0,  0]       the token's turn in this path
 
     A token that several paths share is trained on in the first of them only.
     """
@@ -96,6 +97,7 @@ class Trajectory:
     versions: list[int]  # [T]
     temperatures: list[float]  # [T]
     values: list[float]  # [T]
+    turns: list[int]  # [T]
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -150,9 +152,9 @@ class TokenRecord:
         trained = {id(turn) for turn in self.turns if not turn.trained}
         for leaf in self.leaves():
             path = leaf.path()
-            columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
-            ids, mask, logprobs, versions, temperatures, values = columns
-            for turn in path:
+            columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
+            ids, mask, logprobs, versions, temperatures, values, turns = columns
+            for number, turn in enumerate(path):
                 prompt, output = len(turn.prompt_ids), len(turn.output_ids)
                 ids += turn.prompt_ids + turn.output_ids
                 mask += [False] * prompt + [id(turn) not in trained] * output
@@ -160,6 +162,7 @@ class TokenRecord:
                 versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
                 temperatures += [turn.temperature] * (prompt + output)
                 values += [value_of[id(turn)]] * (prompt + output)
+                turns += [number] * (prompt + output)
                 trained.add(id(turn))
             yield Trajectory(*columns)
 

@@ -1,6 +1,6 @@
 """A training step on prefix trees, against one sequence for every branch and one for every call, in one run.
 
-    python benchmarks/tree_training.py [--rounds 3] [--hidden 256] [--layers 4]
+    python benchmarks/tree_training.py [--rounds 3] [--hidden 128] [--layers 2]
 
 Three shapes of data: episodes of ten turns with a tool; groups of eight one-turn attempts at a task with a long prompt;
 agents that go back and try something else. "Computed" counts the tokens of the forward pass; each way trains on the same
@@ -46,9 +46,9 @@ def conversation(rng: random.Random, prompt: list[int], turns: int) -> list[Call
 
 
 def tool_episodes(rng: random.Random) -> list[list[Call]]:
-    """Four tasks, eight attempts of ten turns each, one system prompt of 600 tokens."""
+    """Two tasks, eight attempts of ten turns each, one system prompt of 600 tokens."""
     system = text(rng, 600)
-    return [conversation(rng, system + task, 10) for task in [text(rng, 100) for _ in range(4)] for _ in range(8)]
+    return [conversation(rng, system + task, 10) for task in [text(rng, 100) for _ in range(2)] for _ in range(8)]
 
 
 def groups(rng: random.Random) -> list[list[Call]]:
@@ -59,10 +59,10 @@ def groups(rng: random.Random) -> list[list[Call]]:
 
 
 def branching(rng: random.Random) -> list[list[Call]]:
-    """Sixteen episodes; each goes back three times to a point on its way and does something else."""
+    """Eight episodes; each goes back three times to a point on its way and does something else."""
     system = text(rng, 600)
     episodes = []
-    for _ in range(16):
+    for _ in range(8):
         calls = conversation(rng, system + text(rng, 100), 6)
         for _ in range(3):
             sent, said = rng.choice(calls)
@@ -75,7 +75,8 @@ def sequence(ids: list[int], trained: set[int]) -> TrainingSequence:
     """A training sequence with numbers that do not matter."""
     ones = torch.ones(len(ids))
     mask = torch.tensor([t in trained for t in range(len(ids))])
-    return TrainingSequence(torch.tensor(ids), mask, -5 * ones, torch.zeros(len(ids), dtype=torch.long), ones, ones)
+    zeros = torch.zeros(len(ids), dtype=torch.long)
+    return TrainingSequence(torch.tensor(ids), mask, -5 * ones, zeros, ones, ones, ones, zeros)
 
 
 def by_call(episodes: list[list[Call]]) -> list[TrainingSequence]:
@@ -122,6 +123,8 @@ def _side_by_side(packs: list[Pack]) -> Pack:
             "versions",
             "temperatures",
             "advantages",
+            "rewards",
+            "turns",
         )
     }
     return Pack(
@@ -150,8 +153,8 @@ def main() -> None:
     """Print a table row for each shape and way."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=2)
     args = parser.parse_args()
     torch.manual_seed(0)
     config = Qwen3Config(

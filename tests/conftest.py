@@ -21,6 +21,7 @@ from agentrl.sandboxes import BackendName
 from tests.real_boxes import working_backend
 from tests.real_sglang import sglang_command
 
+torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down whatever else runs here
 START_TIMEOUT_S = 60
 _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""

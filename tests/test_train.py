@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -16,15 +17,16 @@ from typing import Any
 import anyio
 import psutil
 import pytest
+from safetensors.torch import load_file
 
 from agentrl.audit import audit
-from agentrl.config import TrainerConfig
+from agentrl.config import RunConfig, TrainerConfig
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.replay import replay
 from agentrl.rollout.store import Store
 from agentrl.run_directory import weights_directory
-from agentrl.trainer.__main__ import training_sequences
+from agentrl.trainer.__main__ import TrainerProcess, training_sequences
 from tests.components import missing
 
 ROOT = Path(__file__).parents[1]
@@ -94,7 +96,24 @@ def wait_for_step(run_dir: Path, step: int, timeout_s: float = 90) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(300)
+EVERY_OBJECTIVE: list[dict[str, Any]] = [
+    {"objective": "ppo", "dual_clip": 3.0},
+    {"advantage": "gae", "loss_mean": "sequence"},
+    {"advantage": "gae", "gae_unit": "turn", "value_clip": 0.2},
+    {"advantage": "dr_grpo", "loss_mean": "constant", "loss_length": 64},
+    {"advantage": "rloo"},
+    {"advantage": "reinforce_pp", "kl": "reward", "kl_coef": 0.01},
+    {"advantage": "reinforce_pp_baseline", "objective": "reinforce"},
+    {"truncated_turns": "mask", "overlong_tokens": 60, "overlong_margin": 20},
+    {"objective": "gspo", "loss_mean": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
+    {"objective": "cispo", "weight_mode": "mask", "weight_floor": 0.5},
+    {"objective": "sapo", "weight_mode": "sequence_mask"},
+    {"objective": "m2po", "weight_mode": "none"},
+    {"kl": "loss", "kl_coef": 0.01, "entropy_coef": 1e-3, "proximal": "interpolate", "weight_mode": "geometric_mask"},
+]
+
+
+@pytest.mark.timeout(400)
 def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) -> None:
     # Two episodes at a time keep the engine the slower side, so that updates find replies in flight.
     result = subprocess.run(
@@ -134,11 +153,38 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert again_from_record.same
     assert again_from_record.calls_answered == len(again_from_record.conversation) > 0
 
+    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+    for number, settings in enumerate(EVERY_OBJECTIVE):
+        trainer = TrainerConfig.model_validate({**config.trainer.model_dump(), **settings})
+        changed = config.model_copy(update={"trainer": trainer})
+        (run_dir / "config.json").write_text(changed.model_dump_json())
+        assert_learns_from(run_dir, tmp_path / f"weights-{number}", settings)
+
     again = subprocess.run(
         [*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=60
     )
     assert again.returncode == 2
     assert "holds a run already; go on with --resume" in again.stderr
+
+
+def assert_learns_from(run_dir: Path, weights: Path, settings: dict[str, Any]) -> None:
+    """The trainer, on the run's own episodes and under other settings, takes three steps that say what they did."""
+    process = TrainerProcess(run_dir, weights)
+    first = load_file(Path(process.load(None)["weights"]) / "model.safetensors")
+    for step in range(3):
+        reply = process.step(list(range(4 * step, 4 * step + 4)))
+        metrics = reply["metrics"]
+        assert reply["version"] == step + 1
+        assert all(math.isfinite(value) for value in metrics.values()), metrics
+        assert metrics["skipped_optimizer_steps"] == 0
+        assert metrics["grad_norm"] > 0
+        assert 0 < metrics["entropy"] < 6
+        assert metrics["computed_tokens"] < metrics["sequences"] * 400, "what episodes share is computed once"
+        assert ("explained_variance" in metrics) == (settings.get("advantage") == "gae")
+        assert ("kl_reference" in metrics) == ("kl" in settings)
+    last = load_file(Path(reply["weights"]) / "model.safetensors")
+    assert all(bool(tensor.isfinite().all()) for tensor in last.values())
+    assert any(not first[name].equal(last[name]) for name in first)
 
 
 @contextmanager

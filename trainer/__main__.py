@@ -28,12 +28,13 @@ from typing import Any
 import torch
 
 from agentrl.config import RunConfig, TrainerConfig
+from agentrl.credit import turn_earnings
 from agentrl.rollout.store import Store, StoredEpisode
 from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
-from agentrl.trajectory import TokenRecord
+from agentrl.trajectory import TokenRecord, Trajectory
 
 BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
@@ -47,27 +48,40 @@ def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig)
     for _, members in groupby(episodes, key=lambda episode: episode.group_id):
         group = list(members)
         rewards = [e.reward - overlong_penalty(longest_reply(e.record), config) for e in group]
-        advantages = turn_advantages([e.record for e in group], rewards, config)
-        for episode, values in zip(group, advantages, strict=True):
+        if config.advantage == "gae":
+            worths = [turn_earnings(e.record, reward) for e, reward in zip(group, rewards, strict=True)]
+        else:
+            worths = turn_advantages([e.record for e in group], rewards, config)
+        for episode, worth in zip(group, worths, strict=True):
             mask_turns(episode.record, config)
-            sequences += [
-                TrainingSequence(
-                    token_ids=torch.tensor(path.token_ids),
-                    loss_mask=torch.tensor(path.loss_mask),
-                    behaviour_logprobs=torch.tensor(path.logprobs),
-                    versions=torch.tensor(path.versions),
-                    temperatures=torch.tensor(path.temperatures),
-                    advantages=torch.tensor(path.values),
-                )
-                for path in episode.record.trajectories(values)
-                if any(path.loss_mask)
-            ]
+            paths = episode.record.trajectories(worth)
+            sequences += [_training_sequence(path) for path in paths if any(path.loss_mask)]
     return sequences
+
+
+def _training_sequence(path: Trajectory) -> TrainingSequence:
+    rewards = [0.0] * len(path)
+    last = None
+    for t, trained in enumerate(path.loss_mask):
+        last = t if trained else last
+        # What a turn earned counts at its end, or, where it is not trained on, at what led to it.
+        if (t + 1 == len(path) or path.turns[t + 1] != path.turns[t]) and last is not None:
+            rewards[last] += path.values[t]
+    return TrainingSequence(
+        token_ids=torch.tensor(path.token_ids),
+        loss_mask=torch.tensor(path.loss_mask),
+        behaviour_logprobs=torch.tensor(path.logprobs),
+        versions=torch.tensor(path.versions),
+        temperatures=torch.tensor(path.temperatures),
+        advantages=torch.tensor(path.values),
+        rewards=torch.tensor(rewards),
+        turns=torch.tensor(path.turns),
+    )
 
 
 def with_gradient(sequences: Sequence[TrainingSequence], config: TrainerConfig) -> list[TrainingSequence]:
     """The sequences that move the policy: where advantages are all there is, not those whose advantages are all zero."""
-    if config.kl != "none" or config.entropy_coef or config.advantage.startswith("reinforce_pp"):
+    if config.kl != "none" or config.entropy_coef or config.advantage not in ("grpo", "dr_grpo", "rloo"):
         return list(sequences)
     return [s for s in sequences if bool((s.advantages[s.loss_mask] != 0).any())]
 
@@ -126,6 +140,7 @@ class TrainerProcess:
             "entropy": result.stats.entropy / tokens,
             "computed_tokens": result.computed_tokens,
         }
+        metrics |= result.critic
         if self._config.trainer.kl != "none":
             metrics["kl_reference"] = result.stats.kl_reference / tokens
         if len(result.log_weights):
@@ -166,8 +181,11 @@ class TrainerProcess:
 
 
 def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, float]:
-    """Mean and maximum of (trainer's version − token's version) over the trained tokens."""
-    lags = [version - s.versions[s.loss_mask] for s in sequences]
+    """Mean and maximum of (trainer's version − token's version) over the trained tokens.
+
+    A token of steps that a crash undid has a later version than the trainer, and counts as fresh.
+    """
+    lags = [(version - s.versions[s.loss_mask]).clamp(min=0) for s in sequences]
     lag = torch.cat(lags).float() if lags else torch.zeros(1)
     return {"staleness_mean": float(lag.mean()), "staleness_max": float(lag.max())}
 

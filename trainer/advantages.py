@@ -16,7 +16,7 @@ from agentrl.trainer.losses import kl_estimate
 from agentrl.trainer.packing import Pack
 from agentrl.trajectory import TokenRecord
 
-Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"]
+Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
 EPSILON = 1e-6
 """Keeps GRPO's division finite in a group whose rewards are all equal."""
 

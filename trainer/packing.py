@@ -34,6 +34,10 @@ class TrainingSequence:
     versions: Tensor
     temperatures: Tensor
     advantages: Tensor
+    rewards: Tensor
+    """What was earned with the token, for a critic: a turn's earnings are at its last trained token."""
+    turns: Tensor
+    """Number of the token's turn."""
 
     def __len__(self) -> int:
         return int(self.token_ids.shape[0])
@@ -67,6 +71,8 @@ class Pack:
     versions: Tensor  # [M]
     temperatures: Tensor  # [M]
     advantages: Tensor  # [M]
+    rewards: Tensor  # [M]
+    turns: Tensor  # [M]
     index: Tensor
     """[M] number of the token's trajectory."""
     count: int
@@ -185,6 +191,8 @@ def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
         versions=trained_tokens("versions"),
         temperatures=trained_tokens("temperatures"),
         advantages=trained_tokens("advantages"),
+        rewards=trained_tokens("rewards"),
+        turns=trained_tokens("turns"),
         index=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(chosen) for chosen in rows])),
         count=len(sequences),
     )

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.advantages import whitened, with_kl_penalty
+from agentrl.trainer.critic import Critic, Returns, explained_variance
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
@@ -44,6 +45,8 @@ class StepResult:
     """Tokens of the packs, what is shared counted once."""
     log_weights: Tensor
     """[M] log p/b of every trained token."""
+    critic: dict[str, float]
+    """`value_loss` and `explained_variance`, where there is a critic."""
 
 
 class Policy:
@@ -64,6 +67,7 @@ class Policy:
         if config.kl != "none":
             self.reference = ScoredModel(_load(model_path).to(self.device))
             self.reference.requires_grad_(False)
+        self.critic = Critic(model_path, config).to(self.device) if config.advantage == "gae" else None
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
         )
@@ -94,13 +98,14 @@ class Policy:
         with torch.no_grad():
             proximal = [[self._proximal(batch) for batch in packs] for packs in minibatches]
             references = [[self._reference(batch) for batch in packs] for packs in minibatches]
-        minibatches = self._with_advantages(minibatches, proximal, references)
+        returns = [[self.critic.returns(batch) for batch in packs] for packs in minibatches] if self.critic else None
+        minibatches = self._with_advantages(minibatches, proximal, references, returns)
 
         norms: list[float | None] = []
         totals: list[LossStats] = []
         weights: list[Tensor] = []
-        loss_mean = 0.0
-        for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True):
+        loss_mean, value_losses = 0.0, []
+        for number, (packs, proximals, fixed) in enumerate(zip(minibatches, proximal, references, strict=True)):
             tokens, count = sum(batch.tokens for batch in packs), sum(batch.trained_sequences for batch in packs)
             if tokens == 0:
                 continue
@@ -112,6 +117,8 @@ class Policy:
                 totals.append(stats)
                 weights.append(weight)
             norms.append(self._optimizer_step())
+            if self.critic and returns:
+                value_losses.append(self._teach(self.critic, packs, returns[number]))
         grad_norms = [norm for norm in norms if norm is not None]
         self.version += 1
         return StepResult(
@@ -122,7 +129,23 @@ class Policy:
             skipped=len(norms) - len(grad_norms),
             computed_tokens=sum(len(batch) for packs in minibatches for batch in packs),
             log_weights=torch.cat(weights).cpu() if weights else torch.zeros(0),
+            critic={
+                "value_loss": sum(value_losses) / max(1, len(value_losses)),
+                "explained_variance": explained_variance([one for packs in returns for one in packs]),
+            }
+            if returns
+            else {},
         )
+
+    def _teach(self, critic: Critic, packs: Sequence[Pack], returns: Sequence[Returns]) -> float:
+        """An optimizer step of the critic over one minibatch; its loss."""
+        count, total = sum(int(one.counted.sum()) for one in returns), 0.0
+        for batch, one in zip(packs, returns, strict=True):
+            loss = critic.loss(batch, one, count)
+            loss.backward()
+            total += float(loss.detach())
+        critic.step()
+        return total
 
     def _minibatches(self, sequences: Sequence[TrainingSequence]) -> list[list[Pack]]:
         """The packs of each minibatch. Neighbours in tree order are dealt together, so that they share in one pack."""
@@ -156,9 +179,15 @@ class Policy:
         minibatches: list[list[Pack]],
         proximal: list[list[Tensor | None]],
         references: list[list[Tensor | None]],
+        returns: list[list[Returns]] | None,
     ) -> list[list[Pack]]:
         """The packs with advantages that hold what only a model can say, and what only the whole batch can."""
         config = self.config
+        if returns is not None:
+            minibatches = [
+                [replace(batch, advantages=one.advantages) for batch, one in zip(packs, known, strict=True)]
+                for packs, known in zip(minibatches, returns, strict=True)
+            ]
         if config.kl == "reward":
             minibatches = [
                 [
@@ -168,7 +197,7 @@ class Policy:
                 ]
                 for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True)
             ]
-        if config.advantage.startswith("reinforce_pp"):
+        if config.advantage in ("gae", "reinforce_pp", "reinforce_pp_baseline"):
             values = whitened([batch.advantages for packs in minibatches for batch in packs])
             minibatches = [[replace(batch, advantages=next(values)) for batch in packs] for packs in minibatches]
         return minibatches
@@ -264,6 +293,7 @@ class Policy:
             "optimizer": self.optimizer.state_dict(),
             "optimizer_steps": self._optimizer_steps,
             "version": self.version,
+            "critic": self.critic.state() if self.critic else None,
         }
         torch.save(state, partial / "trainer_state.pt")
         (partial / "checkpoint.json").write_text(json.dumps({"step": self.version}) + "\n")
@@ -280,6 +310,8 @@ class Policy:
         self.optimizer.load_state_dict(state["optimizer"])
         self._optimizer_steps = state["optimizer_steps"]
         self.version = state["version"]
+        if self.critic and state["critic"]:
+            self.critic.restore(state["critic"])
 
 
 def _load(model_path: Path) -> Any:

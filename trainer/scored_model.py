@@ -103,6 +103,8 @@ class ScoredModel(nn.Module):
             versions=steps[1:],
             temperatures=one,
             advantages=one,
+            rewards=one,
+            turns=steps[1:],
             index=torch.zeros_like(steps[1:]),
             count=1,
         )

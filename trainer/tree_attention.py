@@ -70,16 +70,13 @@ def tree_attention(
     blocks = []
     for segment in tree.segments:
         ranges = (*segment.ancestors, (segment.start, segment.end))
-        blocks.append(
-            _attend(
-                query[:, :, segment.start : segment.end],
-                _joined(key, ranges),
-                _joined(value, ranges),
-                scaling,
-                sliding_window,
-                softcap,
-            )
+        own, above = segment.end - segment.start, sum(end - start for start, end in segment.ancestors)
+        # The causal kernel skips what it need not compute, and a mask does not: below this, to ask again is cheaper.
+        asked = ranges if above < own else ranges[-1:]
+        block = _attend(
+            _joined(query, asked), _joined(key, ranges), _joined(value, ranges), scaling, sliding_window, softcap
         )
+        blocks.append(block[:, :, -own:])
     assert tree.segments[-1].end == size
     return torch.cat(blocks, dim=2).transpose(1, 2), None
 

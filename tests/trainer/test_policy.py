@@ -31,6 +31,8 @@ def sequences(policy: Policy, count: int = 6, advantage: float = 1.0) -> list[Tr
                 versions=torch.where(mask, policy.version, -1),
                 temperatures=torch.ones(20),
                 advantages=torch.full((20,), advantage),
+                rewards=torch.where(torch.arange(20) == 19, advantage, 0.0),
+                turns=torch.zeros(20, dtype=torch.long),
             )
         )
     with torch.no_grad():

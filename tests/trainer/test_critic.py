@@ -1,0 +1,100 @@
+"""Advantages from a critic against the formula as it is written, and a critic that learns."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.config import TrainerConfig
+from agentrl.credit import turn_earnings
+from agentrl.engine.protocol import Generation, VersionSpan
+from agentrl.models import NANO
+from agentrl.rollout.store import StoredEpisode
+from agentrl.trainer.__main__ import training_sequences
+from agentrl.trainer.critic import Critic, gae
+from agentrl.trainer.packing import pack
+from agentrl.trainer.policy import Policy
+from agentrl.trajectory import TokenRecord
+from tests.trainer.random_trees import random_tree
+
+
+@given(st.integers(0, 1000), st.floats(0.5, 1), st.floats(0, 1), st.sampled_from(["token", "turn"]))
+def test_gae_is_its_sum_over_later_steps(seed: int, discount: float, decay: float, unit: str) -> None:
+    (batch,) = pack(random_tree(random.Random(seed), depth=2), 1000)
+    values = torch.randn(batch.tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    got = gae(batch, values, discount=discount, decay=decay, unit=unit)
+    for path in batch.index.unique().tolist():
+        rows = [t for t in range(batch.tokens) if batch.index[t] == path]
+        steps: list[list[int]] = []
+        for t in rows:
+            if unit == "turn" and steps and batch.turns[steps[-1][0]] == batch.turns[t]:
+                steps[-1].append(t)
+            else:
+                steps.append([t])
+        before = [float(values[step[0]]) for step in steps] + [0.0]
+        earned = [sum(float(batch.rewards[t]) for t in step) for step in steps]
+        for k, step in enumerate(steps):
+            advantage = sum(
+                (discount * decay) ** (j - k) * (earned[j] + discount * before[j + 1] - before[j])
+                for j in range(k, len(steps))
+            )
+            for t in step:
+                assert float(got.advantages[t]) == pytest.approx(advantage, abs=1e-6)
+            assert [bool(got.counted[t]) for t in step] == [True] + [False] * (len(step) - 1)
+            assert float(got.targets[step[0]]) == pytest.approx(advantage + before[k], abs=1e-6)
+
+
+def two_turns(last_trained: bool = True) -> TokenRecord:
+    record = TokenRecord()
+    said = Generation(output_ids=[20, 21], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="stop")
+    first = record.add("a", None, [10, 11], said, 1.0)
+    second = record.add("b", first, [10, 11, 20, 21, 12], said, 1.0)
+    first.credit, second.trained = 0.25, last_trained
+    return record
+
+
+def test_a_turn_earns_at_its_last_token_and_one_that_is_not_trained_on_at_what_led_to_it() -> None:
+    assert turn_earnings(two_turns(), 1.0) == [0.25, 1.0]
+    config = TrainerConfig(advantage="gae")
+    for trained, expected in ((True, [0, 0, 0, 0.25, 0, 0, 1.0]), (False, [0, 0, 0, 1.25, 0, 0, 0])):
+        episode = StoredEpisode(1, 1, 0, 1.0, 0, two_turns(trained))
+        (sequence,) = training_sequences([episode], config)
+        assert sequence.rewards.tolist() == expected
+        assert sequence.turns.tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tmp_path: Path) -> None:
+    config = TrainerConfig(advantage="gae", critic_lr=3e-4, value_clip=0.5, lr=1e-6, warmup_steps=0, gae_lambda=1.0)
+    policy = Policy(NANO, config)
+    sequences = random_tree(random.Random(4), depth=2)
+    results = [policy.step(sequences).critic for _ in range(30)]
+    assert results[-1]["value_loss"] < 0.5 * results[0]["value_loss"]
+    assert results[-1]["explained_variance"] > results[0]["explained_variance"]
+    policy.save(tmp_path / "step", NANO)
+    other = Policy(NANO, config)
+    other.load(tmp_path / "step")
+    assert policy.critic is not None
+    assert other.critic is not None
+    (batch,) = pack(sequences, 1000)
+    with torch.no_grad():
+        assert torch.equal(policy.critic(batch), other.critic(batch))
+
+
+def test_the_value_clip_stops_the_gradient_of_what_moved_far() -> None:
+    config = TrainerConfig(advantage="gae", value_clip=0.1)
+    critic = Critic(NANO, config)
+    (batch,) = pack(random_tree(random.Random(1), depth=1), 1000)
+    returns = critic.returns(batch)
+    assert returns.old_values.tolist() == [0.0] * batch.tokens
+    count = batch.tokens
+    expected = 0.5 * float(returns.targets.square().sum()) / count
+    assert float(critic.loss(batch, returns, count).detach()) == pytest.approx(expected, rel=1e-5)
+    with torch.no_grad():
+        critic.head.bias.add_(5.0)  # far beyond the clip, and past every target
+    far = critic.loss(batch, returns, count)
+    assert float(far.detach()) == pytest.approx(0.5 * float((5.0 - returns.targets).square().sum()) / count, rel=1e-5)
