@@ -258,6 +258,8 @@ class TrainerConfig(_Section):
     """Training steps between checkpoints; the last step always makes one."""
     keep_checkpoints: Positive = 2
     """How many checkpoints stay on disk."""
+    ranks: Positive = 1
+    """Processes that share the model (FSDP2) and every minibatch, on this machine; with GPUs, one each."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where the trainer computes. auto: a GPU, where torch sees one."""
     precision: Literal["float32", "mixed"] = "float32"
@@ -279,6 +281,8 @@ class TrainerConfig(_Section):
             )
         if self.objective == "m2po" and self.proximal == "interpolate":
             raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')
+        if self.advantage == "gae" and self.ranks > 1:
+            raise ValueError('advantage = "gae" needs ranks = 1: the critic is not spread over ranks')
         if self.advantage == "gae" and self.turn_discount is not None:
             raise ValueError('turn_discount is for advantages from a group; advantage = "gae" has gae_discount')
         if (self.kl == "none") != (self.kl_coef == 0):

@@ -160,7 +160,7 @@ async def _run_to_the_end(
             open_engine(config.model.path, config.engine, log=run_dir / "engine.log", seed=config.seed + store.life)
         )
         trainer = await stack.enter_async_context(
-            open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock)
+            open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
         )
         model = config.model
         chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))

@@ -90,9 +90,12 @@ class TrainerClient:
 
 
 @asynccontextmanager
-async def open_trainer(run_dir: Path, weights_dir: Path, timeout_s: float, lock: int) -> AsyncIterator[TrainerClient]:
-    """A trainer process for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`."""
-    command = [sys.executable, "-m", "agentrl.trainer", str(run_dir), str(weights_dir)]
+async def open_trainer(
+    run_dir: Path, weights_dir: Path, timeout_s: float, lock: int, ranks: int = 1
+) -> AsyncIterator[TrainerClient]:
+    """A trainer of so many ranks for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`."""
+    elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    command = [sys.executable, *elastic, "-m", "agentrl.trainer", str(run_dir), str(weights_dir)]
 
     def process() -> AbstractAsyncContextManager[ChildProcess]:
         return child_process("trainer", command, log=run_dir / "trainer.log", error=TrainerLostError, pass_fds=[lock])

@@ -34,6 +34,7 @@ from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advant
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.ranks import Ranks, join_ranks
 from agentrl.trajectory import TokenRecord, Trajectory
 
 BUCKET_BYTES = 512 * 2**20
@@ -94,7 +95,7 @@ def longest_reply(record: TokenRecord) -> int:
 class TrainerProcess:
     """The commands."""
 
-    def __init__(self, run_dir: Path, weights_dir: Path) -> None:
+    def __init__(self, run_dir: Path, weights_dir: Path, ranks: Ranks | None = None) -> None:
         self._config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
         self._weights_dir = weights_dir
         self._published: dict[int, Path] = {}
@@ -103,7 +104,8 @@ class TrainerProcess:
         torch.set_num_threads(self._config.trainer.threads)
         torch.manual_seed(self._config.seed)
         self._store = Store(run_dir / "store.sqlite")
-        self._policy = Policy(Path(self._config.model.path), self._config.trainer)
+        self._ranks = ranks or Ranks()
+        self._policy = Policy(Path(self._config.model.path), self._config.trainer, self._ranks)
 
     def load(self, checkpoint: str | None) -> dict[str, Any]:
         """Go on from a checkpoint, or from the model as it is."""
@@ -176,7 +178,9 @@ class TrainerProcess:
     def _publish(self) -> dict[str, Any]:
         path = self._published[self._policy.version] = self._policy.publish(self._weights_dir)
         for version in sorted(self._published)[:-PUBLISHED_VERSIONS_KEPT]:
-            shutil.rmtree(self._published.pop(version), ignore_errors=True)
+            old = self._published.pop(version)
+            if self._ranks.rank == 0:
+                shutil.rmtree(old, ignore_errors=True)
         return {"version": self._policy.version, "weights": str(path)}
 
 
@@ -195,19 +199,26 @@ def main() -> None:
     # Whatever a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+    ranks = join_ranks(config.trainer.step_timeout_s)
     process: TrainerProcess | None = None
-    for line in sys.stdin:
+    while line := ranks.same(sys.stdin.readline() if ranks.rank == 0 else ""):
         command = json.loads(line)
         operation = command.pop("op")
         try:
             if process is None:
-                process = TrainerProcess(Path(sys.argv[1]), Path(sys.argv[2]))
+                process = TrainerProcess(run_dir, weights_dir, ranks)
             reply = getattr(process, operation)(**command)
         except Exception as error:
             traceback.print_exc()
+            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
+            if ranks.rank and not isinstance(error, FloatingPointError):
+                sys.exit(1)
             reply = {"error": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(reply) + "\n")
-        answers.flush()
+        if ranks.rank == 0:
+            answers.write(json.dumps(reply) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -76,12 +76,13 @@ def with_kl_penalty(batch: Pack, logprobs: Tensor, reference: Tensor, config: Tr
     return replace(batch, advantages=batch.advantages - config.kl_coef * (total - before))
 
 
-def whitened(advantages: Sequence[Tensor]) -> Iterator[Tensor]:
-    """The advantages with mean 0 and deviation 1 over all their tokens."""
-    if not advantages:
-        return
-    everything = torch.cat(list(advantages))
-    mean, deviation = everything.mean(), everything.std(unbiased=False) + EPSILON
+def whitened(advantages: Sequence[Tensor], total: Callable[[Sequence[float]], list[float]] = list) -> Iterator[Tensor]:
+    """The advantages with mean 0 and deviation 1 over all their tokens. `total` adds numbers up over the trainer's ranks."""
+    everything = [values.double() for values in advantages]
+    count, first = total([float(sum(map(len, everything))), float(sum(values.sum() for values in everything))])
+    mean = first / max(1.0, count)
+    (second,) = total([float(sum((values - mean).square().sum() for values in everything))])
+    deviation = (second / max(1.0, count)) ** 0.5 + EPSILON
     for values in advantages:
         yield (values - mean) / deviation
 

@@ -142,6 +142,8 @@ def first_fit_decreasing(lengths: Sequence[int], budget: int) -> list[list[int]]
 
 def pack(sequences: Sequence[TrainingSequence], budget: int) -> list[Pack]:
     """Lay `sequences` into packs of at most `budget` tokens, what they share counted once."""
+    if not sequences:
+        return []
     ordered = in_tree_order(sequences)
     found = list(_clusters(ordered, budget))
     return [
@@ -213,7 +215,7 @@ def _clusters(ordered: Sequence[TrainingSequence], budget: int) -> Iterator[tupl
     def size(start: int, end: int) -> int:
         return int(added[end] - added[start]) + shared[start]
 
-    todo = [(0, len(ordered))] if ordered else []
+    todo = [(0, len(ordered))]
     while todo:
         start, end = todo.pop()
         if size(start, end) <= budget or end - start == 1:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.advantages import whitened, with_kl_penalty
+from agentrl.trainer.checkpoint import read_optimizer, read_state, read_weights, write_checkpoint, write_weights
 from agentrl.trainer.critic import Critic, Returns, explained_variance
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
+from agentrl.trainer.ranks import Ranks, whole
 from agentrl.trainer.scored_model import ScoredModel, Scores
 
 MAX_SKIPPED_IN_A_ROW = 3
@@ -52,8 +52,9 @@ class StepResult:
 class Policy:
     """A causal LM with its optimizer. `version` counts the training steps it has taken."""
 
-    def __init__(self, model_path: Path, config: TrainerConfig) -> None:
+    def __init__(self, model_path: Path, config: TrainerConfig, ranks: Ranks | None = None) -> None:
         self.config = config
+        self.ranks = ranks or Ranks()
         self.version = 0
         on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
         self.device = torch.device("cuda" if on_gpu else "cpu")
@@ -67,6 +68,9 @@ class Policy:
         if config.kl != "none":
             self.reference = ScoredModel(_load(model_path).to(self.device))
             self.reference.requires_grad_(False)
+        for scored in (self.scored, self.reference):
+            if scored is not None:
+                self.ranks.shard(scored, scored.layers, self.device)
         self.critic = Critic(model_path, config).to(self.device) if config.advantage == "gae" else None
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
@@ -94,7 +98,7 @@ class Policy:
 
     def step(self, sequences: Sequence[TrainingSequence]) -> StepResult:
         """One training step: K optimizer steps of decoupled PPO over `sequences`, in an order drawn from the version."""
-        minibatches = self._minibatches(sequences)
+        minibatches, sizes = self._minibatches(sequences)
         with torch.no_grad():
             proximal = [[self._proximal(batch) for batch in packs] for packs in minibatches]
             references = [[self._reference(batch) for batch in packs] for packs in minibatches]
@@ -106,13 +110,13 @@ class Policy:
         weights: list[Tensor] = []
         loss_mean, value_losses = 0.0, []
         for number, (packs, proximals, fixed) in enumerate(zip(minibatches, proximal, references, strict=True)):
-            tokens, count = sum(batch.tokens for batch in packs), sum(batch.trained_sequences for batch in packs)
+            tokens, count = sizes[number]
             if tokens == 0:
                 continue
             loss_mean = 0.0
             for batch, known, reference in zip(packs, proximals, fixed, strict=True):
                 loss, stats, weight = self._loss(batch, known, reference, tokens, count)
-                loss.backward()
+                (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
                 loss_mean += float(loss.detach())
                 totals.append(stats)
                 weights.append(weight)
@@ -121,14 +125,16 @@ class Policy:
                 value_losses.append(self._teach(self.critic, packs, returns[number]))
         grad_norms = [norm for norm in norms if norm is not None]
         self.version += 1
+        computed = float(sum(len(batch) for packs in minibatches for batch in packs if batch.count))
+        loss_mean, computed, *stats_summed = self.ranks.sum([loss_mean, computed, *vars(_sum(totals)).values()])
         return StepResult(
             loss=loss_mean,
             grad_norm=sum(grad_norms) / max(1, len(grad_norms)),
             lr=self.optimizer.param_groups[0]["lr"],
-            stats=_sum(totals),
+            stats=LossStats(*stats_summed),
             skipped=len(norms) - len(grad_norms),
-            computed_tokens=sum(len(batch) for packs in minibatches for batch in packs),
-            log_weights=torch.cat(weights).cpu() if weights else torch.zeros(0),
+            computed_tokens=int(computed),
+            log_weights=self.ranks.gather(torch.cat(weights) if weights else torch.zeros(0)),
             critic={
                 "value_loss": sum(value_losses) / max(1, len(value_losses)),
                 "explained_variance": explained_variance([one for packs in returns for one in packs]),
@@ -147,19 +153,20 @@ class Policy:
         critic.step()
         return total
 
-    def _minibatches(self, sequences: Sequence[TrainingSequence]) -> list[list[Pack]]:
-        """The packs of each minibatch. Neighbours in tree order are dealt together, so that they share in one pack."""
+    def _minibatches(self, sequences: Sequence[TrainingSequence]) -> tuple[list[list[Pack]], list[tuple[int, int]]]:
+        """This rank's packs of each minibatch, and of each minibatch, all ranks', the trained (tokens, sequences).
+
+        Neighbours in tree order are dealt together, so that they share in one pack.
+        """
         config = self.config
         ordered = in_tree_order(sequences)
         size = max(1, len(ordered) // (config.minibatches * BLOCKS_A_MINIBATCH))
         blocks = [ordered[start : start + size] for start in range(0, len(ordered), size)]
         order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(self.version)).tolist()
         parts = [order[k :: config.minibatches] for k in range(config.minibatches)]
-        return [
-            [batch.to(self.device) for batch in pack([s for i in part for s in blocks[i]], config.tokens_per_pack)]
-            for part in parts
-            if part
-        ]
+        packed = [pack([s for i in part for s in blocks[i]], config.tokens_per_pack) for part in parts if part]
+        sizes = [(sum(b.tokens for b in packs), sum(b.trained_sequences for b in packs)) for packs in packed]
+        return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes
 
     def _proximal(self, batch: Pack) -> Tensor | None:
         """[M] log p; None where it is not a model's: with "m2po" the ratio is to b, and an interpolated p follows from θ."""
@@ -198,7 +205,7 @@ class Policy:
                 for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True)
             ]
         if config.advantage in ("gae", "reinforce_pp", "reinforce_pp_baseline"):
-            values = whitened([batch.advantages for packs in minibatches for batch in packs])
+            values = whitened([batch.advantages for packs in minibatches for batch in packs], self.ranks.sum)
             minibatches = [[replace(batch, advantages=next(values)) for batch in packs] for packs in minibatches]
         return minibatches
 
@@ -222,7 +229,7 @@ class Policy:
     def _optimizer_step(self) -> float | None:
         """The gradient's norm; None when it is not finite, and nothing was changed. Raises FloatingPointError when that
         repeats."""
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
         if not torch.isfinite(norm):
             self.optimizer.zero_grad()
             self._skipped_in_a_row += 1
@@ -245,11 +252,13 @@ class Policy:
     def mismatch(self, sequences: Sequence[TrainingSequence], weights: Mapping[int, Path]) -> Mismatch | None:
         """Compare the engine's logprobs with the trainer's, each token under the very weights that sampled it.
 
-        `weights` holds the published weights by version; tokens of other versions are left out.
+        `weights` holds the published weights by version; tokens of other versions are left out. Several ranks, which hold the
+        current weights only, compare the tokens of those.
         """
-        engine, trainer = [], []
-        for batch in (packed.to(self.device) for packed in pack(sequences, self.config.tokens_per_pack)):
-            for version in batch.versions.unique().tolist():
+        engine, trainer = [torch.zeros(0)], [torch.zeros(0)]
+        packs = pack(sequences, self.config.tokens_per_pack)
+        for batch in (packed.to(self.device) for packed in (self.ranks.share(packs) if packs else [])):
+            for version in batch.versions.unique().tolist() if self.ranks.size == 1 else [self.version]:
                 if version not in weights:
                     continue
                 own = version == self.version
@@ -257,61 +266,38 @@ class Policy:
                     batch, None if own else load_file(weights[version] / "model.safetensors", self.device.type)
                 )
                 chosen = batch.versions == version
-                engine.append(batch.behaviour_logprobs[chosen])
-                trainer.append(scored[chosen])
-        return mismatch(torch.cat(engine), torch.cat(trainer)) if engine else None
+                engine.append(batch.behaviour_logprobs[chosen].cpu())
+                trainer.append(scored[chosen].cpu())
+        return mismatch(self.ranks.gather(torch.cat(engine)), self.ranks.gather(torch.cat(trainer)))
 
     def publish(self, directory: Path) -> Path:
         """Write the weights to `directory`/v<version>, whole or not at all, as safetensors with the model's config."""
         target = directory / f"v{self.version}"
-        partial = directory / f"v{self.version}.partial"
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file(
-            {name: parameter.detach().contiguous() for name, parameter in self.model.named_parameters()},
-            partial / "model.safetensors",
-            metadata={"format": "pt"},
-        )
-        self.model.config.save_pretrained(partial)
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
+        write_weights(self.model, target, self.ranks)
         return target
 
     def save(self, directory: Path, model_path: Path) -> None:
-        """Write a checkpoint: a Hugging Face model directory, usable as `--model`, with the optimizer beside it."""
-        partial = directory.with_suffix(".partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        for file in model_path.iterdir() if model_path.is_dir() else []:
-            if file.is_file() and file.suffix not in (".safetensors", ".bin", ".pt"):
-                shutil.copy(file, partial)
-        published = self.publish(partial)
-        for file in published.iterdir():
-            file.replace(partial / file.name)
-        published.rmdir()
-        state = {
-            "optimizer": self.optimizer.state_dict(),
-            "optimizer_steps": self._optimizer_steps,
-            "version": self.version,
-            "critic": self.critic.state() if self.critic else None,
-        }
-        torch.save(state, partial / "trainer_state.pt")
-        (partial / "checkpoint.json").write_text(json.dumps({"step": self.version}) + "\n")
-        shutil.rmtree(directory, ignore_errors=True)
-        partial.rename(directory)
+        """Write a checkpoint (`agentrl.trainer.checkpoint`), with the tokenizer and whatever else is beside the model."""
+        beside = [f for f in model_path.iterdir() if f.is_file() and f.suffix not in (".safetensors", ".bin", ".pt")]
+        write_checkpoint(
+            directory,
+            model=self.model,
+            wrapped=self.scored,
+            optimizer=self.optimizer,
+            files=beside,
+            state={"step": self.version, "optimizer_steps": self._optimizer_steps},
+            critic=self.critic.state() if self.critic else None,
+            ranks=self.ranks,
+        )
 
     def load(self, directory: Path) -> None:
-        """Go on from a checkpoint."""
-        weights = load_file(directory / "model.safetensors")
-        with torch.no_grad():
-            for name, parameter in self.model.named_parameters():
-                parameter.copy_(weights[name])
-        state = torch.load(directory / "trainer_state.pt", weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
-        self._optimizer_steps = state["optimizer_steps"]
-        self.version = state["version"]
-        if self.critic and state["critic"]:
-            self.critic.restore(state["critic"])
+        """Go on from a checkpoint, made by any number of ranks."""
+        read_weights(self.model, directory)
+        read_optimizer(self.scored, self.optimizer, directory)
+        if self.critic and (directory / "critic.pt").exists():
+            self.critic.restore(torch.load(directory / "critic.pt", weights_only=True))
+        state = read_state(directory)
+        self.version, self._optimizer_steps = state["step"], state["optimizer_steps"]
 
 
 def _load(model_path: Path) -> Any:

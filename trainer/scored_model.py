@@ -46,6 +46,11 @@ class ScoredModel(nn.Module):
             getattr(config, "logits_scaling", 1.0) or 1.0
         )
 
+    @property
+    def layers(self) -> list[nn.Module]:
+        """The model's decoder layers."""
+        return list(getattr(self.model.base_model, "layers", None) or getattr(self.model.base_model, "h", []))
+
     def forward(self, batch: Pack, *, entropy_gradient: bool = False) -> Scores:
         """The scores of the trained tokens, each given those before it in its own trajectory."""
         out = self.model.base_model(

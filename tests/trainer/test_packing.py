@@ -80,6 +80,17 @@ def test_segments_cover_a_pack_and_have_the_ancestors_that_the_rule_gives(seed: 
     assert place == len(batch)
 
 
+def test_no_sequences_make_no_packs_and_a_step_of_nothing_does_nothing(policy: Policy) -> None:
+    assert pack([], 100) == []
+    assert policy.mismatch([], {}) is None
+    before = [parameter.clone() for parameter in policy.model.parameters()]
+    version = policy.version
+    result = policy.step([])
+    assert policy.version == version + 1
+    assert (result.stats.tokens, result.grad_norm, result.computed_tokens) == (0, 0, 0)
+    assert all(torch.equal(old, new) for old, new in zip(before, policy.model.parameters(), strict=True))
+
+
 def test_what_shares_nothing_fills_the_budget() -> None:
     rng = random.Random(0)
     sequences = unshared(460, 300, rng)

@@ -1,0 +1,56 @@
+"""One rank of a trainer on a fixed batch: `torch.distributed.run ... ranks_program.py FOLDER`. test_ranks.py reads what it leaves."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agentrl.config import TrainerConfig
+from agentrl.models import NANO
+from agentrl.trainer.policy import Policy
+from agentrl.trainer.ranks import Ranks, join_ranks
+from tests.trainer.random_trees import random_tree
+
+SETTINGS: dict[str, Any] = {
+    "lr": 1e-4,
+    "warmup_steps": 0,
+    "minibatches": 2,
+    "tokens_per_pack": 60,
+    "advantage": "reinforce_pp",
+    "kl": "reward",
+    "kl_coef": 0.01,
+    "mismatch_sequences": 4,
+}
+
+
+def steps(folder: Path, ranks: Ranks, *, resume: Path | None = None, count: int = 2) -> list[dict[str, float]]:
+    """Train on the batch, leave the weights and a checkpoint; what each step said."""
+    torch.set_num_threads(1)
+    policy = Policy(NANO, TrainerConfig(**SETTINGS), ranks)
+    if resume is not None:
+        policy.load(resume)
+    rng = random.Random(7)
+    sequences = [s for _ in range(6) for s in random_tree(rng, depth=3)]
+    said = []
+    for _ in range(count):
+        result = policy.step(sequences)
+        numbers = {"loss": result.loss, "grad_norm": result.grad_norm, "computed_tokens": result.computed_tokens}
+        said.append({**numbers, **vars(result.stats), "log_weight": float(result.log_weights.sum())})
+    published = policy.publish(folder)
+    fresh = [s for s in sequences if bool((s.versions == policy.version).any())]
+    compared = policy.mismatch(fresh, {policy.version: published})
+    said.append(vars(compared) if compared else {})
+    policy.save(folder / "checkpoint", NANO)
+    return said
+
+
+if __name__ == "__main__":
+    joined = join_ranks(60)
+    found = steps(Path(sys.argv[1]), joined)
+    if joined.rank == 0:
+        (Path(sys.argv[1]) / "said.json").write_text(json.dumps(found))

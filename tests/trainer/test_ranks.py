@@ -1,0 +1,50 @@
+"""Several ranks give the loss, the gradients and the weights of one, and each other's checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from agentrl.trainer.ranks import Ranks
+from tests.trainer.ranks_program import steps
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_ranks_give_the_loss_gradients_and_weights_of_one_process(tmp_path: Path, count: int) -> None:
+    spread, alone = tmp_path / "spread", tmp_path / "alone"
+    elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
+    done = subprocess.run(
+        [*elastic, "-m", "tests.trainer.ranks_program", str(spread)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads((spread / "said.json").read_text())
+    expected = steps(alone, Ranks())
+    for theirs, own in zip(said, expected, strict=True):
+        assert theirs.keys() == own.keys()
+        for name, value in own.items():
+            assert theirs[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
+    one, other = (load_file(folder / "v2" / "model.safetensors") for folder in (spread, alone))
+    assert one.keys() == other.keys()
+    for name in one:
+        assert float((one[name] - other[name]).abs().max()) < 1e-5
+
+    # One process goes on from the checkpoint of several, weights and optimizer.
+    resumed = steps(tmp_path / "resumed", Ranks(), resume=spread / "checkpoint", count=1)
+    straight = steps(tmp_path / "straight", Ranks(), count=3)
+    assert resumed[0]["grad_norm"] == pytest.approx(straight[2]["grad_norm"], rel=1e-4)
+    ours, theirs = (load_file(tmp_path / name / "v3" / "model.safetensors") for name in ("resumed", "straight"))
+    for name in ours:
+        assert float((ours[name] - theirs[name]).abs().max()) < 2e-5

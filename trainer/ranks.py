@@ -1,0 +1,98 @@
+"""The trainer's ranks: one process, or several that share the model (FSDP2, `fully_shard`) and every minibatch.
+
+Every rank reads the same batch, makes the same packs and computes its share of them. A gradient is the sum over all packs, so
+the number of ranks changes no result but for rounding. Rank 0 alone talks to the main process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from agentrl.trainer.packing import Pack
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Which of how many this process is. Made by `join_ranks`."""
+
+    rank: int = 0
+    size: int = 1
+
+    def same(self, value: T) -> T:
+        """Rank 0's value, on every rank."""
+        if self.size == 1:
+            return value
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, src=0)
+        received: T = box[0]
+        return received
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Numbers added up over the ranks."""
+        if self.size == 1:
+            return list(values)
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        numbers: list[float] = total.tolist()
+        return numbers
+
+    def gather(self, values: Tensor) -> Tensor:
+        """1-D tensors of all ranks, end to end, on the CPU."""
+        if self.size == 1:
+            return values.cpu()
+        everyone: list[Any] = [None] * self.size
+        dist.all_gather_object(everyone, values.cpu())
+        return torch.cat(everyone)
+
+    def share(self, packs: Sequence[Pack]) -> list[Pack]:
+        """This rank's packs. All ranks have as many, because they gather the weights together: where there are too few, a
+        pack of one token, which trains nothing, fills up."""
+        own = list(packs[self.rank :: self.size])
+        rounds = -(-len(packs) // self.size)
+        return own + [_nothing(packs[0])] * (rounds - len(own))
+
+    def shard(self, model: nn.Module, layers: Sequence[nn.Module], device: torch.device) -> None:
+        """Spread the parameters of `model` over the ranks, each of its `layers` gathered by itself when it computes."""
+        if self.size == 1:
+            return
+        mesh = init_device_mesh(device.type, (self.size,))
+        for layer in layers:
+            fully_shard(layer, mesh=mesh)
+        # By default the outermost stays gathered until a backward pass, which scoring has none of.
+        fully_shard(model, mesh=mesh, reshard_after_forward=True)
+
+
+def join_ranks(timeout_s: float) -> Ranks:
+    """The ranks that torch elastic started this process among; one, if it did not."""
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Ranks()
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    return Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A parameter or gradient that may be spread over the ranks, gathered. All ranks must call it together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _nothing(pack: Pack) -> Pack:
+    columns = {name: value[:0] for name, value in vars(pack).items() if isinstance(value, Tensor)}
+    first = {name: getattr(pack, name)[:1] for name in ("token_ids", "position_ids")}
+    end = torch.ones_like(pack.subtree_end[:1])
+    return replace(pack, **{**columns, **first, "subtree_end": end, "count": 0})
