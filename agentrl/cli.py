@@ -1,4 +1,4 @@
-"""The command line: `agentrl train`, `eval`, `serve`, `audit`, `replay`, `init`, `doctor`.
+"""The command line: `agentrl train`, `sft`, `eval`, `serve`, `audit`, `replay`, `init`, `doctor`.
 
 Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
 Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
@@ -58,6 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with the run in this directory")
     train.set_defaults(command=_train)
 
+    sft = commands.add_parser(
+        "sft", help="train a model on conversations, before or without rewards", epilog=keys, allow_abbrev=False
+    )
+    sft.add_argument("--resume", type=Path, metavar="RUN_DIR", help="go on with the run in this directory")
+    sft.set_defaults(command=_sft, workflow=None)
+
     evaluate = commands.add_parser(
         "eval", help="run a workflow over tasks, without training", epilog=keys, allow_abbrev=False
     )
@@ -90,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--limits", action="store_true", help="try every limit of every sandbox backend")
     doctor.set_defaults(command=_doctor)
 
-    for command in (train, evaluate, serve):
+    for command in (train, sft, evaluate, serve):
         command.add_argument(
             "--config", type=Path, action="append", default=[], help="TOML file; of several, later ones win"
         )
@@ -179,6 +185,25 @@ def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         print(f"interrupted at step {result.step}; go on with: agentrl train --resume {result.run_dir}")
         return 130
     print(json.dumps(result, indent=2))
+    return 0
+
+
+def _sft(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from agentrl.trainer.sft import fine_tune
+
+    if args.resume is not None:
+        saved = args.resume / "config.json"
+        if not saved.is_file():
+            raise StoreError(f"{args.resume} holds no run to resume")
+        config = _resumed_config(saved, overrides)
+    else:
+        config = _config(args, overrides)
+        _require(config, "tasks", "model.path")
+        if not config.run_dir:
+            config = config.model_copy(update={"run_dir": time.strftime("runs/sft-%Y-%m-%d-%H%M%S")})
+        if (Path(config.run_dir) / "config.json").exists():
+            raise StoreError(f"{config.run_dir} holds a run already; go on with --resume, or choose another --run_dir")
+    print(json.dumps(fine_tune(config, resume=args.resume is not None), indent=2))
     return 0
 
 

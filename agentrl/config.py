@@ -199,7 +199,7 @@ class TrainerConfig(_Section):
     """Learning rate of the critic."""
     value_clip: Annotated[float, Field(gt=0)] | None = None
     """c: a value that moved by more than this in a step earns nothing by moving further."""
-    objective: Literal["ppo", "gspo", "cispo", "sapo", "m2po", "reinforce"] = "ppo"
+    objective: Literal["ppo", "gspo", "cispo", "sapo", "m2po", "reinforce", "likelihood"] = "ppo"
     """What is maximised: docs/objectives.md."""
     turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
     """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
@@ -278,6 +278,10 @@ class TrainerConfig(_Section):
         if self.objective == "m2po" and self.weight_mode != "none":
             raise ValueError(
                 'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use weight_mode = "none"'
+            )
+        if self.objective == "likelihood" and (self.weight_mode != "none" or self.proximal == "interpolate"):
+            raise ValueError(
+                'objective = "likelihood" has no proximal policy, so weight_mode must be "none" and proximal "recompute"'
             )
         if self.objective == "m2po" and self.proximal == "interpolate":
             raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')

@@ -77,6 +77,8 @@ def policy_loss(
             surrogate = objectives.sapo(log_ratio, advantages, **taus)
         case "m2po":
             surrogate = objectives.m2po(log_ratio, advantages, mask, threshold=config.m2_threshold)
+        case "likelihood":
+            surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
         case "reinforce":
             surrogate = objectives.reinforce(log_ratio, advantages)
     weight, capped = objectives.correction(

@@ -103,6 +103,11 @@ def reinforce(log_ratio: Tensor, advantages: Tensor) -> Surrogate:
     return Surrogate(log_ratio.exp() * advantages, torch.zeros_like(log_ratio).bool())
 
 
+def likelihood(logprobs: Tensor, advantages: Tensor) -> Surrogate:
+    """A·log θ, without a ratio: with A = 1 the log-likelihood, for supervised learning (`agentrl sft`)."""
+    return Surrogate(logprobs * advantages, torch.zeros_like(logprobs).bool())
+
+
 def m2po(log_ratio: Tensor, advantages: Tensor, mask: Tensor, *, threshold: float) -> Surrogate:
     """r·A over the tokens that are left when those with the largest (log r)² are dropped until the mean of the rest is
     at most τ (M2PO, arXiv 2510.01161). r is θ/b: pass the logprobs of the behaviour policy for the proximal ones.

@@ -169,8 +169,9 @@ class Policy:
         return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes
 
     def _proximal(self, batch: Pack) -> Tensor | None:
-        """[M] log p; None where it is not a model's: with "m2po" the ratio is to b, and an interpolated p follows from θ."""
-        if self.config.objective == "m2po" or self.config.proximal == "interpolate":
+        """[M] log p; None where no forward pass gives it: "m2po" holds θ to b, "likelihood" to nothing, and an interpolated p
+        follows from θ."""
+        if self.config.objective in ("m2po", "likelihood") or self.config.proximal == "interpolate":
             return None
         return self.logprobs(batch)
 
@@ -217,6 +218,8 @@ class Policy:
         scores = self._scores(batch)
         if proximal is None and config.objective == "m2po":
             proximal = batch.behaviour_logprobs
+        elif proximal is None and config.objective == "likelihood":
+            proximal = scores.logprobs.detach()
         elif proximal is None:
             proximal = interpolated(scores.logprobs.detach(), batch.behaviour_logprobs, batch.versions, self.version)
         losses, stats = policy_loss(

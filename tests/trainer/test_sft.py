@@ -1,0 +1,110 @@
+"""A supervised warm start, as a user types it: it learns what the assistant says, and goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from agentrl.config import TrainerConfig
+from agentrl.envs.calculator import TOOL, distinct_tasks
+from agentrl.errors import TaskFileError
+from agentrl.models import NANO
+from agentrl.proxy import ChatFormat
+from agentrl.trainer.nano_model import demonstration
+from agentrl.trainer.policy import Policy
+from agentrl.trainer.sft import LIKELIHOOD, conversation, nll
+
+ROOT = Path(__file__).parents[2]
+
+
+def demonstrations(count: int, seed: int) -> list[dict[str, Any]]:
+    rng = random.Random(seed)
+    return [
+        {"messages": demonstration(task, rng, guess_share=0.0), "tools": [TOOL]}
+        for task in distinct_tasks(count, seed=seed)
+    ]
+
+
+def sft(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "agentrl.cli", "sft", *words], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_path: Path) -> None:
+    for name, count, seed in (("train", 48, 3), ("eval", 16, 4)):
+        lines = "".join(json.dumps(one) + "\n" for one in demonstrations(count, seed))
+        (tmp_path / f"{name}.jsonl").write_text(lines)
+    words = ["--tasks", str(tmp_path / "train.jsonl"), "--model", "nano", "--eval.tasks", str(tmp_path / "eval.jsonl")]
+    words += [
+        "--rollout.batch_size=16",
+        "--trainer.lr=3e-4",
+        "--trainer.warmup_steps=0",
+        "--trainer.checkpoint_every=2",
+    ]
+    done = sft(*words, "--run_dir", str(tmp_path / "whole"), "--data.epochs=2")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout[done.stdout.index("{") :])
+    assert summary["steps"] == 6, "two epochs of 48 conversations in batches of 16"
+    assert summary["nll_held_out_after"] < 0.8 * summary["nll_held_out_before"]
+    rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert rows[-1]["nll"] < rows[0]["nll"]
+
+    parts = str(tmp_path / "parts")
+    assert sft(*words, "--run_dir", parts, "--steps=4").returncode == 0
+    again = sft("--resume", parts, "--steps=6")
+    assert again.returncode == 0, again.stderr
+    resumed, straight = (
+        load_file(tmp_path / run / "checkpoints" / "step-000006" / "model.safetensors") for run in ("parts", "whole")
+    )
+    assert all(torch.equal(resumed[name], straight[name]) for name in straight)
+    assert "holds a run already" in sft(*words, "--run_dir", parts).stderr
+
+
+def test_the_loss_is_the_mean_of_what_the_assistant_says_and_its_gradient_the_cross_entropys(
+    nano_format: ChatFormat,
+) -> None:
+    sequences = [conversation(one, nano_format, "here") for one in demonstrations(3, 9)]
+    for s in sequences:
+        said = nano_format.decode(s.token_ids[s.loss_mask].tolist())
+        assert said.startswith("<tool_call>")
+        assert said.count("<|im_end|>") == 2
+        assert "<tool_response>" not in said
+    policy = Policy(NANO, TrainerConfig(lr=1e-9, warmup_steps=0, max_grad_norm=1e9, **LIKELIHOOD))
+    expected = nll(policy, sequences)
+    policy.model.zero_grad()
+    total = torch.zeros(())
+    for s in sequences:
+        logits = policy.model(input_ids=s.token_ids[None], use_cache=False).logits[0, :-1]
+        total = total + torch.nn.functional.cross_entropy(
+            logits[s.loss_mask[1:]], s.token_ids[1:][s.loss_mask[1:]], reduction="sum"
+        )
+    (total / sum(int(s.loss_mask.sum()) for s in sequences)).backward()  # type: ignore[no-untyped-call]
+    norm = torch.cat([p.grad.flatten() for p in policy.model.parameters()]).norm()
+    policy.model.zero_grad()
+    result = policy.step(sequences)
+    assert result.loss == pytest.approx(expected, rel=1e-5)
+    assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("task", "complaint"),
+    [
+        ({"n": 1}, 'line 3 holds no "messages"'),
+        ({"messages": [{"role": "user", "content": "hi"}]}, "line 3 has no message of the assistant"),
+        ({"messages": [{"content": "hi"}]}, "line 3 cannot be rendered"),
+        ({"messages": [{"role": "assistant", "content": "1 " * 3000}]}, "and the context is 1024"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(nano_format: ChatFormat, task: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TaskFileError, match=complaint):
+        conversation(task, nano_format, "line 3")

@@ -1,0 +1,150 @@
+"""`agentrl sft`: a supervised warm start from conversations, on the trainer's own policy, packs and checkpoints.
+
+A conversation is a task with `messages` and, if need be, `tools`, in the form of OpenAI's chat completions. What the assistant
+says in it is trained on, laid out as the chat format lays out a rollout. Which conversations a step gets follows from its
+number alone, so an interrupted run goes on exactly where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from renderers import build_training_sample
+
+from agentrl.config import RunConfig
+from agentrl.episode import Task
+from agentrl.errors import TaskFileError
+from agentrl.proxy import ChatFormat, load_chat_format
+from agentrl.rollout.tasks import Tasks, training_and_held_out
+from agentrl.run_directory import appending, check_model, write_whole
+from agentrl.trainer.packing import TrainingSequence, pack
+from agentrl.trainer.policy import Policy
+
+LIKELIHOOD = {"objective": "likelihood", "weight_mode": "none", "kl": "none", "kl_coef": 0.0, "advantage": "dr_grpo"}
+"""What makes a training step supervised learning."""
+
+
+def fine_tune(config: RunConfig, *, resume: bool = False, say: Callable[[str], None] = print) -> dict[str, Any]:
+    """Train `config.model` on the conversations in `config.tasks`; the summary, which names the checkpoint.
+
+    A step is `rollout.batch_size` conversations; the run ends after `steps`, or after `data.epochs`. Raises TaskFileError for a
+    task that is no conversation.
+    """
+    check_model(config)
+    run_dir = Path(config.run_dir)
+    tasks, held_out = training_and_held_out(config, None)
+    chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
+    unseen = [conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)]
+    torch.set_num_threads(config.trainer.threads)
+    torch.manual_seed(config.seed)
+    trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})
+    policy = Policy(Path(config.model.path), trainer)
+    last = newest(run_dir) if resume else None
+    if last is not None:
+        policy.load(last)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    write_whole(run_dir / "config.json", config.model_dump_json(indent=2) + "\n")
+    summary: dict[str, Any] = {"nll_held_out_before": nll(policy, unseen) if last is None else None}
+    with appending(run_dir / "metrics.jsonl") as log:
+        while policy.version < config.steps:
+            started = time.perf_counter()
+            batch = _batch(tasks, policy.version, config.rollout.batch_size, chat_format)
+            if not batch:
+                break
+            result = policy.step(batch)
+            tokens = max(1.0, result.stats.tokens)
+            row = {
+                "step": policy.version,
+                "nll": result.loss,
+                "grad_norm": result.grad_norm,
+                "lr": result.lr,
+                "tokens": tokens,
+                "computed_tokens": result.computed_tokens,
+                "skipped_optimizer_steps": result.skipped,
+                "step_s": time.perf_counter() - started,
+            }
+            log.write(json.dumps(row) + "\n")
+            log.flush()
+            say(f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / row['step_s']:,.0f} trained tokens/s")
+            if policy.version % config.trainer.checkpoint_every == 0:
+                last = _checkpoint(policy, config)
+    if last is None or last.name != _name(policy.version):
+        last = _checkpoint(policy, config)
+    summary |= {"steps": policy.version, "nll_held_out_after": nll(policy, unseen), "checkpoint": str(last)}
+    write_whole(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def conversation(task: Task, chat_format: ChatFormat, where: str) -> TrainingSequence:
+    """A conversation as a training sequence whose advantages are 1. Raises TaskFileError, saying where."""
+    messages = task.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise TaskFileError(f'{where} holds no "messages": a conversation is {{"messages": [...], "tools": [...]}}')
+    try:
+        sample = build_training_sample(
+            chat_format.renderer,
+            messages,
+            tools=task.get("tools"),
+            role_to_mask=lambda message: message["role"] == "assistant",
+            ensure_final_stop=True,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise TaskFileError(f"{where} cannot be rendered: {type(error).__name__}: {error}") from error
+    if not any(sample.loss_mask):
+        raise TaskFileError(f"{where} has no message of the assistant to learn from")
+    if len(sample.token_ids) > chat_format.context_length:
+        raise TaskFileError(
+            f"{where} has {len(sample.token_ids)} tokens, and the context is {chat_format.context_length}"
+        )
+    size = len(sample.token_ids)
+    zeros, ones = torch.zeros(size), torch.ones(size)
+    whole = torch.zeros(size, dtype=torch.long)
+    return TrainingSequence(
+        token_ids=torch.tensor(sample.token_ids),
+        loss_mask=torch.tensor(sample.loss_mask),
+        behaviour_logprobs=zeros,
+        versions=whole,
+        temperatures=ones,
+        advantages=ones,
+        rewards=zeros,
+        turns=whole,
+    )
+
+
+@torch.no_grad()
+def nll(policy: Policy, sequences: Sequence[TrainingSequence]) -> float | None:
+    """Mean negative log-likelihood of a trained token, in nats; None for no sequences."""
+    packs = [batch.to(policy.device) for batch in pack(sequences, policy.config.tokens_per_pack)]
+    tokens = sum(batch.tokens for batch in packs)
+    return -sum(float(policy.logprobs(batch).sum()) for batch in packs) / tokens if tokens else None
+
+
+def newest(run_dir: Path) -> Path | None:
+    """The newest whole checkpoint of a run."""
+    return max((path for path in run_dir.glob("checkpoints/step-*") if path.suffix != ".partial"), default=None)
+
+
+def _batch(tasks: Tasks, step: int, size: int, chat_format: ChatFormat) -> list[TrainingSequence]:
+    found = [tasks.of_group(step * size + i) for i in range(size)]
+    return [
+        conversation(one.task, chat_format, f"conversation {one.place} of epoch {one.epoch}") for one in found if one
+    ]
+
+
+def _checkpoint(policy: Policy, config: RunConfig) -> Path:
+    checkpoints = Path(config.run_dir) / "checkpoints"
+    path = checkpoints / _name(policy.version)
+    policy.save(path, Path(config.model.path))
+    for old in sorted(checkpoints.iterdir())[: -config.trainer.keep_checkpoints]:
+        shutil.rmtree(old, ignore_errors=True)
+    return path
+
+
+def _name(step: int) -> str:
+    return f"step-{step:06d}"
