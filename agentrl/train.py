@@ -16,7 +16,7 @@ import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -86,6 +86,14 @@ class Interrupted:
     run_dir: Path
 
 
+@dataclass(frozen=True)
+class _Saving:
+    step: int
+    directory: Path
+    score: float | None
+    """Mean reward of the steps that led to it."""
+
+
 @dataclass
 class _Run:
     config: RunConfig
@@ -99,6 +107,8 @@ class _Run:
     broadcast: Broadcast | None
     consumed: list[tuple[int, list[int]]] = field(default_factory=list)
     """(step, groups) of the batches that no checkpoint contains yet."""
+    saving: _Saving | None = None
+    """The checkpoint that is being written."""
     rewards: list[float] = field(default_factory=list)
     """Mean reward of each step since the last checkpoint."""
 
@@ -246,8 +256,10 @@ async def _train_and_save(run: _Run) -> None:
 
 async def _save_the_rest(run: _Run) -> None:
     with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
-        if run.consumed:
+        await _commit(run)
+        while run.consumed:  # again, if the trainer dies with it
             await _checkpoint(run)
+            await _commit(run)
 
 
 async def _train(run: _Run) -> None:
@@ -270,6 +282,8 @@ async def _train(run: _Run) -> None:
             view.on_step(record)
             if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
                 await _checkpoint(run)
+            elif not run.trainer.saving:
+                await _commit(run)
 
 
 async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
@@ -336,6 +350,7 @@ async def _with_trainer(run: _Run, ask: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             if losses:
+                run.saving = None
                 checkpoint = await in_thread(run.store.last_checkpoint)
                 await run.trainer.start_again()
                 await run.trainer.load(checkpoint[1] if checkpoint else None)
@@ -358,22 +373,42 @@ def _sandbox_metrics(sandboxes: RunSandboxes | None) -> dict[str, float]:
 
 
 async def _checkpoint(run: _Run) -> None:
+    """Begin a checkpoint of the current step. `_commit` records it when it is written; training goes on meanwhile."""
+    await _commit(run)
     step = run.weights.version
     directory = run.run_dir / "checkpoints" / f"step-{step:06d}"
+    score = sum(run.rewards) / len(run.rewards) if run.rewards else None
+    with anyio.CancelScope(shield=True), _as_disk_error(run, step):
+        await _with_trainer(run, lambda: run.trainer.save(directory))
+    run.saving = _Saving(step, directory, score)
+    run.rewards.clear()
+
+
+async def _commit(run: _Run) -> None:
+    """Record the checkpoint that was begun, with the batches it contains, when it is written."""
+    if (saving := run.saving) is None:
+        return
     with anyio.CancelScope(shield=True):
-        try:
-            await _with_trainer(run, lambda: run.trainer.save(directory))
-        except TrainerError as error:
-            raise DiskError(
-                f"the checkpoint of step {step} cannot be written: {error}. What was committed is safe: make room, or repair "
-                f"the disk, and go on with agentrl train --resume {run.run_dir}"
-            ) from error
-        score = sum(run.rewards) / len(run.rewards) if run.rewards else None
-        await in_thread(run.store.commit_checkpoint, step, directory, list(run.consumed), score)
-        run.consumed.clear()
-        run.rewards.clear()
+        with _as_disk_error(run, saving.step):
+            await _with_trainer(run, run.trainer.saved)
+        if run.saving is not saving:
+            return  # the trainer died with it; the next checkpoint will contain its batches
+        contained = [batch for batch in run.consumed if batch[0] <= saving.step]
+        await in_thread(run.store.commit_checkpoint, saving.step, saving.directory, contained, saving.score)
+        run.saving, run.consumed = None, run.consumed[len(contained) :]
     for old in await in_thread(run.store.forget_checkpoints, run.config.trainer.keep_checkpoints):
         await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
+
+
+@contextmanager
+def _as_disk_error(run: _Run, step: int) -> Iterator[None]:
+    try:
+        yield
+    except TrainerError as error:
+        raise DiskError(
+            f"the checkpoint of step {step} cannot be written: {error}. What was committed is safe: make room, or repair the "
+            f"disk, and go on with agentrl train --resume {run.run_dir}"
+        ) from error
 
 
 def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class TrainerClient:
         self._process = process
         self._timeout_s = timeout_s
         self._running = AsyncExitStack()
+        self.saving = False
+        """Whether a checkpoint was being written when the trainer last spoke."""
 
     async def start(self) -> None:
         """Start the process."""
@@ -52,11 +54,18 @@ class TrainerClient:
     async def step(self, groups: Sequence[int]) -> tuple[Weights, dict[str, float]]:
         """Train on some groups; the new weights and the step's metrics."""
         reply = await self._ask(op="step", groups=list(groups))
+        self.saving = reply["saving"]
         return Weights(reply["version"], Path(reply["weights"])), reply["metrics"]
 
     async def save(self, directory: Path) -> None:
-        """Write a checkpoint."""
+        """Begin to write a checkpoint of what the trainer holds now."""
         await self._ask(op="save", directory=str(directory))
+        self.saving = True
+
+    async def saved(self) -> None:
+        """Wait until the checkpoint is written."""
+        await self._ask(op="saved")
+        self.saving = False
 
     async def join_weight_group(
         self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float

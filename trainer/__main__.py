@@ -4,8 +4,9 @@ It reads one JSON command a line from standard input and answers each with one l
 standard input closes. Episodes it reads from the run's store, weights it publishes into WEIGHTS_DIR.
 
     {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
-    {"op": "step", "groups": [ids]}                -> {"version": 1, "weights": PATH, "metrics": {...}}
-    {"op": "save", "directory": PATH}              -> {}
+    {"op": "step", "groups": [ids]}                -> {"version": 1, "weights": PATH, "metrics": {...}, "saving": false}
+    {"op": "save", "directory": PATH}              -> {}, while it is written
+    {"op": "saved"}                                -> {}, when it is
     {"op": "join_weight_group", "address": ..., ...} -> {}
     {"op": "weight_buckets"}                       -> {"buckets": [{"names", "dtypes", "shapes"}]}
     {"op": "send_bucket", "index": 0}              -> {}
@@ -21,6 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,8 @@ class TrainerProcess:
         self._store = Store(run_dir / "store.sqlite")
         self._ranks = ranks or Ranks()
         self._policy = Policy(Path(self._config.model.path), self._config.trainer, self._ranks)
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
 
     def load(self, checkpoint: str | None) -> dict[str, Any]:
         """Go on from a checkpoint, or from the model as it is."""
@@ -150,11 +154,20 @@ class TrainerProcess:
             metrics |= dict(zip(("weight_p01", "weight_p50", "weight_p99"), quantiles, strict=True))
         reply = self._publish()
         metrics["train_s"] = time.perf_counter() - started
-        return {**reply, "metrics": metrics}
+        return {**reply, "metrics": metrics, "saving": self._writing is not None and not self._writing.done()}
 
     def save(self, directory: str) -> dict[str, Any]:
-        """Write a checkpoint."""
-        self._policy.save(Path(directory), Path(self._config.model.path))
+        """Begin to write a checkpoint of the policy as it is now, once the one before is written."""
+        self.saved()
+        write = self._policy.staged(Path(directory), Path(self._config.model.path))
+        self._writing = self._writer.submit(write)
+        return {}
+
+    def saved(self) -> dict[str, Any]:
+        """Wait until the checkpoint is written. Raises what kept it from being so."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
         return {}
 
     def join_weight_group(self, **where: Any) -> dict[str, Any]:

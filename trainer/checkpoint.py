@@ -11,9 +11,10 @@ It is written to `NAME.partial` and renamed, so that it is there whole or not at
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,19 +32,14 @@ from agentrl.trainer.ranks import Ranks, whole
 
 def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
     """Write the weights as safetensors, with the model's config, into a new `directory`: there whole, or not at all."""
-    partial = directory.with_name(directory.name + ".partial")
     weights = {name: whole(parameter.detach()).contiguous() for name, parameter in model.named_parameters()}
     if ranks.rank == 0:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-        save_file(weights, partial / "model.safetensors", metadata={"format": "pt"})
-        model.config.save_pretrained(partial)
-        shutil.rmtree(directory, ignore_errors=True)
-        partial.rename(directory)
+        with _whole_directory(directory) as partial:
+            _write_model(model, weights, partial)
     ranks.same(None)  # no rank goes on before the files are there
 
 
-def write_checkpoint(
+def staged_checkpoint(
     directory: Path,
     *,
     model: Any,
@@ -53,22 +49,71 @@ def write_checkpoint(
     state: dict[str, int],
     critic: dict[str, Any] | None,
     ranks: Ranks,
-) -> None:
-    """Write a checkpoint. `wrapped` holds `model` as the optimizer knows it; `files` are copied beside the weights."""
+) -> Callable[[], None]:
+    """Copy all that a checkpoint holds; returns what writes it, for another thread, while training goes on.
+
+    `wrapped` holds `model` as the optimizer knows it; `files` are copied beside the weights.
+    """
+    weights = {name: whole(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters()}
+    optimizer_state, critic_state = _copied(get_optimizer_state_dict(wrapped, optimizer)), _copied(critic)
+
+    def write() -> None:
+        partial = directory.with_name(directory.name + ".partial")
+        if ranks.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+        ranks.wait_for_writers()
+        with _one_process_is_meant():
+            save_shards(optimizer_state, checkpoint_id=partial / "optimizer", process_group=ranks.writers)
+        if ranks.rank == 0:
+            _write_model(model, weights, partial)
+            for file in files:
+                if not (partial / file.name).exists():
+                    shutil.copy(file, partial)
+            if critic_state is not None:
+                torch.save(critic_state, partial / "critic.pt")
+            (partial / "checkpoint.json").write_text(json.dumps(state) + "\n")
+            _flush(partial)
+            shutil.rmtree(directory, ignore_errors=True)
+            partial.rename(directory)
+        ranks.wait_for_writers()
+
+    return write
+
+
+def _write_model(model: Any, weights: dict[str, Tensor], directory: Path) -> None:
+    save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+    model.config.save_pretrained(directory)
+
+
+@contextmanager
+def _whole_directory(directory: Path) -> Iterator[Path]:
     partial = directory.with_name(directory.name + ".partial")
-    write_weights(model, partial, ranks)
-    with _one_process_is_meant():
-        save_shards(get_optimizer_state_dict(wrapped, optimizer), checkpoint_id=partial / "optimizer")
-    if ranks.rank == 0:
-        for file in files:
-            if not (partial / file.name).exists():
-                shutil.copy(file, partial)
-        if critic is not None:
-            torch.save(critic, partial / "critic.pt")
-        (partial / "checkpoint.json").write_text(json.dumps(state) + "\n")
-        shutil.rmtree(directory, ignore_errors=True)
-        partial.rename(directory)
-    ranks.same(None)
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    shutil.rmtree(directory, ignore_errors=True)
+    partial.rename(directory)
+
+
+def _flush(directory: Path) -> None:
+    """Have the disk hold the files before anything says that they are there."""
+    for path in [*(file for file in directory.rglob("*") if file.is_file()), directory]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().cpu().clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(item) for item in value)
+    return value
 
 
 def read_weights(model: nn.Module, directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.advantages import whitened, with_kl_penalty
-from agentrl.trainer.checkpoint import read_optimizer, read_state, read_weights, write_checkpoint, write_weights
+from agentrl.trainer.checkpoint import read_optimizer, read_state, read_weights, staged_checkpoint, write_weights
 from agentrl.trainer.critic import Critic, Returns, explained_variance
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import token_shares
@@ -281,8 +281,12 @@ class Policy:
 
     def save(self, directory: Path, model_path: Path) -> None:
         """Write a checkpoint (`agentrl.trainer.checkpoint`), with the tokenizer and whatever else is beside the model."""
+        self.staged(directory, model_path)()
+
+    def staged(self, directory: Path, model_path: Path) -> Callable[[], None]:
+        """A checkpoint of the policy as it is now; call what is returned, in any thread, to write it."""
         beside = [f for f in model_path.iterdir() if f.is_file() and f.suffix not in (".safetensors", ".bin", ".pt")]
-        write_checkpoint(
+        return staged_checkpoint(
             directory,
             model=self.model,
             wrapped=self.scored,

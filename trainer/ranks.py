@@ -30,6 +30,8 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+    writers: Any = None
+    """The ranks' process group for writing checkpoints beside training; None for one process."""
 
     def same(self, value: T) -> T:
         """Rank 0's value, on every rank."""
@@ -57,6 +59,11 @@ class Ranks:
         dist.all_gather_object(everyone, values.cpu())
         return torch.cat(everyone)
 
+    def wait_for_writers(self) -> None:
+        """Return when every rank's writer is here."""
+        if self.size > 1:
+            dist.barrier(group=self.writers)
+
     def share(self, packs: Sequence[Pack]) -> list[Pack]:
         """This rank's packs. All ranks have as many, because they gather the weights together: where there are too few, a
         pack of one token, which trains nothing, fills up."""
@@ -83,7 +90,8 @@ def join_ranks(timeout_s: float) -> Ranks:
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    return Ranks(dist.get_rank(), dist.get_world_size())
+    writers = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
+    return Ranks(dist.get_rank(), dist.get_world_size(), writers)
 
 
 def whole(tensor: Tensor) -> Tensor:
