@@ -15,7 +15,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.alarms import alarms
 from agentrl.config import RunConfig
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
@@ -322,25 +323,6 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "groups_rejected": progress.rejected_groups,
         **_sandbox_metrics(run.controller.runner.sandboxes),
     }
-
-
-def alarms(metrics: Mapping[str, float], config: RunConfig, staleness_bound: int | None) -> Iterator[str]:
-    """What in the metrics of a step says that the run is not healthy, in words."""
-    trainer = config.trainer
-    mismatch = metrics.get("logprob_mismatch_mean_abs", 0.0)
-    if mismatch > trainer.alarm_mismatch:
-        yield (
-            f"engine and trainer differ by {mismatch:.2g} in mean |Δlogprob|, more than trainer.alarm_mismatch = "
-            f"{trainer.alarm_mismatch:g}: are model, number format and chat format the same on both sides?"
-        )
-    low, high = metrics.get("weight_p01", 1.0), metrics.get("weight_p99", 1.0)
-    if high > trainer.alarm_weight or low < 1 / trainer.alarm_weight:
-        yield (
-            f"p/b is {low:.2f} to {high:.2f} for 98 % of the tokens, beyond trainer.alarm_weight = {trainer.alarm_weight:g}: "
-            "lower rollout.max_staleness or trainer.lr"
-        )
-    if staleness_bound is not None and metrics.get("staleness_max", 0.0) > staleness_bound:
-        yield f"a token is {metrics['staleness_max']:.0f} versions old, and the bound is {staleness_bound}"
 
 
 async def _with_trainer(run: _Run, ask: Callable[[], Awaitable[T]]) -> T:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from agentrl.alarms import alarms
 from agentrl.config import RunConfig
-from agentrl.train import alarms
 
 HEALTHY = {"logprob_mismatch_mean_abs": 1e-4, "weight_p01": 0.8, "weight_p99": 1.3, "staleness_max": 3.0}
 

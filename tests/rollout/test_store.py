@@ -115,22 +115,27 @@ def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Pa
             store.add(1, 0, 0, outcome(1.0))
 
 
-def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
-    def choice(ids: list[int], finish: FinishReason, completion_id: str = "a") -> RecordedChoice:
-        spans = [VersionSpan(0, 0, len(ids))]
-        top = [[(-0.5, token)] for token in ids]
-        said = Generation(output_ids=ids, logprobs=[-0.5] * len(ids), versions=spans, finish=finish, top_logprobs=top)
-        return RecordedChoice("question", completion_id, 0, ["call_1"], said)
+def kept_choice(ids: list[int], finish: FinishReason, completion_id: str = "a") -> RecordedChoice:
+    said = Generation(
+        output_ids=ids,
+        logprobs=[-0.5] * len(ids),
+        versions=[VersionSpan(0, 0, len(ids))],
+        finish=finish,
+        top_logprobs=[[(-0.5, token)] for token in ids],
+    )
+    return RecordedChoice("question", completion_id, 0, ["call_1"], said)
 
+
+def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
         store.open_group(9, 0, 9)
-        store.keep_calls([KeptCall(9, 0, choice([1], "abort")), KeptCall(9, 1, choice([7], "stop"))])
-        store.keep_calls([KeptCall(9, 0, choice([4], "stop", "b")), KeptCall(9, 0, choice([1, 2], "stop"))])
-        assert store.kept_calls(9, 0) == [choice([1, 2], "stop"), choice([4], "stop", "b")]
+        store.keep_calls([KeptCall(9, 0, kept_choice([1], "abort")), KeptCall(9, 1, kept_choice([7], "stop"))])
+        store.keep_calls([KeptCall(9, 0, kept_choice([4], "stop", "b")), KeptCall(9, 0, kept_choice([1, 2], "stop"))])
+        assert store.kept_calls(9, 0) == [kept_choice([1, 2], "stop"), kept_choice([4], "stop", "b")]
         store.add(9, 0, 0, outcome(1.0))
         assert store.kept_calls(9, 0) == []
-        assert store.kept_calls(9, 1) == [choice([7], "stop")]
+        assert store.kept_calls(9, 1) == [kept_choice([7], "stop")]
 
 
 def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> None:
