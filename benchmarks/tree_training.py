@@ -23,7 +23,7 @@ from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing
 from agentrl.trainer.scored_model import ScoredModel
 
 BUDGET = 8192
-VOCABULARY = 4096
+VOCABULARY = 1024
 CONFIG = TrainerConfig()
 Call = tuple[list[int], list[int]]
 """(what a call was sent, what it said)."""
