@@ -202,8 +202,9 @@ def long_run(command: list[str], run_dir: Path) -> Iterator[subprocess.Popen[byt
 def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path) -> None:
     """Its trainer was killed before: that alone is not noticed but for a line."""
     run_dir = tmp_path / "run"
-    # Many episodes at a time keep the trainer the slower side, so that finished groups wait for it.
-    with long_run([*command, "--rollout.max_concurrent=16"], tmp_path / "run") as process:
+    # Many episodes at a time, and packs that share nothing, keep the trainer the slower side: finished groups wait for it.
+    slow = [*command, "--rollout.max_concurrent=16", "--trainer.tokens_per_pack=1", "--trainer.minibatches=4"]
+    with long_run(slow, tmp_path / "run") as process:
         wait_for_step(run_dir, 3)
         (trainer,) = [p for p in psutil.Process(process.pid).children() if "agentrl.trainer" in p.cmdline()]
         trainer.kill()
@@ -232,6 +233,10 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
 
 def assert_goes_on(run_dir: Path, step: int) -> None:
     """Resumed, the run trains on what was ready before, and its store proves that nothing was lost."""
+    words = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), "--seed=7"]
+    refused = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 2
+    assert "was started with other tasks" in refused.stderr
     before = audit(run_dir)
     assert before.violations == []
     with Store(run_dir / "store.sqlite") as store:

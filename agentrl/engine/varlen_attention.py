@@ -1,8 +1,8 @@
 """Attention over packed sequences on any device: each sequence attends to itself alone, with no mask over the pack.
 
 transformers' own CPU path builds one dense mask over all sequences of a batch, which costs the square of the batch. This
-computes the diagonal blocks only. The embedded engine (queries against a paged KV cache) and the trainer (packed training
-sequences) both use it, so the two compute the same thing in the same way.
+computes the diagonal blocks only, for the embedded engine: queries against a paged KV cache. The trainer's packs have attention of
+their own (`agentrl.trainer.tree_attention`).
 """
 
 from __future__ import annotations

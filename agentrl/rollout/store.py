@@ -206,7 +206,7 @@ class Store:
             if known != tasks:
                 raise StoreError(
                     f"{self._path.parent} was started with other tasks ({known}) than it has now ({tasks}): tasks, data.shuffle, "
-                    "data.eval_share and seed must stay as they were. Restore them, or start a new run."
+                    "data.eval_share, seed and rollout.group_size must stay as they were. Restore them, or start a new run."
                 )
             self.life += 1
             db.execute("INSERT INTO lives VALUES (?, ?)", (self.life, time.time()))
