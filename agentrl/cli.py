@@ -165,20 +165,7 @@ def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from agentrl.terminal import terminal_view
     from agentrl.train import Interrupted, train
 
-    if args.resume is not None:
-        if args.workflow or args.config or args.tasks or args.model or args.engine:
-            raise ConfigError(
-                "--resume takes the configuration of the run; change single keys with --section.key VALUE"
-            )
-        saved = args.resume / "config.json"
-        if not saved.is_file():
-            raise StoreError(f"{args.resume} holds no run to resume")
-        config = _resumed_config(saved, overrides)
-    else:
-        config = _config(args, overrides)
-        _require(config, "workflow", "tasks", "model.path")
-        if not config.run_dir:
-            config = config.model_copy(update={"run_dir": time.strftime("runs/%Y-%m-%d-%H%M%S")})
+    config = _run_config(args, overrides, "runs/%Y-%m-%d-%H%M%S", "workflow", "tasks", "model.path")
     with terminal_view(config) as view:
         result = anyio.run(lambda: train(config, resume=args.resume is not None, view=view))
     if isinstance(result, Interrupted):
@@ -191,23 +178,22 @@ def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 def _sft(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from agentrl.trainer.sft import fine_tune
 
-    if args.resume is not None:
-        saved = args.resume / "config.json"
-        if not saved.is_file():
-            raise StoreError(f"{args.resume} holds no run to resume")
-        config = _resumed_config(saved, overrides)
-    else:
-        config = _config(args, overrides)
-        _require(config, "tasks", "model.path")
-        if not config.run_dir:
-            config = config.model_copy(update={"run_dir": time.strftime("runs/sft-%Y-%m-%d-%H%M%S")})
-        if (Path(config.run_dir) / "config.json").exists():
-            raise StoreError(f"{config.run_dir} holds a run already; go on with --resume, or choose another --run_dir")
+    config = _run_config(args, overrides, "runs/sft-%Y-%m-%d-%H%M%S", "tasks", "model.path")
     print(json.dumps(fine_tune(config, resume=args.resume is not None), indent=2))
     return 0
 
 
-def _resumed_config(saved: Path, overrides: dict[str, str]) -> RunConfig:
+def _run_config(args: argparse.Namespace, overrides: dict[str, str], run_dir: str, *required: str) -> RunConfig:
+    """The configuration of a new run, in a directory that is named by the time if by nothing else, or of the one resumed."""
+    if args.resume is None:
+        config = _config(args, overrides)
+        _require(config, *required)
+        return config if config.run_dir else config.model_copy(update={"run_dir": time.strftime(run_dir)})
+    if args.workflow or args.config or args.tasks or args.model or args.engine:
+        raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
+    saved = args.resume / "config.json"
+    if not saved.is_file():
+        raise StoreError(f"{args.resume} holds no run to resume")
     content: dict[str, Any] = json.loads(saved.read_text())
     return load_config((), overrides, **content)
 

@@ -92,6 +92,11 @@ def write_whole(path: Path, text: str) -> None:
     partial.replace(path)
 
 
+def write_config(config: RunConfig) -> None:
+    """Write a run's configuration into its directory."""
+    write_whole(Path(config.run_dir) / "config.json", config.model_dump_json(indent=2) + "\n")
+
+
 @contextmanager
 def appending(path: Path) -> Iterator[Any]:
     """A file of lines to append to. A last line that a crash tore is cut off first."""

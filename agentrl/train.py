@@ -47,6 +47,7 @@ from agentrl.run_directory import (
     read_metrics,
     remove_unfinished,
     weights_directory,
+    write_config,
     write_whole,
 )
 from agentrl.trainer_client import TrainerClient, Weights, open_trainer
@@ -139,6 +140,8 @@ async def train(
     async with AsyncExitStack() as stack:
         lock = await in_thread(lock_run, Path(config.run_dir))
         stack.callback(os.close, lock)
+        if not resume:  # before the store, which makes a directory one that can be resumed
+            await in_thread(write_config, config)
         async with anyio.create_task_group() as group:
             group.start_soon(_cancel_on_signal, group.cancel_scope, view)
             summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, lock)
@@ -162,7 +165,7 @@ async def _run_to_the_end(
     async with AsyncExitStack() as stack:
         store = stack.enter_context(await in_thread(Store, run_dir / "store.sqlite"))
         await in_thread(store.begin_life, f"{tasks.identity}, in groups of {config.rollout.group_size}")
-        await in_thread(write_whole, run_dir / "config.json", config.model_dump_json(indent=2) + "\n")
+        await in_thread(write_config, config)
         await in_thread(lambda: remove_unfinished(run_dir, store.kept_checkpoints()))
         checkpoint = await in_thread(store.last_checkpoint)
         view.phase = "starting engine and trainer"

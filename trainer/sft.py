@@ -19,10 +19,10 @@ from renderers import build_training_sample
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import TaskFileError
+from agentrl.errors import StoreError, TaskFileError
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.tasks import Tasks, training_and_held_out
-from agentrl.run_directory import appending, check_model, write_whole
+from agentrl.run_directory import appending, check_model, write_config, write_whole
 from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
 
@@ -34,10 +34,12 @@ def fine_tune(config: RunConfig, *, resume: bool = False, say: Callable[[str], N
     """Train `config.model` on the conversations in `config.tasks`; the summary, which names the checkpoint.
 
     A step is `rollout.batch_size` conversations; the run ends after `steps`, or after `data.epochs`. Raises TaskFileError for a
-    task that is no conversation.
+    task that is no conversation, StoreError for a directory that holds a run already.
     """
     check_model(config)
     run_dir = Path(config.run_dir)
+    if not resume and (run_dir / "metrics.jsonl").exists():
+        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
     tasks, held_out = training_and_held_out(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     unseen = [conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)]
@@ -49,7 +51,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False, say: Callable[[str], N
     if last is not None:
         policy.load(last)
     run_dir.mkdir(parents=True, exist_ok=True)
-    write_whole(run_dir / "config.json", config.model_dump_json(indent=2) + "\n")
+    write_config(config)
     summary: dict[str, Any] = {"nll_held_out_before": nll(policy, unseen) if last is None else None}
     with appending(run_dir / "metrics.jsonl") as log:
         while policy.version < config.steps:

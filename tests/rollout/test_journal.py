@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl import Episode
 from agentrl.engine.sglang import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
-from agentrl.rollout.journal import open_journal
+from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
+from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
@@ -43,16 +44,29 @@ async def running(workflow: Workflow, url: str, chat_format: ChatFormat) -> Asyn
 
 
 async def attempt(
-    workflow: Workflow, url: str, chat_format: ChatFormat, store: Store, *, stop_after_s: float | None = None
+    workflow: Workflow,
+    url: str,
+    chat_format: ChatFormat,
+    store: Store,
+    *,
+    stop_when: Callable[[JournalWriter], bool] | None = None,
 ) -> tuple[Outcome | None, Tapped, int]:
     """One life of the episode; its outcome, unless it was stopped, the engine's calls, and the tokens taken from the record."""
     outcome: Outcome | None = None
     async with running(workflow, url, chat_format) as (runner, engine):
         kept = await in_thread(store.kept_calls, 0, 0)
-        with anyio.move_on_after(stop_after_s):
-            async with open_journal(store) as journals:
-                journal = journals.episode(0, 0, kept)
+        async with open_journal(store) as journals:
+            journal = journals.episode(0, 0, kept)
+
+            async def live() -> None:
+                nonlocal outcome
                 outcome = await runner.run({"n": 1}, 5, journal=journal)
+
+            async with anyio.create_task_group() as group:
+                group.start_soon(live)
+                if stop_when is not None:
+                    await wait_until(lambda: stop_when(journals), timeout_s=30)
+                    group.cancel_scope.cancel()
     return outcome, engine, journal.replayed_tokens
 
 
@@ -67,15 +81,17 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
     server_url: str, nano_format: ChatFormat, store: Store, stream: bool
 ) -> None:
     lives: list[list[Any]] = []
-    goes_on = False
+    goes_on = waits = False
 
     async def run(episode: Episode) -> float:
+        nonlocal waits
         said: list[Any] = []
         lives.append(said)
         messages: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
         for turn in range(4):
             if turn == 3 and not goes_on:
-                await anyio.sleep(30)
+                waits = True
+                await anyio.sleep(60)
             if stream:
                 chunks = [chunk async for chunk in await ask(episode, messages, stream=True, temperature=1.4)]
                 text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
@@ -86,7 +102,7 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
             messages += [{"role": "assistant", "content": said[-1][1][-1]}, {"role": "user", "content": f"+ {turn} ="}]
         return 1.0
 
-    stopped, first, _ = await attempt(run, server_url, nano_format, store, stop_after_s=3)
+    stopped, first, _ = await attempt(run, server_url, nano_format, store, stop_when=lambda _: waits)
     assert stopped is None
     replies = 3 if stream else 6
     assert len(first.calls) == replies
@@ -115,7 +131,10 @@ async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
         await ask(episode, [{"role": "user", "content": "7 + 8 ="}], temperature=2.0, max_tokens=900, stop=["\x00"])
         return 1.0
 
-    stopped, _, _ = await attempt(run, server_url, nano_format, store, stop_after_s=0.25)
+    def has_tokens(journals: JournalWriter) -> bool:
+        return any(draft.so_far and draft.so_far().output_ids for _, _, draft in journals.growing.values())
+
+    stopped, _, _ = await attempt(run, server_url, nano_format, store, stop_when=has_tokens)
     (kept,) = await in_thread(store.kept_calls, 0, 0)
     assert stopped is None
     assert kept.generation.finish == "abort"
@@ -136,10 +155,10 @@ async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
 async def test_a_request_that_differs_is_a_new_branch_and_the_old_one_is_discarded(
     server_url: str, nano_format: ChatFormat, store: Store
 ) -> None:
-    lives = 0
+    lives, waits = 0, False
 
     async def run(episode: Episode) -> float:
-        nonlocal lives
+        nonlocal lives, waits
         lives += 1
         first = await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
         history = [
@@ -150,10 +169,11 @@ async def test_a_request_that_differs_is_a_new_branch_and_the_old_one_is_discard
         for turn in range(2):
             await ask(episode, [*history, {"role": "user", "content": f"life {lives} {turn}"}])
         if lives == 1:
-            await anyio.sleep(30)
+            waits = True
+            await anyio.sleep(60)
         return 1.0
 
-    _, first, _ = await attempt(run, server_url, nano_format, store, stop_after_s=2)
+    _, first, _ = await attempt(run, server_url, nano_format, store, stop_when=lambda _: waits)
     assert len(first.calls) == 3
     outcome, second, replayed = await attempt(run, server_url, nano_format, store)
     assert outcome is not None
@@ -166,18 +186,21 @@ async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_a
     server_url: str, nano_format: ChatFormat, store: Store
 ) -> None:
     lives: list[list[str]] = []
+    waits = False
 
     async def run(episode: Episode) -> float:
+        nonlocal waits
         said: list[str] = []
         lives.append(said)
         for temperature in (2.0, 2.0, 2.0, 1.9 if len(lives) == 1 else 1.8):
             reply = await ask(episode, [{"role": "user", "content": "1 + 1 ="}], temperature=temperature)
             said.append(reply.choices[0].message.content)
         if len(lives) == 1:
-            await anyio.sleep(30)
+            waits = True
+            await anyio.sleep(60)
         return 1.0
 
-    await attempt(run, server_url, nano_format, store, stop_after_s=2)
+    await attempt(run, server_url, nano_format, store, stop_when=lambda _: waits)
     outcome, engine, _ = await attempt(run, server_url, nano_format, store)
     assert outcome is not None
     assert lives[1][:3] == lives[0][:3]
