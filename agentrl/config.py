@@ -228,6 +228,10 @@ class TrainerConfig(_Section):
     """β: weight of the KL divergence to the reference."""
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the divergence is estimated from the sampled tokens: docs/objectives.md."""
+    teacher_url: str = ""
+    """An SGLang server of another model with the same vocabulary, that the policy is pulled to: on-policy distillation."""
+    teacher_coef: Annotated[float, Field(gt=0)] = 1.0
+    """Weight of the teacher's advantage, log teacher − log p of each token."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0
     """c: the entropy of every trained token's distribution is rewarded so much."""
     overlong_tokens: Positive | None = None

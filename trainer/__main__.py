@@ -37,6 +37,7 @@ from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.ranks import Ranks, join_ranks
+from agentrl.trainer.teacher import with_teacher
 from agentrl.trajectory import TokenRecord, Trajectory
 
 BUCKET_BYTES = 512 * 2**20
@@ -84,9 +85,22 @@ def _training_sequence(path: Trajectory) -> TrainingSequence:
 
 def with_gradient(sequences: Sequence[TrainingSequence], config: TrainerConfig) -> list[TrainingSequence]:
     """The sequences that move the policy: where advantages are all there is, not those whose advantages are all zero."""
-    if config.kl != "none" or config.entropy_coef or config.advantage not in ("grpo", "dr_grpo", "rloo"):
+    if (
+        config.kl != "none"
+        or config.teacher_url
+        or config.entropy_coef
+        or config.advantage not in ("grpo", "dr_grpo", "rloo")
+    ):
         return list(sequences)
     return [s for s in sequences if bool((s.advantages[s.loss_mask] != 0).any())]
+
+
+def distance_to_teacher(sequences: Sequence[TrainingSequence]) -> dict[str, float]:
+    """Mean of log b − log teacher over the trained tokens: an estimate of KL(behaviour‖teacher)."""
+    gaps = [
+        (s.behaviour_logprobs - s.teacher_logprobs)[s.loss_mask] for s in sequences if s.teacher_logprobs is not None
+    ]
+    return {"kl_teacher": float(torch.cat(gaps).mean())} if gaps else {}
 
 
 def longest_reply(record: TokenRecord) -> int:
@@ -130,7 +144,12 @@ class TrainerProcess:
         compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)
         if compared is not None:
             metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
-        result = self._policy.step(with_gradient(sequences, self._config.trainer))
+        moving = with_gradient(sequences, self._config.trainer)
+        if url := self._config.trainer.teacher_url:
+            timeout_s = self._config.trainer.step_timeout_s
+            moving = self._ranks.same(with_teacher(moving, url, timeout_s) if self._ranks.rank == 0 else [])
+            metrics |= distance_to_teacher(moving)
+        result = self._policy.step(moving)
         tokens = max(1.0, result.stats.tokens)
         metrics |= {
             "loss": result.loss,

@@ -76,6 +76,17 @@ def with_kl_penalty(batch: Pack, logprobs: Tensor, reference: Tensor, config: Tr
     return replace(batch, advantages=batch.advantages - config.kl_coef * (total - before))
 
 
+def with_distillation(batch: Pack, logprobs: Tensor, config: TrainerConfig) -> Pack:
+    """The pack with A_t + c·(log q_t − log p_t): each sampled token is worth what the teacher q thinks of it, so that the policy
+    descends KL(p‖q) on its own samples (Agarwal et al. 2024, arXiv 2306.13649; Lu et al. 2025, "On-Policy Distillation").
+
+    `logprobs`: [M] log p, without gradients. A pack without a teacher stays as it is.
+    """
+    if batch.teacher_logprobs is None:
+        return batch
+    return replace(batch, advantages=batch.advantages + config.teacher_coef * (batch.teacher_logprobs - logprobs))
+
+
 def whitened(advantages: Sequence[Tensor], total: Callable[[Sequence[float]], list[float]] = list) -> Iterator[Tensor]:
     """The advantages with mean 0 and deviation 1 over all their tokens. `total` adds numbers up over the trainer's ranks."""
     everything = [values.double() for values in advantages]

@@ -38,6 +38,8 @@ class TrainingSequence:
     """What was earned with the token, for a critic: a turn's earnings are at its last trained token."""
     turns: Tensor
     """Number of the token's turn."""
+    teacher_logprobs: Tensor | None = None
+    """What a teacher gives to the token, where there is one."""
 
     def __len__(self) -> int:
         return int(self.token_ids.shape[0])
@@ -77,6 +79,7 @@ class Pack:
     """[M] number of the token's trajectory."""
     count: int
     """Trajectories."""
+    teacher_logprobs: Tensor | None = None  # [M]
 
     def __len__(self) -> int:
         return int(self.token_ids.shape[0])
@@ -197,6 +200,7 @@ def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
         turns=trained_tokens("turns"),
         index=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(chosen) for chosen in rows])),
         count=len(sequences),
+        teacher_logprobs=None if sequences[0].teacher_logprobs is None else trained_tokens("teacher_logprobs"),
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.advantages import whitened, with_kl_penalty
+from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.checkpoint import read_optimizer, read_state, read_weights, staged_checkpoint, write_weights
 from agentrl.trainer.critic import Critic, Returns, explained_variance
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
@@ -204,6 +204,14 @@ class Policy:
                     if r is not None
                 ]
                 for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True)
+            ]
+        if config.teacher_url:
+            minibatches = [
+                [
+                    with_distillation(batch, self.logprobs(batch).detach() if p is None else p, config)
+                    for batch, p in zip(packs, proximals, strict=True)
+                ]
+                for packs, proximals in zip(minibatches, proximal, strict=True)
             ]
         if config.advantage in ("gae", "reinforce_pp", "reinforce_pp_baseline"):
             values = whitened([batch.advantages for packs in minibatches for batch in packs], self.ranks.sum)

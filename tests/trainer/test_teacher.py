@@ -1,0 +1,84 @@
+"""On-policy distillation from a real SGLang server."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from agentrl.config import TrainerConfig
+from agentrl.errors import TrainerError
+from agentrl.models import NANO
+from agentrl.trainer.advantages import with_distillation
+from agentrl.trainer.packing import TrainingSequence, pack
+from agentrl.trainer.policy import Policy
+from agentrl.trainer.teacher import with_teacher
+
+PROMPTS, NEW_TOKENS = 64, 12
+
+
+@torch.no_grad()
+def sampled(policy: Policy, generator: torch.Generator) -> list[TrainingSequence]:
+    """Sequences that the policy itself samples, at temperature 1."""
+    ids = torch.randint(9, 470, (PROMPTS, 8), generator=generator)
+    scored = []
+    for _ in range(NEW_TOKENS):
+        logprobs = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[:, -1], -1)
+        drawn = torch.multinomial(logprobs.exp(), 1, generator=generator)
+        scored.append(logprobs.gather(1, drawn))
+        ids = torch.cat([ids, drawn], 1)
+    behaviour = torch.cat([torch.zeros(PROMPTS, 8), *scored], 1)
+    size = ids.shape[1]
+    mask, zeros = torch.arange(size) >= 8, torch.zeros(size)
+    versions = torch.where(mask, policy.version, -1)
+    return [
+        TrainingSequence(
+            row, mask, known, versions, torch.ones(size), zeros, zeros, torch.zeros(size, dtype=torch.long)
+        )
+        for row, known in zip(ids, behaviour, strict=True)
+    ]
+
+
+def gap(policy: Policy, teacher: Policy, sequences: list[TrainingSequence]) -> float:
+    """Mean log p − log teacher on the policy's own samples."""
+    with torch.no_grad():
+        (batch,) = pack(sequences, 100_000)
+        return float((policy.logprobs(batch) - teacher.logprobs(batch)).mean())
+
+
+def test_the_policy_moves_to_its_teacher_on_its_own_samples(sglang_url: str) -> None:
+    config = TrainerConfig(lr=3e-4, warmup_steps=0, teacher_url=sglang_url, advantage="dr_grpo")
+    teacher, student = Policy(NANO, TrainerConfig()), Policy(NANO, config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in student.model.parameters():
+            parameter.mul_(1 + 0.15 * torch.randn(parameter.shape, generator=generator))
+    first = sampled(student, generator)
+    (own,) = pack(with_teacher(first, sglang_url, 60), 100_000)
+    with torch.no_grad():
+        assert own.teacher_logprobs is not None
+        assert float((own.teacher_logprobs - teacher.logprobs(own)).abs().max()) < 1e-3
+    before = gap(student, teacher, first)
+    for _ in range(16):
+        student.step(with_teacher(sampled(student, generator), sglang_url, 60))
+    assert before > 0.3
+    assert gap(student, teacher, sampled(student, generator)) < 0.6 * before
+
+
+def test_a_token_is_worth_what_the_teacher_thinks_of_it() -> None:
+    policy = Policy(NANO, TrainerConfig())
+    sequences = sampled(policy, torch.Generator().manual_seed(1))
+    (batch,) = pack(sequences, 100_000)
+    config = TrainerConfig(teacher_url="http://127.0.0.1:1", teacher_coef=0.5)
+    assert with_distillation(batch, batch.behaviour_logprobs, config) is batch
+    taught = [TrainingSequence(**{**vars(s), "teacher_logprobs": s.behaviour_logprobs + 2.0}) for s in sequences]
+    (batch,) = pack(taught, 100_000)
+    worth = with_distillation(batch, batch.behaviour_logprobs - 1.0, config).advantages
+    assert torch.allclose(worth, torch.full_like(worth, 1.5), atol=1e-5)
+
+
+def test_a_teacher_that_does_not_answer_is_an_error_that_says_what_it_must_be() -> None:
+    sequences = sampled(Policy(NANO, TrainerConfig()), torch.Generator().manual_seed(1))
+    with pytest.raises(
+        TrainerError, match=r"trainer.teacher_url = http://127\.0\.0\.1:1 gave no logprobs: ConnectError"
+    ):
+        with_teacher(sequences[:1], "http://127.0.0.1:1", 5)
