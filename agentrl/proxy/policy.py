@@ -68,9 +68,9 @@ class Call:
     sampling: Sampling
     tools: list[Tool] | None
     forced_ids: list[int]
-    request: str
+    request: str = ""
     """Digest of what is asked."""
-    recorded: dict[int, RecordedChoice]
+    recorded: dict[int, RecordedChoice] = field(default_factory=dict)
     """Replies that are known from before, by choice: whole, or their beginnings."""
     created: int = field(default_factory=lambda: int(time.time()))
 

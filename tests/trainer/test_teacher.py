@@ -22,7 +22,8 @@ def sampled(policy: Policy, generator: torch.Generator) -> list[TrainingSequence
     ids = torch.randint(9, 470, (PROMPTS, 8), generator=generator)
     scored = []
     for _ in range(NEW_TOKENS):
-        logprobs = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[:, -1], -1)
+        # The head has more rows than the tokenizer has words.
+        logprobs = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[:, -1, :470], -1)
         drawn = torch.multinomial(logprobs.exp(), 1, generator=generator)
         scored.append(logprobs.gather(1, drawn))
         ids = torch.cat([ids, drawn], 1)
