@@ -345,7 +345,7 @@ if __name__ == "__main__":
 
 
 def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None:
-    """Six tasks in batches of four groups: a whole batch, and one of the two that are left."""
+    """Six tasks in batches of four groups: a whole batch, and one of the two that are left. Two ranks train on them."""
     run_dir = tmp_path / "run"
     config = {
         "run_dir": str(run_dir),
@@ -353,12 +353,19 @@ def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None
         "model": {"path": str(NANO)},
         "data": {"epochs": 1},
         "rollout": {"batch_size": 8, "group_size": 2, "drop_uniform_groups": False},
+        "trainer": {"ranks": 2, "step_timeout_s": 60},
     }
     (tmp_path / "epoch.py").write_text(EPOCH)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "epoch.py"), json.dumps(config)], capture_output=True, text=True, timeout=120
+        [sys.executable, str(tmp_path / "epoch.py"), json.dumps(config)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment(run_dir),
     )
     assert done.returncode == 0, done.stderr
+    assert left_behind(run_dir) == []
+    assert audit(run_dir).violations == []
     summary = json.loads(done.stdout)
     assert (summary["steps"], summary["episodes_finished"], summary["eval_after"]) == (2, 12, None)
     with Store(run_dir / "store.sqlite") as store:
