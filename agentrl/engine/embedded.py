@@ -333,8 +333,16 @@ async def serve(args: argparse.Namespace) -> None:
     """Serve until SIGTERM, SIGINT, or, with `--exit-with-stdin`, until standard input closes."""
     engine = BatchingEngine(args.model_path, dtype=args.dtype, max_total_tokens=args.max_total_tokens)
     engine_server = EmbeddedServer(engine, args.model_path, incremental=args.incremental_streaming_output)
-    await engine_server._in_control_thread(engine.start)
     runner = web.AppRunner(engine_server.app(), handler_cancellation=True, shutdown_timeout=1, access_log=None)
+    await engine_server._in_control_thread(engine.start)
+    try:
+        await _serve_until_stopped(runner, args)
+    finally:  # also when whoever started this is gone before it listens: generation has a thread that would live on
+        await runner.cleanup()
+        engine_server.close()
+
+
+async def _serve_until_stopped(runner: web.AppRunner, args: argparse.Namespace) -> None:
     await runner.setup()
     site = web.TCPSite(runner, args.host, args.port)
     await site.start()
@@ -354,8 +362,6 @@ async def serve(args: argparse.Namespace) -> None:
 
         threading.Thread(target=watch_stdin, daemon=True).start()
     await stop.wait()
-    await runner.cleanup()
-    engine_server.close()
 
 
 def main() -> None:

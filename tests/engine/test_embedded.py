@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import aiohttp
 import anyio
 import pytest
 
+from agentrl.models import NANO
 from tests.engine.test_contract import Server, open_request
 
 pytestmark = pytest.mark.anyio
@@ -63,3 +66,18 @@ async def test_in_place_refuses_to_flush_the_cache_of_open_replies(server: Serve
 async def test_a_bad_request_is_refused_by_name(server: Server, body: dict[str, Any], named: str) -> None:
     refused = await server.post("/generate", body, status=400)
     assert named in refused["error"]["message"]
+
+
+def test_a_server_whose_starter_dies_while_it_starts_ends_too() -> None:
+    """Nobody reads that it listens, and nobody holds its standard input."""
+    command = [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={NANO}", "--exit-with-stdin"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.stdout.close()
+        try:
+            assert process.wait(60) != 0
+        finally:
+            process.kill()
