@@ -108,7 +108,8 @@ def disturbed(first: list[str], run_dir: Path, kills: int, rng: random.Random) -
         resumed = (run_dir / "store.sqlite").exists()
         words = [*AGENTRL, "train", "--resume", str(run_dir)] if resumed else first
         with (run_dir.parent / "output.log").open("ab") as log:
-            main = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log)
+            marked = {**os.environ, "AGENTRL_CRASH_TEST": str(run_dir)}
+            main = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=marked)
         begun, before = time.monotonic(), lines(run_dir / "metrics.jsonl")
         while main.poll() is None:
             if hits.total() >= kills:
@@ -148,6 +149,18 @@ def disturbed(first: list[str], run_dir: Path, kills: int, rng: random.Random) -
             raise SystemExit(f"the run ended after {hits.total()} kills; give it more --tasks or --epochs")
         if main.returncode != -signal.SIGKILL:
             raise SystemExit(f"the run ended with {main.returncode}; {run_dir.parent}/output.log says why")
+
+
+def left_behind(run_dir: Path) -> list[str]:
+    """Processes of the killed lives that are still there: all inherit the variable that names the run."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("AGENTRL_CRASH_TEST") == str(run_dir):
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
 
 
 def evaluated(run_dir: Path, folder: Path) -> tuple[float, float]:
@@ -201,6 +214,8 @@ def crash_test(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     found = audit(run_dir)
     if found.violations:
         raise SystemExit("\n".join(found.violations))
+    if alive := left_behind(run_dir):
+        raise SystemExit("processes outlived the run:\n" + "\n".join(alive))
     expected = args.tasks * args.epochs
     accounted = found.trained + sum(found.dropped.values())
     if not found.tasks == accounted == expected:
