@@ -118,6 +118,11 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     return list({row["step"]: row for row in rows}.values())
 
 
+def checkpoint_directory(run_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return run_dir / "checkpoints" / f"step-{step:06d}"
+
+
 def remove_unfinished(run_dir: Path, kept: Sequence[Path]) -> None:
     """Delete the checkpoints that a crash left half made, or no longer wanted."""
     names = {path.name for path in kept}

@@ -41,6 +41,7 @@ from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
+    checkpoint_directory,
     empty_directory,
     lock_run,
     prepare_run_dir,
@@ -361,7 +362,7 @@ async def _checkpoint(run: _Run) -> None:
     """Begin a checkpoint of the current step. `_commit` records it when it is written; training goes on meanwhile."""
     await _commit(run)
     step = run.weights.version
-    directory = run.run_dir / "checkpoints" / f"step-{step:06d}"
+    directory = checkpoint_directory(run.run_dir, step)
     score = sum(run.rewards) / len(run.rewards) if run.rewards else None
     with anyio.CancelScope(shield=True), _as_disk_error(run, step):
         await _with_trainer(run, lambda: run.trainer.save(directory))

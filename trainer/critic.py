@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.packing import Pack
-from agentrl.trainer.tree_attention import TreeShape, use_tree_attention
+from agentrl.trainer.tree_attention import use_tree_attention
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Critic(nn.Module):
             input_ids=batch.token_ids.unsqueeze(0),
             position_ids=batch.position_ids.unsqueeze(0),
             use_cache=False,
-            tree=TreeShape(batch),
+            tree=batch,
         )
         values: Tensor = self.head(out.last_hidden_state[0][batch.source]).squeeze(-1).float()
         return values

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -104,6 +105,19 @@ class Pack:
         columns: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: value.to(device) for name, value in columns.items()})
 
+    @cached_property
+    def block_mask(self) -> Any:
+        """Who attends to whom, for FlexAttention."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        ends, size = self.subtree_end, len(self)
+
+        def descends(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query < ends[key])
+
+        return create_block_mask(descends, None, None, size, size, device=str(ends.device))
+
+    @cached_property
     def segments(self) -> list[Segment]:
         """The trees as runs of tokens without a branch."""
         ends, positions = self.subtree_end.tolist(), self.position_ids.tolist()

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from agentrl.errors import ConfigError
 from agentrl.trainer.packing import Pack
-from agentrl.trainer.tree_attention import TreeShape, use_tree_attention
+from agentrl.trainer.tree_attention import use_tree_attention
 
 LOGITS_AT_ONCE = 2**25
 """Numbers: 128 MiB in float32."""
@@ -57,7 +57,7 @@ class ScoredModel(nn.Module):
             input_ids=batch.token_ids.unsqueeze(0),
             position_ids=batch.position_ids.unsqueeze(0),
             use_cache=False,
-            tree=TreeShape(batch),
+            tree=batch,
         )
         hidden = out.last_hidden_state[0][batch.source]
         logprobs, entropy = self.scores(hidden, batch.targets, batch.temperatures, entropy_gradient=entropy_gradient)

@@ -22,7 +22,7 @@ from agentrl.episode import Task
 from agentrl.errors import StoreError, TaskFileError
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.tasks import Tasks, training_and_held_out
-from agentrl.run_directory import appending, check_model, write_config, write_whole
+from agentrl.run_directory import appending, check_model, checkpoint_directory, write_config, write_whole
 from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
 
@@ -76,7 +76,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False, say: Callable[[str], N
             say(f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / row['step_s']:,.0f} trained tokens/s")
             if policy.version % config.trainer.checkpoint_every == 0:
                 last = _checkpoint(policy, config)
-    if last is None or last.name != _name(policy.version):
+    if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
     summary |= {"steps": policy.version, "nll_held_out_after": nll(policy, unseen), "checkpoint": str(last)}
     write_whole(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
@@ -140,13 +140,8 @@ def _batch(tasks: Tasks, step: int, size: int, chat_format: ChatFormat) -> list[
 
 
 def _checkpoint(policy: Policy, config: RunConfig) -> Path:
-    checkpoints = Path(config.run_dir) / "checkpoints"
-    path = checkpoints / _name(policy.version)
+    path = checkpoint_directory(Path(config.run_dir), policy.version)
     policy.save(path, Path(config.model.path))
-    for old in sorted(checkpoints.iterdir())[: -config.trainer.keep_checkpoints]:
+    for old in sorted(path.parent.iterdir())[: -config.trainer.keep_checkpoints]:
         shutil.rmtree(old, ignore_errors=True)
     return path
-
-
-def _name(step: int) -> str:
-    return f"step-{step:06d}"

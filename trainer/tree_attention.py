@@ -6,8 +6,7 @@ the mask that hold anything, computed with torch's fused attention. On a GPU, Fl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,34 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from agentrl.trainer.packing import Pack, Segment
+from agentrl.trainer.packing import Pack
 
 TREE = "agentrl_tree_flash"
 """The attention implementation's name. transformers reads "flash" in it as: makes no mask over the batch."""
-
-
-@dataclass(frozen=True)
-class TreeShape:
-    """Who attends to whom in a pack."""
-
-    pack: Pack
-
-    @cached_property
-    def segments(self) -> list[Segment]:
-        """For the CPU."""
-        return self.pack.segments()
-
-    @cached_property
-    def block_mask(self) -> Any:
-        """For FlexAttention."""
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        ends, size = self.pack.subtree_end, len(self.pack)
-
-        def descends(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (key <= query) & (query < ends[key])
-
-        return create_block_mask(descends, None, None, size, size, device=str(ends.device))
 
 
 def tree_attention(
@@ -52,7 +27,7 @@ def tree_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    tree: TreeShape | None = None,
+    tree: Pack | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     **kwargs: Any,

@@ -72,7 +72,7 @@ def test_segments_cover_a_pack_and_have_the_ancestors_that_the_rule_gives(seed: 
     batch = prefix_tree(sorted(random_tree(random.Random(seed), depth=4), key=lambda s: s.token_ids.tolist()))
     ends = batch.subtree_end.tolist()
     place = 0
-    for segment in batch.segments():
+    for segment in batch.segments:
         assert segment.start == place < segment.end
         above = [k for start, end in segment.ancestors for k in range(start, end)]
         assert above == [k for k in range(segment.start) if segment.start < ends[k]]

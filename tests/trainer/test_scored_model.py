@@ -13,7 +13,7 @@ import agentrl.trainer.scored_model as scored_model
 from agentrl.errors import ConfigError
 from agentrl.trainer.packing import pack, prefix_tree
 from agentrl.trainer.scored_model import ScoredModel, token_scores
-from agentrl.trainer.tree_attention import TreeShape, tree_attention
+from agentrl.trainer.tree_attention import tree_attention
 from tests.trainer.random_trees import random_tree
 
 SMALL: dict[str, Any] = {
@@ -123,10 +123,9 @@ def test_the_gpus_block_mask_says_what_the_cpus_segments_say(seed: int) -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
     (batch,) = pack(random_tree(random.Random(seed), depth=4), 10_000)
-    shape = TreeShape(batch)
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(1, heads, len(batch), 16, generator=generator) for heads in (4, 2, 2))
     with torch.no_grad():
-        flexible = flex_attention(query, key, value, block_mask=shape.block_mask, enable_gqa=True)
-        blocks, _ = tree_attention(torch.nn.Module(), query, key, value, None, tree=shape)
+        flexible = flex_attention(query, key, value, block_mask=batch.block_mask, enable_gqa=True)
+        blocks, _ = tree_attention(torch.nn.Module(), query, key, value, None, tree=batch)
     assert torch.allclose(flexible.transpose(1, 2), blocks, atol=1e-5)
