@@ -213,6 +213,15 @@ class RunConfig(Section):
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
 
+    @model_validator(mode="after")
+    def _fits(self) -> RunConfig:
+        if self.engine.transfer == "broadcast" and self.trainer.lora_rank is not None:
+            raise ValueError(
+                'engine.transfer = "broadcast" sends whole weights, and trainer.lora_rank publishes an adapter alone; use '
+                'engine.transfer = "disk"'
+            )
+        return self
+
 
 def load_config(
     files: Path | Sequence[Path] = (), overrides: Mapping[str, str] | None = None, **values: Any

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ def check_model(config: RunConfig) -> None:
         )
     if not (Path(config.model.path) / "config.json").is_file():
         raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
+    if config.trainer.lora_rank is not None and find_spec("peft") is None:
+        raise ConfigError("trainer.lora_rank needs peft: pip install 'agentrl[lora]'")
 
 
 def lock_run(run_dir: Path) -> int:

@@ -172,7 +172,13 @@ async def _run_to_the_end(
         view.phase = "starting engine and trainer"
         weights_dir = stack.enter_context(empty_directory(weights_directory(run_dir)))
         engine = await stack.enter_async_context(
-            open_engine(config.model.path, config.engine, log=run_dir / "engine.log", seed=config.seed + store.life)
+            open_engine(
+                config.model.path,
+                config.engine,
+                log=run_dir / "engine.log",
+                seed=config.seed + store.life,
+                lora_rank=config.trainer.lora_rank,
+            )
         )
         trainer = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
@@ -190,7 +196,7 @@ async def _run_to_the_end(
             )
         )
         weights = await trainer.load(checkpoint[1] if checkpoint else None)
-        if engine.version != weights.version or config.engine.urls:
+        if engine.version != weights.version or config.engine.urls or config.trainer.lora_rank is not None:
             await engine.update_weights(weights.path, weights.version)
 
         rollout = config.rollout

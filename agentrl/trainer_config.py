@@ -101,6 +101,12 @@ class TrainerConfig(Section):
     """Training steps between checkpoints; the last step always makes one."""
     keep_checkpoints: Positive = 2
     """How many checkpoints stay on disk."""
+    lora_rank: Positive | None = None
+    """r: train a LoRA adapter of this rank, and publish it alone, in place of the model's own weights."""
+    lora_alpha: Positive = 32
+    """α: what the adapter adds counts α/r times."""
+    lora_targets: list[str] = Field(default_factory=list)
+    """Names of the layers that are adapted, such as q_proj. Default: every linear layer but the output."""
     ranks: Positive = 1
     """Processes that share the model (FSDP2) and every minibatch, on this machine; with GPUs, one each."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -132,6 +138,8 @@ class TrainerConfig(Section):
             raise ValueError('advantage = "gae" needs ranks = 1: the critic is not spread over ranks')
         if self.advantage == "gae" and self.turn_discount is not None:
             raise ValueError('turn_discount is for advantages from a group; advantage = "gae" has gae_discount')
+        if self.lora_rank is None and self.lora_targets:
+            raise ValueError("lora_targets are the layers of an adapter: they need lora_rank")
         if (self.kl == "none") != (self.kl_coef == 0):
             raise ValueError('kl and kl_coef go together: kl = "loss" or "reward" with kl_coef > 0, or neither')
         if self.kl == "loss" and self.kl_estimator == "k1":

@@ -31,8 +31,13 @@ pip torch==2.13.0 transformers==5.19.0 blobfile==3.0.0 openai-harmony==0.0.4 'll
     uvicorn uvloop watchfiles xxhash zstandard
 pip --no-deps xgrammar==0.2.7 outlines==0.1.11 kernels==0.14.1 compressed-tensors==0.18.0 torchvision==0.28.0 anthropic easydict soundfile timm triton vllm
 
+packages="$("$target/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"
 # torchvision has no CPU build. Its Python part works, but for this file, which describes compiled operators that are not there.
-: > "$("$target/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/torchvision/_meta_registrations.py"
+: > "$packages/torchvision/_meta_registrations.py"
+
+# SGLang's LoRA in plain torch asks for page-locked memory, which needs a GPU's driver.
+lora="$packages/sglang/srt/lora"
+sed -i 's/pin_memory=True/pin_memory=False/; s/\.pin_memory()//' "$lora/layers.py" "$lora/backend/torch_backend.py"
 
 "$target/bin/python" -c 'import sglang.launch_server, sglang.srt.models.qwen3'
 touch "$stamp"

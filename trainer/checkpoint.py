@@ -1,6 +1,7 @@
 """A checkpoint: a Hugging Face model directory, usable as `--model` and by SGLang, with the optimizer beside it.
 
-    model.safetensors, config.json, tokenizer files      the model, whole
+    model.safetensors, config.json, tokenizer files      the model, whole; a LoRA adapter merged in
+    adapter/                                             the adapter, where one is trained
     optimizer/                                           torch.distributed.checkpoint: loads on any number of ranks
     critic.pt                                            where there is a critic
     checkpoint.json                                      step, optimizer steps
@@ -27,15 +28,27 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from agentrl.engine.adapter import ADAPTER_WEIGHTS, read_adapter
+from agentrl.errors import ConfigError
+from agentrl.trainer.lora import is_adapted, merged, write_adapter
 from agentrl.trainer.ranks import Ranks, whole
 
 
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that an optimizer moves."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
-    """Write the weights as safetensors, with the model's config, into a new `directory`: there whole, or not at all."""
-    weights = {name: whole(parameter.detach()).contiguous() for name, parameter in model.named_parameters()}
+    """Write what is trained into a new `directory`, there whole or not at all: the weights as safetensors with the model's
+    config, or the adapter alone."""
+    weights = {name: whole(parameter.detach()).contiguous() for name, parameter in trained_parameters(model).items()}
     if ranks.rank == 0:
         with _whole_directory(directory) as partial:
-            _write_model(model, weights, partial)
+            if is_adapted(model):
+                write_adapter(model, weights, partial)
+            else:
+                _write_model(model, weights, partial)
     ranks.same(None)  # no rank goes on before the files are there
 
 
@@ -66,7 +79,10 @@ def staged_checkpoint(
         with _one_process_is_meant():
             save_shards(optimizer_state, checkpoint_id=partial / "optimizer", process_group=ranks.writers)
         if ranks.rank == 0:
-            _write_model(model, weights, partial)
+            _write_model(model, merged(model, weights), partial)
+            if is_adapted(model):
+                (partial / "adapter").mkdir()
+                write_adapter(model, weights, partial / "adapter")
             for file in files:
                 if not (partial / file.name).exists():
                     shutil.copy(file, partial)
@@ -116,11 +132,30 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def read_weights(model: nn.Module, directory: Path) -> None:
-    """Load a checkpoint's weights into a model, spread over ranks or not."""
-    weights = load_file(directory / "model.safetensors")
+def read_checkpoint(model: nn.Module, directory: Path) -> None:
+    """Load a checkpoint's weights, or its adapter, into a model, spread over ranks or not. Raises ConfigError when the checkpoint
+    has an adapter and the model none, or the other way round."""
+    has, wants = (directory / "adapter").is_dir(), is_adapted(model)
+    if has != wants:
+        raise ConfigError(
+            f"{directory} was trained {'with' if has else 'without'} an adapter, and trainer.lora_rank asks for "
+            f"{'one' if wants else 'none'}; go on as the run began, or begin a new one with --model {directory}"
+        )
+    read_published(model, directory / "adapter" if has else directory)
+
+
+def read_published(model: nn.Module, directory: Path) -> None:
+    """Load what `write_weights` wrote. Raises ConfigError for an adapter of another rank or other layers."""
+    adapted = is_adapted(model)
+    weights = read_adapter(directory) if adapted else load_file(directory / "model.safetensors")
+    parameters = trained_parameters(model)
+    shapes = {name: parameter.shape for name, parameter in parameters.items()}
+    if adapted and shapes != {name: tensor.shape for name, tensor in weights.items()}:
+        raise ConfigError(
+            f"{directory / ADAPTER_WEIGHTS} is of another trainer.lora_rank, or of other trainer.lora_targets"
+        )
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        for name, parameter in parameters.items():
             parameter.copy_(_like(weights[name], parameter))
 
 

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
-from agentrl.trainer.checkpoint import read_optimizer, read_state, read_weights, staged_checkpoint, write_weights
+from agentrl.trainer.checkpoint import (
+    read_checkpoint,
+    read_optimizer,
+    read_published,
+    read_state,
+    staged_checkpoint,
+    trained_parameters,
+    write_weights,
+)
 from agentrl.trainer.critic import Critic, Returns, explained_variance
+from agentrl.trainer.lora import adapter_off, add_adapter
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
@@ -59,13 +68,15 @@ class Policy:
         on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
         self.device = torch.device("cuda" if on_gpu else "cpu")
         self.model = _load(model_path).to(self.device)
+        if config.lora_rank is not None:
+            add_adapter(self.model, config)
         self.scored = ScoredModel(self.model)
         self.scored.check(self.device)
         self.model.train()
         if config.recompute_activations:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.reference: ScoredModel | None = None
-        if config.kl != "none":
+        if config.kl != "none" and config.lora_rank is None:
             self.reference = ScoredModel(_load(model_path).to(self.device))
             self.reference.requires_grad_(False)
         for scored in (self.scored, self.reference):
@@ -73,20 +84,14 @@ class Policy:
                 self.ranks.shard(scored, scored.layers, self.device)
         self.critic = Critic(model_path, config).to(self.device) if config.advantage == "gae" else None
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+            trained_parameters(self.model).values(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
         )
         self._optimizer_steps = 0
         self._skipped_in_a_row = 0
 
-    def logprobs(self, batch: Pack, parameters: Mapping[str, Tensor] | None = None) -> Tensor:
-        """[M] logprob of every trained token, at its temperature. With `parameters`, under those weights instead of the
-        policy's."""
-        if parameters is None:
-            return self._scores(batch).logprobs
-        named = {f"model.{name}": tensor for name, tensor in parameters.items()}
-        with self._precision():
-            scores: Scores = torch.func.functional_call(self.scored, named, (batch,))
-        return scores.logprobs
+    def logprobs(self, batch: Pack) -> Tensor:
+        """[M] logprob of every trained token, at its temperature."""
+        return self._scores(batch).logprobs
 
     def _scores(self, batch: Pack) -> Scores:
         with self._precision():
@@ -176,8 +181,11 @@ class Policy:
         return self.logprobs(batch)
 
     def _reference(self, batch: Pack) -> Tensor | None:
-        if self.reference is None:
+        if self.config.kl == "none":
             return None
+        if self.reference is None:  # the model under the adapter is the one that training started from
+            with adapter_off(self.model):
+                return self.logprobs(batch)
         with self._precision():
             scores: Scores = self.reference(batch)
         return scores.logprobs
@@ -263,23 +271,30 @@ class Policy:
     def mismatch(self, sequences: Sequence[TrainingSequence], weights: Mapping[int, Path]) -> Mismatch | None:
         """Compare the engine's logprobs with the trainer's, each token under the very weights that sampled it.
 
-        `weights` holds the published weights by version; tokens of other versions are left out. Several ranks, which hold the
-        current weights only, compare the tokens of those.
+        `weights` holds the published weights by version; tokens of other versions are left out.
         """
         engine, trainer = [torch.zeros(0)], [torch.zeros(0)]
         packs = pack(sequences, self.config.tokens_per_pack)
-        for batch in (packed.to(self.device) for packed in (self.ranks.share(packs) if packs else [])):
-            for version in batch.versions.unique().tolist() if self.ranks.size == 1 else [self.version]:
-                if version not in weights:
-                    continue
-                own = version == self.version
-                scored = self.logprobs(
-                    batch, None if own else load_file(weights[version] / "model.safetensors", self.device.type)
-                )
-                chosen = batch.versions == version
-                engine.append(batch.behaviour_logprobs[chosen].cpu())
-                trainer.append(scored[chosen].cpu())
+        for version in sorted(weights.keys() & {v for batch in packs for v in batch.versions.tolist()}):
+            of_version = [batch for batch in packs if bool((batch.versions == version).any())]
+            with self._published(weights[version]) if version != self.version else nullcontext():
+                for batch in (packed.to(self.device) for packed in self.ranks.share(of_version)):
+                    chosen = batch.versions == version
+                    engine.append(batch.behaviour_logprobs[chosen].cpu())
+                    trainer.append(self.logprobs(batch)[chosen].cpu())
         return mismatch(self.ranks.gather(torch.cat(engine)), self.ranks.gather(torch.cat(trainer)))
+
+    @contextmanager
+    def _published(self, directory: Path) -> Iterator[None]:
+        """The policy with weights of before, for the length of the context."""
+        parameters = trained_parameters(self.model).values()
+        own = [parameter.detach().clone() for parameter in parameters]
+        try:
+            read_published(self.model, directory)
+            yield
+        finally:
+            for parameter, tensor in zip(parameters, own, strict=True):
+                parameter.copy_(tensor)
 
     def publish(self, directory: Path) -> Path:
         """Write the weights to `directory`/v<version>, whole or not at all, as safetensors with the model's config."""
@@ -307,7 +322,7 @@ class Policy:
 
     def load(self, directory: Path) -> None:
         """Go on from a checkpoint, made by any number of ranks."""
-        read_weights(self.model, directory)
+        read_checkpoint(self.model, directory)
         read_optimizer(self.scored, self.optimizer, directory)
         if self.critic and (directory / "critic.pt").exists():
             self.critic.restore(torch.load(directory / "critic.pt", weights_only=True))

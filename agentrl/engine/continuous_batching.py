@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from transformers.generation.continuous_batching.cb_logits_processors import (
 )
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
+from agentrl.engine.adapter import check_fit, is_adapter_parameter, name_in_base, read_adapter, read_adapter_config
 from agentrl.engine.protocol import PauseMode, Sampling
 from agentrl.engine.varlen_attention import use_varlen_attention
 
@@ -95,6 +96,12 @@ def draw(logits: torch.Tensor, samplings: list[Sampling], positions: list[int]) 
     gumbel = -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
     tokens = torch.where(greedy, logprobs.argmax(dim=-1), (allowed + gumbel).argmax(dim=-1))
     return tokens, logprobs
+
+
+def _shape(config: Any) -> tuple[Any, ...]:
+    """All of an adapter's configuration that says how its tensors act."""
+    about = {"base_model_name_or_path", "inference_mode", "peft_version", "revision", "task_type"}
+    return tuple((key, str(value)) for key, value in sorted(config.to_dict().items()) if key not in about)
 
 
 class RequestSampler(ContinuousBatchingLogitsProcessor):
@@ -173,8 +180,8 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
 class BatchingEngine:
     """A model with its continuous-batching loop, sampler and weight version.
 
-    `submit` and `abort` may be called from any thread. `pause`, `resume` and `load_weights` must all be called from one
-    thread: transformers counts pauses by thread.
+    `submit` and `abort` may be called from any thread. `pause`, `resume`, `load_weights`, `load_adapter` and `unload_adapter`
+    must all be called from one thread: transformers counts pauses by thread.
     """
 
     def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
@@ -204,6 +211,8 @@ class BatchingEngine:
         self._slots = itertools.count()
         self._pause: AbstractContextManager[None] | None = None
         self._pause_mode: PauseMode | None = None
+        self.adapter: str | None = None
+        """Name of the LoRA adapter that every token is computed with."""
 
     @property
     def version(self) -> str:
@@ -277,11 +286,8 @@ class BatchingEngine:
         tensors = {
             name: tensor for file in sorted(directory.glob("*.safetensors")) for name, tensor in load_file(file).items()
         }
-        parameters = dict(self.model.named_parameters())
-        missing = sorted(parameters.keys() - tensors.keys())
-        wrong = sorted(n for n in parameters.keys() & tensors.keys() if parameters[n].shape != tensors[n].shape)
-        if missing or wrong:
-            raise ValueError(f"{directory} does not fit the model: missing {missing[:3]}, wrong shape {wrong[:3]}")
+        parameters = {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
+        check_fit(parameters, tensors, directory)
         if flush_cache and self._pause_mode == "in_place" and self.running:
             raise ValueError("flush_cache must be false in pause mode in_place: open requests keep their KV cache")
         own_pause = self._pause is None
@@ -296,6 +302,57 @@ class BatchingEngine:
             if flush_cache:
                 self._manager.batch_processor.cache.evict_cached_blocks()
         finally:
+            if own_pause:
+                self.resume()
+
+    def load_adapter(self, name: str, directory: Path) -> None:
+        """Compute with the LoRA adapter in `directory` from now on, in place of one that is there. Open requests are aborted.
+
+        Raises ValueError or OSError when there is none, or none that fits the model, which then has no adapter.
+        """
+        config, tensors = read_adapter_config(directory), read_adapter(directory)
+        with self._parked():
+            self._take_adapter_off()
+            present = getattr(self.model, "peft_config", {}).get("default")
+            if present is None or _shape(present) != _shape(config):
+                if present is not None:
+                    self.model.delete_adapter("default")
+                self.model.add_adapter(config)
+            parameters = {name: p for name, p in self.model.named_parameters() if is_adapter_parameter(name)}
+            try:
+                check_fit(parameters, tensors, directory)
+            finally:
+                self._take_adapter_off()
+            with torch.no_grad():
+                for key, parameter in parameters.items():
+                    parameter.copy_(tensors[key])
+            self.model.enable_adapters()
+            self.adapter = name
+
+    def unload_adapter(self, name: str) -> None:
+        """Compute with the model as it is again. Open requests are aborted. Raises ValueError for an adapter that is not loaded."""
+        if name != self.adapter:
+            raise ValueError(
+                f"LoRA with name {name} does not exist. Loaded LoRAs: {[self.adapter] * bool(self.adapter)}"
+            )
+        with self._parked():
+            self._take_adapter_off()
+
+    def _take_adapter_off(self) -> None:
+        self.adapter = None
+        if hasattr(self.model, "peft_config"):
+            self.model.disable_adapters()
+
+    @contextmanager
+    def _parked(self) -> Iterator[None]:
+        """Generation stopped, with no request and no cached prefix left."""
+        own_pause = self._pause is None
+        before = self._pause_mode
+        self.pause("abort")
+        try:
+            yield
+        finally:
+            self._pause_mode = before
             if own_pause:
                 self.resume()
 

@@ -1,8 +1,9 @@
 """The embedded server: SGLang's native HTTP subset on one small model, for laptops, tests and the quickstart.
 
 `python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
-`/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`, `/health`,
-`/model_info`, `/get_model_info` and `/server_info`. It prints `listening on PORT` once it serves.
+`/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`,
+`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. It computes with one
+adapter at a time: loading another ends requests that name the one before, and those that come later, as aborted. It prints `listening on PORT` once it serves.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class GenerateBody(BaseModel):
     session_id: str | None = None
     return_logprob: bool = False
     top_logprobs_num: Annotated[int, Field(ge=0)] = 0
+    lora_path: str | None = None
     stream: bool = False
 
 
@@ -92,6 +94,16 @@ class UpdateBody(BaseModel):
     abort_all_requests: bool = False
 
 
+class AdapterBody(BaseModel):
+    """`POST /load_lora_adapter`, and `/unload_lora_adapter`, which needs the name alone."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lora_name: Annotated[str, Field(min_length=1)]
+    lora_path: str = ""
+    pinned: bool = False
+
+
 class EmbeddedServer:
     """The HTTP face of a `BatchingEngine`."""
 
@@ -100,6 +112,8 @@ class EmbeddedServer:
         self._incremental = incremental
         self._model_path = model_path
         self._requests: dict[str, Request] = {}
+        self._adapters: set[str] = set()
+        """Names of all adapters that were loaded."""
         # transformers counts pauses by thread, so one thread makes them all.
         self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
 
@@ -113,6 +127,8 @@ class EmbeddedServer:
                 web.post("/pause_generation", self.pause_generation),
                 web.post("/continue_generation", self.continue_generation),
                 web.post("/update_weights_from_disk", self.update_weights_from_disk),
+                web.post("/load_lora_adapter", self.load_lora_adapter),
+                web.post("/unload_lora_adapter", self.unload_lora_adapter),
                 web.get("/health", self.health),
                 web.get("/model_info", self.model_info),
                 web.get("/server_info", self.server_info),
@@ -138,6 +154,13 @@ class EmbeddedServer:
             raise _RefusedError(
                 f"input_ids holds {outside[0]}, outside the vocabulary of {self._engine.vocabulary} tokens."
             )
+        adapter = self._engine.adapter
+        if body.lora_path != adapter and body.lora_path not in self._adapters:
+            raise _RefusedError(
+                f"This server computes with the LoRA adapter {adapter}; lora_path must name it, not {body.lora_path}."
+                if adapter
+                else f"Got LoRA adapter that has never been loaded: {body.lora_path}"
+            )
         rid = body.rid or uuid.uuid4().hex
         if rid in self._requests:
             raise _RefusedError(f"Duplicate request ID detected: {rid}")
@@ -149,6 +172,8 @@ class EmbeddedServer:
         self._requests[rid] = request
         try:
             self._engine.submit(request)
+            if body.lora_path != self._engine.adapter:  # one that is loaded no more
+                self._engine.abort(request)
             if not body.stream:
                 while request.finish is None:
                     await self._change(changed)
@@ -270,6 +295,27 @@ class EmbeddedServer:
         message = f"Succeeded to update model weights. Weight version updated to {self._engine.version}."
         return _json({"success": True, "message": message, "num_paused_requests": waiting})
 
+    async def load_lora_adapter(self, http: web.Request) -> web.Response:
+        """Compute with the LoRA adapter in `lora_path` from now on, under `lora_name`."""
+        body = await _parse(http, AdapterBody)
+        if body.lora_name == self._engine.adapter:
+            return _adapter_reply(self._engine, f"LoRA with name {body.lora_name} already exists.")
+        try:
+            await self._in_control_thread(lambda: self._engine.load_adapter(body.lora_name, Path(body.lora_path)))
+        except (ImportError, OSError, ValueError) as error:
+            return _adapter_reply(self._engine, str(error))
+        self._adapters.add(body.lora_name)
+        return _adapter_reply(self._engine)
+
+    async def unload_lora_adapter(self, http: web.Request) -> web.Response:
+        """Compute with the model as it is again."""
+        body = await _parse(http, AdapterBody)
+        try:
+            await self._in_control_thread(lambda: self._engine.unload_adapter(body.lora_name))
+        except ValueError as error:
+            return _adapter_reply(self._engine, str(error))
+        return _adapter_reply(self._engine)
+
     async def health(self, http: web.Request) -> web.Response:
         """200 while the generation loop runs."""
         return web.Response(status=200 if self._engine.alive else 503)
@@ -327,6 +373,13 @@ async def _parse(http: web.Request, model: type[Body]) -> Body:
 
 def _json(content: dict[str, Any], status: int = 200) -> web.Response:
     return web.Response(body=pydantic_core.to_json(content), status=status, content_type="application/json")
+
+
+def _adapter_reply(engine: BatchingEngine, error: str = "") -> web.Response:
+    loaded = [engine.adapter] if engine.adapter else []
+    return _json(
+        {"success": not error, "error_message": error, "loaded_adapters": loaded}, status=400 if error else 200
+    )
 
 
 async def serve(args: argparse.Namespace) -> None:

@@ -25,12 +25,21 @@ from agentrl.errors import EngineError
 class LocalServer:
     """A server process at a fixed address, which can be started again."""
 
-    def __init__(self, index: int, model_path: str | Path, config: EngineConfig, log: Path, seed: int) -> None:
+    def __init__(
+        self,
+        index: int,
+        model_path: str | Path,
+        config: EngineConfig,
+        log: Path,
+        seed: int,
+        lora_rank: int | None = None,
+    ) -> None:
         self._index = index
         self._model_path = model_path
         self._config = config
         self._log = log
         self._seed = seed
+        self._lora_rank = lora_rank
         self._port = free_port()
         self._process = AsyncExitStack()
 
@@ -97,6 +106,7 @@ class LocalServer:
             "incremental-streaming-output": True,
             "weight-version": "0",
             "random-seed": self._seed + self._index,
+            **(_lora_flags(self._lora_rank) if self._lora_rank else {}),
             **flags,
         }
         for name, value in flags.items():
@@ -119,11 +129,11 @@ class LocalServer:
 
 @asynccontextmanager
 async def local_servers(
-    model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0
+    model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0, lora_rank: int | None = None
 ) -> AsyncIterator[list[LocalServer]]:
     """The servers that `config` asks for, running, for the length of the context. Server 1, 2, ... log beside `log`."""
     logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
-    servers = [LocalServer(index, model_path, config, path, seed) for index, path in enumerate(logs)]
+    servers = [LocalServer(index, model_path, config, path, seed, lora_rank) for index, path in enumerate(logs)]
     failures: list[EngineError] = []
 
     async def start(server: LocalServer) -> None:
@@ -148,9 +158,10 @@ async def local_servers(
 
 @asynccontextmanager
 async def open_engine(
-    model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0
+    model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0, lora_rank: int | None = None
 ) -> AsyncIterator[SGLangEngine]:
-    """The engine that `config` describes, for the length of the context."""
+    """The engine that `config` describes, for the length of the context. With `lora_rank`, started servers take LoRA adapters of
+    up to that rank."""
     limits = EngineLimits(
         request_timeout_s=config.request_timeout_s,
         hang_timeout_s=config.hang_timeout_s,
@@ -160,7 +171,9 @@ async def open_engine(
     async with AsyncExitStack() as stack:
         urls, revive = config.urls, None
         if not urls:
-            servers = await stack.enter_async_context(local_servers(model_path, config, log=log, seed=seed))
+            servers = await stack.enter_async_context(
+                local_servers(model_path, config, log=log, seed=seed, lora_rank=lora_rank)
+            )
             by_url = {server.url: server for server in servers}
             urls = list(by_url)
 
@@ -170,6 +183,17 @@ async def open_engine(
         yield await stack.enter_async_context(
             sglang_engine(urls, pause_mode=config.pause_mode, limits=limits, revive=revive)
         )
+
+
+def _lora_flags(rank: int) -> dict[str, bool | int | float | str]:
+    """Room for the adapter of now, and, until its last replies are handed back, for those before."""
+    return {
+        "enable-lora": True,
+        "max-lora-rank": rank,
+        "lora-target-modules": "all",
+        "max-loras-per-batch": 2,
+        "max-loaded-loras": 4,
+    }
 
 
 def free_port(address: str = "127.0.0.1") -> int:

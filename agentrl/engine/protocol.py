@@ -16,6 +16,9 @@ old KV cache. `abort`: the server hands back what it has, and the client resubmi
 
 FinishReason = Literal["stop", "length", "abort"]
 
+ADAPTER_CONFIG = "adapter_config.json"
+"""A directory of published weights that holds this file is a LoRA adapter, to be put on the model that is served."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:

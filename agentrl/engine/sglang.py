@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -25,11 +26,21 @@ from typing import Any
 import aiohttp
 import anyio
 import anyio.abc
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.background import background_tasks
-from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling, join
+from agentrl.engine.protocol import (
+    ADAPTER_CONFIG,
+    Draft,
+    Generation,
+    ImageSpan,
+    OnProgress,
+    PauseMode,
+    Sampling,
+    join,
+)
 from agentrl.engine.routing import Router
-from agentrl.engine.sglang_server import ServerLostError, SGLangServer
+from agentrl.engine.sglang_server import Adapter, ServerLostError, SGLangServer
 from agentrl.engine.staging import staged
 from agentrl.errors import EngineError
 
@@ -82,6 +93,9 @@ class SGLangEngine:
         self._router = Router[SGLangServer](limits.spill)
         self._version = 0
         self._checkpoint: Path | None = None
+        self._adapter: Adapter | None = None
+        """The LoRA adapter of new tokens; None: they are the served model's own."""
+        self._loading: Adapter | None = None
         self._updating = anyio.Lock()
         self._running = anyio.Event()
         self._running.set()
@@ -181,6 +195,7 @@ class SGLangEngine:
             replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
             session=session,
             images=images,
+            adapter=self._adapter,
             on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
             watch=watch,
         )
@@ -197,7 +212,8 @@ class SGLangEngine:
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds.
 
-        Servers of this machine read a copy in shared memory that is made before the pause.
+        Servers of this machine read a copy in shared memory that is made before the pause. A checkpoint that is a LoRA adapter is
+        put on the model that is served; servers keep a request's adapter to its end, so replies are then aborted and gone on with.
         """
         if not all(server.is_local for server in self._servers):
             return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
@@ -208,10 +224,15 @@ class SGLangEngine:
         """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
         async with self._updating:
             started = time.perf_counter()
+            # Named as no other: servers that outlive this process may know adapters of others.
+            adapter = (
+                Adapter(f"v{version}-{uuid.uuid4().hex}", version) if await in_thread(_is_adapter, checkpoint) else None
+            )
+            self._loading = adapter
             try:
-                await self.pause(self.pause_mode)
+                await self.pause("abort" if adapter else self.pause_mode)
                 await load()
-                self._checkpoint, self._version = checkpoint, version
+                self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CONTROL_TIMEOUT_S):
                     await self.resume()
@@ -220,13 +241,21 @@ class SGLangEngine:
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""
         mode = self.pause_mode
-        await self._on_every_server(lambda server: self._load(server, checkpoint, version, mode), tolerant=True)
+        adapter = self._loading
+        await self._on_every_server(
+            lambda server: self._load(server, checkpoint, version, mode, adapter), tolerant=True
+        )
 
     def servers_in_service(self) -> list[SGLangServer]:
         """The servers that take requests now."""
         return [server for server in self._servers if server.serving]
 
-    async def _load(self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode) -> None:
+    async def _load(
+        self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode, adapter: Adapter | None
+    ) -> None:
+        if adapter is not None:
+            await server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S)
+            return
         body = {
             "model_path": str(checkpoint),
             "weight_version": str(version),
@@ -343,9 +372,11 @@ class SGLangEngine:
                 # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
                 await server.post("/continue_generation", {}, self._limits.hang_timeout_s)
                 await server.post("/abort_request", {"abort_all": True}, self._limits.hang_timeout_s)
+                if self._adapter is not None:
+                    await server.unload_adapter(self._adapter, self._limits.hang_timeout_s)
                 served = await server.probe(self._limits.hang_timeout_s)
                 if self._checkpoint is not None:
-                    await self._load(server, self._checkpoint, self._version, "abort")
+                    await self._load(server, self._checkpoint, self._version, "abort", self._adapter)
                 elif served != self._version:
                     raise EngineError(f"{server.url} serves version {served}, not {self._version}")
                 server.serving = True
@@ -356,6 +387,10 @@ class SGLangEngine:
         log.warning("%s is back in service with version %d", server.url, self._version)
         returned, self._returned = self._returned, anyio.Event()
         returned.set()
+
+
+def _is_adapter(checkpoint: Path) -> bool:
+    return (checkpoint / ADAPTER_CONFIG).is_file() and not (checkpoint / "config.json").exists()
 
 
 @asynccontextmanager

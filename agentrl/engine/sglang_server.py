@@ -10,6 +10,8 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,6 +37,14 @@ class ServerLostError(EngineError):
     def __init__(self, message: str, partial: Generation | None = None) -> None:
         super().__init__(message)
         self.partial = partial
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter as servers know it. They report the version of the model under it alone: what an adapter makes has its."""
+
+    name: str
+    version: int
 
 
 class SGLangServer:
@@ -87,10 +97,12 @@ class SGLangServer:
         *,
         session: str,
         images: Sequence[ImageSpan],
+        adapter: Adapter | None,
         on_ids: Callable[[list[int]], None] | None,
         watch: Callable[[Callable[[], Generation]], None],
     ) -> Generation:
-        """One reply, or its beginning with `finish="abort"`. `watch` gets a function that says what it has so far. Raises ServerLostError with the beginning, EngineError."""
+        """One reply, or its beginning with `finish="abort"`. `watch` gets a function that says what it has so far. Raises
+        ServerLostError with the beginning, EngineError."""
         rid = uuid.uuid4().hex
         body = {
             "rid": rid,
@@ -104,7 +116,9 @@ class SGLangServer:
             body["top_logprobs_num"] = sampling.top_logprobs
         if images:
             body["image_data"] = [image.url for image in images]
-        reply = _GrowingReply(incremental=self._incremental, prompt_tokens=len(input_ids))
+        if adapter is not None:
+            body["lora_path"] = adapter.name
+        reply = _GrowingReply(self._incremental, len(input_ids), None if adapter is None else adapter.version)
         watch(reply.so_far)
         self.in_flight += 1
         try:
@@ -131,6 +145,23 @@ class SGLangServer:
         """End one request on the server; nothing if it is lost."""
         with suppress(EngineError):
             await self.post("/abort_request", {"rid": rid}, CLOSE_TIMEOUT_S)
+
+    async def load_adapter(self, adapter: Adapter, directory: Path, timeout_s: float) -> None:
+        """Have the adapter in `directory` ready for requests. Raises ServerLostError, EngineError."""
+        body = {"lora_name": adapter.name, "lora_path": str(directory)}
+        reply = await self.post("/load_lora_adapter", body, timeout_s, any_status=True)
+        if not reply.get("success"):
+            reason = reply.get("error_message") or reply
+            remedy = (
+                "; start it with --enable-lora, --max-lora-rank and --lora-target-modules"
+                if "not enabled" in str(reason)
+                else ""
+            )
+            raise EngineError(f"{self.url} could not load the adapter {directory}: {reason}{remedy}")
+
+    async def unload_adapter(self, adapter: Adapter, timeout_s: float) -> None:
+        """Forget the adapter, if the server knows it."""
+        await self.post("/unload_lora_adapter", {"lora_name": adapter.name}, timeout_s, any_status=True)
 
     def _params(self, sampling: Sampling, *, watched: bool) -> dict[str, Any]:
         params: dict[str, Any] = {
@@ -239,17 +270,18 @@ class _GrowingReply:
 
     SGLang reports which weights made which tokens with the last state of a reply alone. Until then, each state names the
     version served when it was sent. Where that changes between two states, the tokens between them may be of either: what
-    is sure of an unfinished reply ends there.
+    is sure of an unfinished reply ends there. With `version`, that made all of it, whatever the server says.
     """
 
-    def __init__(self, *, incremental: bool, prompt_tokens: int) -> None:
+    def __init__(self, incremental: bool, prompt_tokens: int, version: int | None) -> None:
         self._incremental = incremental
         self._prompt_tokens = prompt_tokens
         self.output_ids: list[int] = []
         self._scored: list[list[Any]] = []
         self._top: list[list[list[Any]]] = []
         self._meta: dict[str, Any] = {}
-        self._version: int | None = None
+        self._fixed = version is not None
+        self._version = version
         self._sure = 0
         self._reported: list[VersionSpan] | None = None
 
@@ -270,8 +302,8 @@ class _GrowingReply:
         if len(ids) >= len(self.output_ids):
             self.output_ids, self._scored, self._top = ids, scored, top
         self._meta = meta
-        version = _version(meta.get("weight_version"))
-        if "weight_versions" in meta:
+        version = self._version if self._fixed else _version(meta.get("weight_version"))
+        if "weight_versions" in meta and not self._fixed:
             self._reported = [
                 VersionSpan(_version(s["version"]), s["start"], s["end"]) for s in meta["weight_versions"]
             ]

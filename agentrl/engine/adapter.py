@@ -1,0 +1,70 @@
+"""A LoRA adapter (Hu et al. 2021, arXiv 2106.09685) as files, in peft's form, and in a transformers model.
+
+A directory holds `adapter_model.safetensors` and `adapter_config.json`. In a model, every matrix W that it adapts becomes
+W + (α/r)·B·A, and only A [r, in] and B [out, r] are the adapter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from agentrl.engine.protocol import ADAPTER_CONFIG
+
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+"""peft names what it saves after a wrapper that it puts around a model; transformers' own adapters have none."""
+_ADAPTER = ".default."
+
+
+def is_adapter_parameter(name: str) -> bool:
+    """Whether a parameter of a model that has an adapter belongs to that."""
+    return ".lora_" in name
+
+
+def name_in_base(name: str) -> str:
+    """The name that a parameter of an adapted model has in the model without an adapter."""
+    return name.replace(".base_layer.", ".")
+
+
+def name_in_file(name: str) -> str:
+    """The name under which an adapter's parameter is saved."""
+    return _PREFIX + name.replace(_ADAPTER, ".")
+
+
+def read_adapter(directory: Path) -> dict[str, Tensor]:
+    """The tensors of an adapter by the names of the adapted model's parameters."""
+    saved = load_file(directory / ADAPTER_WEIGHTS)
+    return {_name_in_model(name): tensor for name, tensor in saved.items()}
+
+
+def _name_in_model(name: str) -> str:
+    before, kind, after = name.removeprefix(_PREFIX).rpartition(".weight")
+    return f"{before}{_ADAPTER}weight{after}" if kind else name
+
+
+def read_adapter_config(directory: Path) -> LoraConfig:
+    """What kind of adapter a directory holds. Raises ValueError for one that is no LoRA adapter, OSError for none."""
+    from peft import LoraConfig, PeftConfig
+
+    if not (directory / ADAPTER_CONFIG).is_file():
+        raise OSError(f"{directory} holds no {ADAPTER_CONFIG}")
+    config = PeftConfig.from_pretrained(str(directory))
+    if not isinstance(config, LoraConfig):
+        raise ValueError(f"{directory} holds an adapter of kind {config.peft_type}, not LORA")
+    return config
+
+
+def check_fit(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor], where: Path) -> None:
+    """Raise ValueError unless there is a tensor for every parameter, of its shape."""
+    missing = sorted(parameters.keys() - tensors.keys())
+    wrong = sorted(n for n in parameters.keys() & tensors.keys() if parameters[n].shape != tensors[n].shape)
+    if missing or wrong:
+        raise ValueError(f"{where} does not fit the model: missing {missing[:3]}, wrong shape {wrong[:3]}")

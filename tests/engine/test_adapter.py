@@ -1,0 +1,141 @@
+"""LoRA adapters on servers: each token is its own adapter's, however often the adapter changes under it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import torch
+from anyio.to_thread import run_sync as in_thread
+from peft import LoraConfig
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+from agentrl.config import EngineConfig
+from agentrl.engine.launch import open_engine
+from agentrl.engine.protocol import Sampling
+from agentrl.engine.sglang import sglang_engine
+from agentrl.errors import EngineError
+from agentrl.models import NANO
+from tests.components import wait_until
+from tests.engine.test_contract import Server
+from tests.engine.test_launch import server_pids
+from tests.engine.test_real_sglang import assert_exact, replies_under_updates
+from tests.real_sglang import sglang_config
+
+pytestmark = pytest.mark.anyio
+RANK, ALPHA = 4, 8
+
+
+def save_adapter(path: Path, seed: int, scale: float, targets: Any = "all-linear") -> Path:
+    """An adapter of the nano model, and beside it, as an oracle, the whole model that does the same: W + (α/r)·B·A."""
+    model: Any = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32)
+    model.add_adapter(LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets))
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data = scale * torch.randn(parameter.shape, generator=generator)
+    model.save_pretrained(path / "adapter")
+    weights = {name: tensor.float() for name, tensor in load_file(NANO / "model.safetensors").items()}
+    saved = load_file(path / "adapter" / "adapter_model.safetensors")
+    for name, high in saved.items():
+        if "lora_B" in name:
+            own = name.removeprefix("base_model.model.").replace(".lora_B", "")
+            weights[own] = weights[own] + ALPHA / RANK * high @ saved[name.replace("lora_B", "lora_A")]
+    (path / "whole").mkdir()
+    save_file(weights, path / "whole" / "model.safetensors")
+    return path
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Versions 0 to 3."""
+    return [save_adapter(tmp_path_factory.mktemp(f"a{v}"), seed=v, scale=0.01 * v) for v in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
+    kind: str, adapters: list[Path], tmp_path: Path
+) -> None:
+    config = EngineConfig() if kind == "embedded" else await in_thread(lambda: sglang_config(servers=1))
+    loaded, oracles = [path / "adapter" for path in adapters], [path / "whole" for path in adapters]
+    async with open_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK) as engine:
+        await engine.update_weights(loaded[0], 0)
+        results = await replies_under_updates(engine, loaded, updates=5, replies=8, tokens=200)
+        assert max(len(generation.versions) for _, generation in results) >= 3
+        await assert_exact(results, oracles)
+        if kind == "sglang":
+            return
+
+        # A server that is started again gets the adapter, not the model alone.
+        (pid, *_) = await in_thread(server_pids, engine.serving[0])
+        os.kill(pid, signal.SIGKILL)
+        await wait_until(lambda: not engine.serving, 20)
+        again = [([5, 6], await engine.generate([5, 6], Sampling(max_new_tokens=20), "again"))]
+        assert again[0][1].versions[0].version == engine.version
+        await assert_exact(again, oracles)
+
+
+async def test_a_server_without_lora_says_how_to_start_it(sglang_url: str, adapters: list[Path]) -> None:
+    async with sglang_engine([sglang_url]) as engine:
+        with pytest.raises(EngineError, match="start it with --enable-lora"):
+            await engine.update_weights(adapters[1] / "adapter", 1)
+        assert (await engine.generate([1], Sampling(max_new_tokens=2), "s")).output_ids
+
+
+async def test_the_embedded_server_computes_with_one_adapter_and_hands_back_what_names_another(
+    adapters: list[Path], tmp_path: Path
+) -> None:
+    other = await in_thread(lambda: save_adapter(tmp_path, 9, 0.02, targets=["q_proj", "v_proj"]))
+    async with (
+        open_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http,
+    ):
+        server = Server(http, engine.serving[0])
+
+        async def ask(adapter: str | None, status: int = 200) -> Any:
+            params = {"max_new_tokens": 4, "temperature": 0, "ignore_eos": True}
+            body = {"input_ids": [1, 20], "sampling_params": params, "return_logprob": True, "lora_path": adapter}
+            return await server.post("/generate", body, status)
+
+        async def load(name: str, path: Path, status: int = 200) -> Any:
+            return await server.post("/load_lora_adapter", {"lora_name": name, "lora_path": str(path)}, status)
+
+        base = await ask(None)
+        assert "never been loaded: one" in (await ask("one", status=400))["error"]["message"]
+        await load("one", adapters[3] / "adapter")
+        one = await ask("one")
+        assert one["meta_info"]["output_token_logprobs"] != base["meta_info"]["output_token_logprobs"]
+        assert "already exists" in (await load("one", adapters[3] / "adapter", status=400))["error_message"]
+        assert "must name it" in (await ask(None, status=400))["error"]["message"]
+
+        await load("two", other / "adapter")  # of other layers
+        assert (await ask("one"))["meta_info"]["finish_reason"]["type"] == "abort"
+        assert (await ask("two"))["output_ids"]
+        await load("three", adapters[3] / "adapter")
+        three = await ask("three")
+        assert three["meta_info"]["output_token_logprobs"] == one["meta_info"]["output_token_logprobs"]
+
+        # What is no adapter, or fits another model, leaves the model as it is.
+        assert "adapter_config.json" in (await load("four", tmp_path, status=400))["error_message"]
+        narrow = tmp_path / "narrow"
+        await in_thread(_cut, adapters[1] / "adapter", narrow)
+        assert "does not fit the model" in (await load("five", narrow, status=400))["error_message"]
+        assert (await ask(None))["meta_info"]["output_token_logprobs"] == base["meta_info"]["output_token_logprobs"]
+        await load("six", adapters[3] / "adapter")
+        assert (await ask("six"))["output_ids"] == one["output_ids"]
+        await server.post("/unload_lora_adapter", {"lora_name": "six"})
+        assert (await ask(None))["output_ids"] == base["output_ids"]
+
+
+def _cut(source: Path, target: Path) -> None:
+    target.mkdir()
+    (target / "adapter_config.json").write_bytes((source / "adapter_config.json").read_bytes())
+    tensors = {
+        name: tensor[..., :-1].contiguous() for name, tensor in load_file(source / "adapter_model.safetensors").items()
+    }
+    save_file(tensors, target / "adapter_model.safetensors")

@@ -1,0 +1,71 @@
+"""Training a LoRA adapter in place of the model's own weights, with peft. What is published then is the adapter alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from agentrl.config import TrainerConfig
+from agentrl.engine.adapter import ADAPTER_WEIGHTS, is_adapter_parameter, name_in_base, name_in_file
+from agentrl.errors import ConfigError
+
+
+def add_adapter(model: Any, config: TrainerConfig) -> None:
+    """Put an adapter that changes nothing yet on `model`; from now on only the adapter has gradients. Raises ConfigError."""
+    from peft import LoraConfig
+
+    ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    refused = [name.rpartition(".")[2] for name, module in model.named_modules() if id(module) in ends]
+    if named := sorted(set(config.lora_targets) & set(refused)):
+        raise ConfigError(
+            f"trainer.lora_targets names {', '.join(named)}, which cannot be adapted; name linear layers between the embeddings and "
+            "the output, such as q_proj, or none for all of these"
+        )
+    targets = list(config.lora_targets) or "all-linear"
+    try:
+        model.add_adapter(LoraConfig(r=config.lora_rank or 0, lora_alpha=config.lora_alpha, target_modules=targets))
+    except ValueError as error:
+        raise ConfigError(f"trainer.lora_targets = {targets}: {error}") from error
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether the model has an adapter, which is then all of it that is trained."""
+    return any(is_adapter_parameter(name) for name, _ in model.named_parameters())
+
+
+@contextmanager
+def adapter_off(model: Any) -> Iterator[None]:
+    """The model without its adapter, for the length of the context."""
+    model.disable_adapters()
+    try:
+        yield
+    finally:
+        model.enable_adapters()
+
+
+def merged(model: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a model without an adapter that does what the adapted one does. `parameters`: those of `model`, whole."""
+    weights = {}
+    for name, tensor in parameters.items():
+        if is_adapter_parameter(name):
+            continue
+        path, _, kind = name.partition(".base_layer.")
+        if kind == "weight":
+            layer = model.get_submodule(path)
+            low, high = (parameters[f"{path}.lora_{side}.default.weight"] for side in "AB")
+            change = layer.scaling["default"] * (high @ low)
+            tensor = tensor + (change.T if layer.fan_in_fan_out else change)
+        weights[name_in_base(name)] = tensor
+    return weights
+
+
+def write_adapter(model: Any, parameters: Mapping[str, Tensor], directory: Path) -> None:
+    """Write the adapter as peft does, and as it and SGLang read it."""
+    tensors = {name_in_file(n): tensor.contiguous() for n, tensor in parameters.items() if is_adapter_parameter(n)}
+    save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
+    model.peft_config["default"].save_pretrained(directory)
