@@ -345,7 +345,7 @@ if __name__ == "__main__":
 
 
 def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None:
-    """Six tasks in batches of four groups: a whole batch, and one of the two that are left. Two ranks train on them."""
+    """Six tasks in batches of four groups: a whole batch, and one of the two that are left. Two ranks train an adapter on them."""
     run_dir = tmp_path / "run"
     config = {
         "run_dir": str(run_dir),
@@ -353,7 +353,7 @@ def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None
         "model": {"path": str(NANO)},
         "data": {"epochs": 1},
         "rollout": {"batch_size": 8, "group_size": 2, "drop_uniform_groups": False},
-        "trainer": {"ranks": 2, "step_timeout_s": 60},
+        "trainer": {"ranks": 2, "lora_rank": 4, "lr": 1e-2, "warmup_steps": 0, "step_timeout_s": 60},
     }
     (tmp_path / "epoch.py").write_text(EPOCH)
     done = subprocess.run(
@@ -368,6 +368,7 @@ def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None
     assert audit(run_dir).violations == []
     summary = json.loads(done.stdout)
     assert (summary["steps"], summary["episodes_finished"], summary["eval_after"]) == (2, 12, None)
+    assert summary["logprob_mismatch_max"] < 1e-3
     with Store(run_dir / "store.sqlite") as store:
         visited = store._db.execute("SELECT task FROM groups ORDER BY task").fetchall()
         used = store._db.execute(

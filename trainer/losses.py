@@ -42,6 +42,7 @@ def policy_loss(
     advantages: Tensor,
     sequences: Sequences,
     config: TrainerConfig,
+    kept: Tensor | None = None,
 ) -> tuple[Tensor, LossStats]:
     """The loss of every token, −w·objective, and its statistics.
 
@@ -55,6 +56,7 @@ def policy_loss(
         behaviour_logprobs: [T] log b.
         advantages: [T].
         sequences: whose tokens these are; what its mask leaves out counts nowhere, whatever it holds.
+        kept: [T] bool, the tokens that "m2po" keeps of the minibatch; None: all.
 
     Returns:
         [T], 0 outside the mask, to be weighed by `token_shares` and summed.
@@ -76,7 +78,7 @@ def policy_loss(
             taus = {"tau_positive": config.tau_positive, "tau_negative": config.tau_negative}
             surrogate = objectives.sapo(log_ratio, advantages, **taus)
         case "m2po":
-            surrogate = objectives.m2po(log_ratio, advantages, mask, threshold=config.m2_threshold)
+            surrogate = objectives.m2po(log_ratio, advantages, mask if kept is None else kept)
         case "likelihood":
             surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
         case "reinforce":

@@ -108,16 +108,22 @@ def likelihood(logprobs: Tensor, advantages: Tensor) -> Surrogate:
     return Surrogate(logprobs * advantages, torch.zeros_like(logprobs).bool())
 
 
-def m2po(log_ratio: Tensor, advantages: Tensor, mask: Tensor, *, threshold: float) -> Surrogate:
-    """r·A over the tokens that are left when those with the largest (log r)² are dropped until the mean of the rest is
-    at most τ (M2PO, arXiv 2510.01161). r is θ/b: pass the logprobs of the behaviour policy for the proximal ones.
+def m2po(log_ratio: Tensor, advantages: Tensor, kept: Tensor) -> Surrogate:
+    """r·A over the tokens that `m2_cutoff` leaves (M2PO, arXiv 2510.01161). r is θ/b: pass the logprobs of the behaviour policy
+    for the proximal ones. `kept`: [T] bool."""
+    return Surrogate(log_ratio.exp() * advantages * kept, ~kept)
+
+
+def m2_cutoff(log_ratios: Tensor, threshold: float) -> float:
+    """c, so that the mean of the (log r)² that are at most c is at most τ, and no larger c has that; −1 where none does.
+
+    `log_ratios`: [T] log θ/b of all tokens of a minibatch.
     """
-    moments = log_ratio.detach().square()
-    order = moments.masked_fill(~mask, -1.0).argsort()[int((~mask).sum()) :]  # the masked tokens, smallest first
-    means = moments[order].cumsum(0) / torch.arange(1, len(order) + 1, device=moments.device)
-    kept = torch.zeros_like(mask)
-    kept[order[: int((means <= threshold).sum())]] = True  # the means rise with every token
-    return Surrogate(log_ratio.exp() * advantages * kept, mask & ~kept)
+    moments = log_ratios.square().sort().values
+    means = moments.cumsum(0) / torch.arange(1, len(moments) + 1, device=moments.device)
+    last = moments.diff(append=moments.new_full((1,), torch.inf)) > 0  # equal ones stay or go together
+    fitting = moments[(means <= threshold) & last]
+    return float(fitting[-1]) if len(fitting) else -1.0
 
 
 def correction(

@@ -26,7 +26,7 @@ from agentrl.trainer.checkpoint import (
 from agentrl.trainer.critic import Critic, Returns, explained_variance
 from agentrl.trainer.lora import adapter_off, add_adapter
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
-from agentrl.trainer.objectives import token_shares
+from agentrl.trainer.objectives import m2_cutoff, token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
 from agentrl.trainer.ranks import Ranks, whole
 from agentrl.trainer.scored_model import ScoredModel, Scores
@@ -119,8 +119,8 @@ class Policy:
             if tokens == 0:
                 continue
             loss_mean = 0.0
-            for batch, known, reference in zip(packs, proximals, fixed, strict=True):
-                loss, stats, weight = self._loss(batch, known, reference, tokens, count)
+            for batch, known, reference, kept in zip(packs, proximals, fixed, self._kept(packs), strict=True):
+                loss, stats, weight = self._loss(batch, known, reference, kept, tokens, count)
                 (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
                 loss_mean += float(loss.detach())
                 totals.append(stats)
@@ -180,6 +180,15 @@ class Policy:
             return None
         return self.logprobs(batch)
 
+    @torch.no_grad()
+    def _kept(self, packs: Sequence[Pack]) -> list[Tensor | None]:
+        """[M] bool of each pack: the tokens that "m2po" keeps of their minibatch, under the policy as it is now."""
+        if self.config.objective != "m2po":
+            return [None] * len(packs)
+        ratios = [self.logprobs(batch) - batch.behaviour_logprobs for batch in packs]
+        cutoff = m2_cutoff(self.ranks.gather(torch.cat(ratios)), self.config.m2_threshold)
+        return [ratio.square() <= cutoff for ratio in ratios]
+
     def _reference(self, batch: Pack) -> Tensor | None:
         if self.config.kl == "none":
             return None
@@ -227,7 +236,13 @@ class Policy:
         return minibatches
 
     def _loss(
-        self, batch: Pack, proximal: Tensor | None, reference: Tensor | None, tokens: int, count: int
+        self,
+        batch: Pack,
+        proximal: Tensor | None,
+        reference: Tensor | None,
+        kept: Tensor | None,
+        tokens: int,
+        count: int,
     ) -> tuple[Tensor, LossStats, Tensor]:
         """(the pack's share in its minibatch's loss, statistics, [M] log p/b)."""
         config, sequences = self.config, batch.sequences
@@ -239,7 +254,7 @@ class Policy:
         elif proximal is None:
             proximal = interpolated(scores.logprobs.detach(), batch.behaviour_logprobs, batch.versions, self.version)
         losses, stats = policy_loss(
-            scores.logprobs, proximal, batch.behaviour_logprobs, batch.advantages, sequences, config
+            scores.logprobs, proximal, batch.behaviour_logprobs, batch.advantages, sequences, config, kept
         )
         extra, stats = regularizers(scores.logprobs, scores.entropy, reference, stats, config)
         shares = token_shares(sequences, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length)

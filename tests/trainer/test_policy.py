@@ -75,6 +75,31 @@ def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, 
     assert result.stats.weight / result.stats.tokens == pytest.approx(1.0, abs=1e-4)
 
 
+def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None:
+    """Sequences that drifted by 0.1, but one by 0.5: alone in its pack, its mean would be above τ and it would lose all."""
+    clipped, moved = [], []
+    for tokens_per_pack in (20, 10_000):
+        settings = {
+            "objective": "m2po",
+            "weight_mode": "none",
+            "m2_threshold": 0.04,
+            "tokens_per_pack": tokens_per_pack,
+        }
+        policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, **settings))
+        drifts = [0.5, 0.1, 0.1, 0.1, 0.1, 0.1]
+        batch = [
+            TrainingSequence(**{**vars(s), "behaviour_logprobs": s.behaviour_logprobs - drift})
+            for s, drift in zip(sequences(policy), drifts, strict=True)
+        ]
+        stats = policy.step(batch).stats
+        clipped.append(stats.clipped)
+        moved.append(torch.cat([p.detach().flatten() for p in policy.model.parameters()]))
+    # 50 tokens of 0.01; (0.5 + 0.25·n) / (50 + n) ≤ 0.04 for n ≤ 7; the ten of the drifted sequence are all but equal.
+    assert clipped[0] == clipped[1]
+    assert 3 <= clipped[0] <= 10
+    assert torch.allclose(moved[0], moved[1], atol=1e-6)
+
+
 def test_the_learning_rate_warms_up_over_optimizer_steps() -> None:
     policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=4, minibatches=2))
     batch = sequences(policy)
