@@ -134,8 +134,6 @@ class TrainerConfig(Section):
             )
         if self.objective == "m2po" and self.proximal == "interpolate":
             raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')
-        if self.advantage == "gae" and self.ranks > 1:
-            raise ValueError('advantage = "gae" needs ranks = 1: the critic is not spread over ranks')
         if self.advantage == "gae" and self.turn_discount is not None:
             raise ValueError('turn_discount is for advantages from a group; advantage = "gae" has gae_discount')
         if self.lora_rank is None and self.lora_targets:

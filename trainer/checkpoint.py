@@ -3,7 +3,7 @@
     model.safetensors, config.json, tokenizer files      the model, whole; a LoRA adapter merged in
     adapter/                                             the adapter, where one is trained
     optimizer/                                           torch.distributed.checkpoint: loads on any number of ranks
-    critic.pt                                            where there is a critic
+    critic/                                              the critic and its optimizer, where there is one, in the same form
     checkpoint.json                                      step, optimizer steps
 
 It is written to `NAME.partial` and renamed, so that it is there whole or not at all.
@@ -23,13 +23,19 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import (
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, read_adapter
 from agentrl.errors import ConfigError
+from agentrl.trainer.critic import Critic
 from agentrl.trainer.lora import is_adapted, merged, write_adapter
 from agentrl.trainer.ranks import Ranks, whole
 
@@ -60,7 +66,7 @@ def staged_checkpoint(
     optimizer: torch.optim.Optimizer,
     files: Iterable[Path],
     state: dict[str, int],
-    critic: dict[str, Any] | None,
+    critic: Critic | None,
     ranks: Ranks,
 ) -> Callable[[], None]:
     """Copy all that a checkpoint holds; returns what writes it, for another thread, while training goes on.
@@ -68,7 +74,9 @@ def staged_checkpoint(
     `wrapped` holds `model` as the optimizer knows it; `files` are copied beside the weights.
     """
     weights = {name: whole(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters()}
-    optimizer_state, critic_state = _copied(get_optimizer_state_dict(wrapped, optimizer)), _copied(critic)
+    shards = {"optimizer": _copied(get_optimizer_state_dict(wrapped, optimizer))}
+    if critic is not None:
+        shards["critic"] = _copied(_critic_state(critic))
 
     def write() -> None:
         partial = directory.with_name(directory.name + ".partial")
@@ -77,7 +85,8 @@ def staged_checkpoint(
             partial.mkdir(parents=True)
         ranks.wait_for_writers()
         with _one_process_is_meant():
-            save_shards(optimizer_state, checkpoint_id=partial / "optimizer", process_group=ranks.writers)
+            for name, content in shards.items():
+                save_shards(content, checkpoint_id=partial / name, process_group=ranks.writers)
         if ranks.rank == 0:
             _write_model(model, merged(model, weights), partial)
             if is_adapted(model):
@@ -86,8 +95,6 @@ def staged_checkpoint(
             for file in files:
                 if not (partial / file.name).exists():
                     shutil.copy(file, partial)
-            if critic_state is not None:
-                torch.save(critic_state, partial / "critic.pt")
             (partial / "checkpoint.json").write_text(json.dumps(state) + "\n")
             _flush(partial)
             shutil.rmtree(directory, ignore_errors=True)
@@ -165,6 +172,22 @@ def read_optimizer(wrapped: nn.Module, optimizer: torch.optim.Optimizer, directo
     with _one_process_is_meant():
         load_shards(state, checkpoint_id=directory / "optimizer")
     set_optimizer_state_dict(wrapped, optimizer, state)
+
+
+def read_critic(critic: Critic, directory: Path) -> None:
+    """Load a checkpoint's critic with its optimizer, made by any number of ranks."""
+    state = _critic_state(critic)
+    with _one_process_is_meant():
+        load_shards(state, checkpoint_id=directory / "critic")
+    set_model_state_dict(critic, state["weights"])
+    set_optimizer_state_dict(critic, critic.optimizer, state["optimizer"])
+
+
+def _critic_state(critic: Critic) -> dict[str, Any]:
+    return {
+        "weights": get_model_state_dict(critic),
+        "optimizer": get_optimizer_state_dict(critic, critic.optimizer),
+    }
 
 
 def read_state(directory: Path) -> dict[str, int]:

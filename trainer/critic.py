@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.packing import Pack
+from agentrl.trainer.ranks import Ranks, whole
+from agentrl.trainer.scored_model import decoder_layers
 from agentrl.trainer.tree_attention import use_tree_attention
 
 
@@ -57,28 +60,37 @@ def gae(batch: Pack, values: Tensor, *, discount: float, decay: float, unit: str
 
 
 class Critic(nn.Module):
-    """A copy of the model with one number in place of the logits, and its optimizer."""
+    """A copy of the model with one number in place of the logits, and its optimizer. Spread over the ranks as the policy is."""
 
-    def __init__(self, model_path: Path, config: TrainerConfig) -> None:
+    def __init__(
+        self, model_path: Path, config: TrainerConfig, ranks: Ranks | None = None, device: torch.device | None = None
+    ) -> None:
         super().__init__()
         self.config = config
+        self.ranks = ranks or Ranks()
+        self.device = device or torch.device("cpu")
         model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         use_tree_attention(model)
+        if config.recompute_activations:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
         self.backbone = model.base_model
         self.head = nn.Linear(model.get_output_embeddings().weight.shape[1], 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        self.to(self.device).train()
+        self.ranks.shard(self, decoder_layers(self.backbone), self.device)
         self.optimizer = torch.optim.AdamW(self.parameters(), lr=config.critic_lr, betas=config.betas, weight_decay=0.0)
 
     def forward(self, batch: Pack) -> Tensor:
         """[M] what the rest of its trajectory will earn, before each trained token."""
-        out = self.backbone(
-            input_ids=batch.token_ids.unsqueeze(0),
-            position_ids=batch.position_ids.unsqueeze(0),
-            use_cache=False,
-            tree=batch,
-        )
-        values: Tensor = self.head(out.last_hidden_state[0][batch.source]).squeeze(-1).float()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "mixed"):
+            out = self.backbone(
+                input_ids=batch.token_ids.unsqueeze(0),
+                position_ids=batch.position_ids.unsqueeze(0),
+                use_cache=False,
+                tree=batch,
+            )
+            values: Tensor = self.head(out.last_hidden_state[0][batch.source]).squeeze(-1).float()
         return values
 
     @torch.no_grad()
@@ -98,27 +110,25 @@ class Critic(nn.Module):
             errors = torch.maximum(errors, (near - targets).square())
         return 0.5 * errors.sum() / max(1, count)
 
-    def step(self) -> None:
-        """An optimizer step; none when the gradient is not finite."""
-        norm = torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm)
+    def teach(self, packs: Sequence[Pack], returns: Sequence[Returns]) -> float:
+        """An optimizer step over this rank's packs of a minibatch, none when the gradient is not finite; the minibatch's loss."""
+        (count,) = self.ranks.sum([float(sum(int(one.counted.sum()) for one in returns))])
+        total = 0.0
+        for batch, one in zip(packs, returns, strict=True):
+            loss = self.loss(batch, one, int(count))
+            (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
+            total += float(loss.detach())
+        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm))
         if torch.isfinite(norm):
             self.optimizer.step()
         self.optimizer.zero_grad()
-
-    def state(self) -> dict[str, Any]:
-        """What `restore` takes."""
-        return {"critic": self.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
-        self.load_state_dict(state["critic"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        return self.ranks.sum([total])[0]
 
 
-def explained_variance(returns: list[Returns]) -> float:
+def explained_variance(returns: Sequence[Returns], ranks: Ranks) -> float:
     """1 − Var(target − value) / Var(target): 1 for a critic that knows, 0 for one that says nothing."""
-    targets = torch.cat([r.targets[r.counted] for r in returns])
-    errors = targets - torch.cat([r.old_values[r.counted] for r in returns])
+    targets = ranks.gather(torch.cat([r.targets[r.counted] for r in returns]))
+    errors = targets - ranks.gather(torch.cat([r.old_values[r.counted] for r in returns]))
     if len(targets) < 2:
         return 0.0
     return 1 - float(errors.var()) / max(1e-12, float(targets.var()))

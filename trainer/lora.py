@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -28,7 +29,9 @@ def add_adapter(model: Any, config: TrainerConfig) -> None:
         )
     targets = list(config.lora_targets) or "all-linear"
     try:
-        model.add_adapter(LoraConfig(r=config.lora_rank or 0, lora_alpha=config.lora_alpha, target_modules=targets))
+        with torch.random.fork_rng():
+            torch.manual_seed(0)  # A is random, and the same for every rank and for a trainer that is started again
+            model.add_adapter(LoraConfig(r=config.lora_rank or 0, lora_alpha=config.lora_alpha, target_modules=targets))
     except ValueError as error:
         raise ConfigError(f"trainer.lora_targets = {targets}: {error}") from error
 

@@ -16,6 +16,7 @@ from agentrl.config import TrainerConfig
 from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.checkpoint import (
     read_checkpoint,
+    read_critic,
     read_optimizer,
     read_published,
     read_state,
@@ -82,7 +83,7 @@ class Policy:
         for scored in (self.scored, self.reference):
             if scored is not None:
                 self.ranks.shard(scored, scored.layers, self.device)
-        self.critic = Critic(model_path, config).to(self.device) if config.advantage == "gae" else None
+        self.critic = Critic(model_path, config, self.ranks, self.device) if config.advantage == "gae" else None
         self.optimizer = torch.optim.AdamW(
             trained_parameters(self.model).values(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
         )
@@ -127,7 +128,7 @@ class Policy:
                 weights.append(weight)
             norms.append(self._optimizer_step())
             if self.critic and returns:
-                value_losses.append(self._teach(self.critic, packs, returns[number]))
+                value_losses.append(self.critic.teach(packs, returns[number]))
         grad_norms = [norm for norm in norms if norm is not None]
         self.version += 1
         computed = float(sum(len(batch) for packs in minibatches for batch in packs if batch.count))
@@ -142,21 +143,11 @@ class Policy:
             log_weights=self.ranks.gather(torch.cat(weights) if weights else torch.zeros(0)),
             critic={
                 "value_loss": sum(value_losses) / max(1, len(value_losses)),
-                "explained_variance": explained_variance([one for packs in returns for one in packs]),
+                "explained_variance": explained_variance([one for packs in returns for one in packs], self.ranks),
             }
             if returns
             else {},
         )
-
-    def _teach(self, critic: Critic, packs: Sequence[Pack], returns: Sequence[Returns]) -> float:
-        """An optimizer step of the critic over one minibatch; its loss."""
-        count, total = sum(int(one.counted.sum()) for one in returns), 0.0
-        for batch, one in zip(packs, returns, strict=True):
-            loss = critic.loss(batch, one, count)
-            loss.backward()
-            total += float(loss.detach())
-        critic.step()
-        return total
 
     def _minibatches(self, sequences: Sequence[TrainingSequence]) -> tuple[list[list[Pack]], list[tuple[int, int]]]:
         """This rank's packs of each minibatch, and of each minibatch, all ranks', the trained (tokens, sequences).
@@ -331,7 +322,7 @@ class Policy:
             optimizer=self.optimizer,
             files=beside,
             state={"step": self.version, "optimizer_steps": self._optimizer_steps},
-            critic=self.critic.state() if self.critic else None,
+            critic=self.critic,
             ranks=self.ranks,
         )
 
@@ -339,8 +330,8 @@ class Policy:
         """Go on from a checkpoint, made by any number of ranks."""
         read_checkpoint(self.model, directory)
         read_optimizer(self.scored, self.optimizer, directory)
-        if self.critic and (directory / "critic.pt").exists():
-            self.critic.restore(torch.load(directory / "critic.pt", weights_only=True))
+        if self.critic and (directory / "critic").exists():
+            read_critic(self.critic, directory)
         state = read_state(directory)
         self.version, self._optimizer_steps = state["step"], state["optimizer_steps"]
 

@@ -49,7 +49,7 @@ class ScoredModel(nn.Module):
     @property
     def layers(self) -> list[nn.Module]:
         """The model's decoder layers."""
-        return list(getattr(self.model.base_model, "layers", None) or getattr(self.model.base_model, "h", []))
+        return decoder_layers(self.model.base_model)
 
     def forward(self, batch: Pack, *, entropy_gradient: bool = False) -> Scores:
         """The scores of the trained tokens, each given those before it in its own trajectory."""
@@ -127,6 +127,11 @@ class ScoredModel(nn.Module):
                 f"model.path: {type(self.model).__name__} cannot be trained: its attention or its logits have a form that "
                 f"agentrl.trainer does not know (its logprobs differ from transformers' own by {worst:.2g})"
             )
+
+
+def decoder_layers(backbone: Any) -> list[nn.Module]:
+    """The layers of a transformers model without its head."""
+    return list(getattr(backbone, "layers", None) or getattr(backbone, "h", []))
 
 
 def token_scores(

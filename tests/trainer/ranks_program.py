@@ -1,4 +1,4 @@
-"""One rank of a trainer on a fixed batch: `torch.distributed.run ... ranks_program.py FOLDER`. test_ranks.py reads what it leaves."""
+"""One rank of a trainer on a fixed batch: `torch.distributed.run ... ranks_program.py KIND FOLDER`. test_ranks.py reads what it leaves."""
 
 from __future__ import annotations
 
@@ -16,34 +16,32 @@ from agentrl.trainer.policy import Policy
 from agentrl.trainer.ranks import Ranks, join_ranks
 from tests.trainer.random_trees import random_tree
 
-SETTINGS: dict[str, Any] = {
-    "lr": 1e-4,
-    "warmup_steps": 0,
-    "minibatches": 2,
-    "tokens_per_pack": 60,
-    "advantage": "reinforce_pp",
-    "kl": "reward",
-    "kl_coef": 0.01,
-    "mismatch_sequences": 4,
+COMMON: dict[str, Any] = {"lr": 1e-4, "warmup_steps": 0, "minibatches": 2, "tokens_per_pack": 60}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "whole": {"advantage": "reinforce_pp", "kl": "reward", "kl_coef": 0.01},
+    "critic": {"advantage": "gae", "critic_lr": 1e-3, "objective": "m2po", "weight_mode": "none"},
+    "adapter": {"lora_rank": 4, "lr": 1e-3, "kl": "loss", "kl_coef": 0.01},
 }
 
 
-def steps(folder: Path, ranks: Ranks, *, resume: Path | None = None, count: int = 2) -> list[dict[str, float]]:
+def steps(
+    kind: str, folder: Path, ranks: Ranks, *, resume: Path | None = None, count: int = 2
+) -> list[dict[str, float]]:
     """Train on the batch, leave the weights and a checkpoint; what each step said."""
     torch.set_num_threads(1)
-    policy = Policy(NANO, TrainerConfig(**SETTINGS), ranks)
+    policy = Policy(NANO, TrainerConfig(**{**COMMON, **SETTINGS[kind]}), ranks)
     if resume is not None:
         policy.load(resume)
     rng = random.Random(7)
     sequences = [s for _ in range(6) for s in random_tree(rng, depth=3)]
     said = []
+    published = {policy.version: policy.publish(folder)}
     for _ in range(count):
         result = policy.step(sequences)
         numbers = {"loss": result.loss, "grad_norm": result.grad_norm, "computed_tokens": result.computed_tokens}
-        said.append({**numbers, **vars(result.stats), "log_weight": float(result.log_weights.sum())})
-    published = policy.publish(folder)
-    fresh = [s for s in sequences if bool((s.versions == policy.version).any())]
-    compared = policy.mismatch(fresh, {policy.version: published})
+        said.append({**numbers, **vars(result.stats), "log_weight": float(result.log_weights.sum()), **result.critic})
+        published[policy.version] = policy.publish(folder)
+    compared = policy.mismatch(sequences, published)
     said.append(vars(compared) if compared else {})
     policy.save(folder / "checkpoint", NANO)
     return said
@@ -51,6 +49,6 @@ def steps(folder: Path, ranks: Ranks, *, resume: Path | None = None, count: int 
 
 if __name__ == "__main__":
     joined = join_ranks(60)
-    found = steps(Path(sys.argv[1]), joined)
+    found = steps(sys.argv[1], Path(sys.argv[2]), joined)
     if joined.rank == 0:
-        (Path(sys.argv[1]) / "said.json").write_text(json.dumps(found))
+        (Path(sys.argv[2]) / "said.json").write_text(json.dumps(found))

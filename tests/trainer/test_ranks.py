@@ -17,12 +17,17 @@ from tests.trainer.ranks_program import steps
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("count", [2, 4])
-def test_ranks_give_the_loss_gradients_and_weights_of_one_process(tmp_path: Path, count: int) -> None:
+def weights_of(published: Path) -> Path:
+    (file,) = published.glob("*.safetensors")
+    return file
+
+
+@pytest.mark.parametrize(("kind", "count"), [("whole", 4), ("critic", 2), ("adapter", 2)])
+def test_ranks_give_the_loss_gradients_and_weights_of_one_process(tmp_path: Path, kind: str, count: int) -> None:
     spread, alone = tmp_path / "spread", tmp_path / "alone"
     elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     done = subprocess.run(
-        [*elastic, "-m", "tests.trainer.ranks_program", str(spread)],
+        [*elastic, "-m", "tests.trainer.ranks_program", kind, str(spread)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -31,20 +36,20 @@ def test_ranks_give_the_loss_gradients_and_weights_of_one_process(tmp_path: Path
     )
     assert done.returncode == 0, done.stderr
     said = json.loads((spread / "said.json").read_text())
-    expected = steps(alone, Ranks())
+    expected = steps(kind, alone, Ranks())
     for theirs, own in zip(said, expected, strict=True):
         assert theirs.keys() == own.keys()
         for name, value in own.items():
             assert theirs[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
-    one, other = (load_file(folder / "v2" / "model.safetensors") for folder in (spread, alone))
+    one, other = (load_file(weights_of(folder / "v2")) for folder in (spread, alone))
     assert one.keys() == other.keys()
     for name in one:
         assert float((one[name] - other[name]).abs().max()) < 1e-5
 
     # One process goes on from the checkpoint of several, weights and optimizer.
-    resumed = steps(tmp_path / "resumed", Ranks(), resume=spread / "checkpoint", count=1)
-    straight = steps(tmp_path / "straight", Ranks(), count=3)
+    resumed = steps(kind, tmp_path / "resumed", Ranks(), resume=spread / "checkpoint", count=1)
+    straight = steps(kind, tmp_path / "straight", Ranks(), count=3)
     assert resumed[0]["grad_norm"] == pytest.approx(straight[2]["grad_norm"], rel=1e-4)
-    ours, theirs = (load_file(tmp_path / name / "v3" / "model.safetensors") for name in ("resumed", "straight"))
+    ours, theirs = (load_file(weights_of(tmp_path / name / "v3")) for name in ("resumed", "straight"))
     for name in ours:
         assert float((ours[name] - theirs[name]).abs().max()) < 2e-5
