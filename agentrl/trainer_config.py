@@ -68,7 +68,8 @@ class TrainerConfig(Section):
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
     """How the divergence is estimated from the sampled tokens: docs/objectives.md."""
     teacher_url: str = ""
-    """An SGLang server of another model with the same vocabulary, that the policy is pulled to: on-policy distillation."""
+    """A server of another model with the same vocabulary, that the policy is pulled to: on-policy distillation. SGLang's or the
+    embedded one by its address, others, by their address and /v1, through OpenAI's completions with `echo`."""
     teacher_coef: Annotated[float, Field(gt=0)] = 1.0
     """Weight of the teacher's advantage, log teacher − log p of each token."""
     entropy_coef: Annotated[float, Field(ge=0)] = 0.0

@@ -180,8 +180,8 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
 class BatchingEngine:
     """A model with its continuous-batching loop, sampler and weight version.
 
-    `submit` and `abort` may be called from any thread. `pause`, `resume`, `load_weights`, `load_adapter` and `unload_adapter`
-    must all be called from one thread: transformers counts pauses by thread.
+    `submit` and `abort` may be called from any thread, all others from one: transformers counts pauses by thread, and weights do
+    not change while something is scored.
     """
 
     def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
@@ -304,6 +304,14 @@ class BatchingEngine:
         finally:
             if own_pause:
                 self.resume()
+
+    @torch.no_grad()
+    def score(self, input_ids: list[int]) -> list[float | None]:
+        """[T] log softmax(logits) of each token given those before it; None for the first."""
+        ids = torch.tensor(input_ids)
+        logits = self.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1].float()
+        scored = torch.log_softmax(logits, dim=-1).gather(1, ids[1:].unsqueeze(1)).squeeze(1)
+        return [None, *scored.tolist()]
 
     def load_adapter(self, name: str, directory: Path) -> None:
         """Compute with the LoRA adapter in `directory` from now on, in place of one that is there. Open requests are aborted.

@@ -39,7 +39,7 @@ class SamplingParams(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    max_new_tokens: Annotated[int, Field(ge=1)] = 128
+    max_new_tokens: Annotated[int, Field(ge=0)] = 128
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     stop: str | list[str] | None = None
@@ -60,6 +60,7 @@ class GenerateBody(BaseModel):
     rid: str | None = None
     session_id: str | None = None
     return_logprob: bool = False
+    logprob_start_len: Annotated[int, Field(ge=-1)] = -1
     top_logprobs_num: Annotated[int, Field(ge=0)] = 0
     lora_path: str | None = None
     stream: bool = False
@@ -161,6 +162,10 @@ class EmbeddedServer:
                 if adapter
                 else f"Got LoRA adapter that has never been loaded: {body.lora_path}"
             )
+        if body.sampling_params.max_new_tokens == 0:
+            return await self._score(body)
+        if body.logprob_start_len >= 0:
+            raise _RefusedError("logprob_start_len is for max_new_tokens = 0 here: a prompt is scored or continued.")
         rid = body.rid or uuid.uuid4().hex
         if rid in self._requests:
             raise _RefusedError(f"Duplicate request ID detected: {rid}")
@@ -195,6 +200,25 @@ class EmbeddedServer:
         finally:
             self._engine.abort(request)  # does nothing to a request that ended
             del self._requests[rid]
+
+    async def _score(self, body: GenerateBody) -> web.Response:
+        """Logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it."""
+        if body.lora_path != self._engine.adapter:
+            raise _RefusedError(f"The adapter {body.lora_path} is not loaded any more.")
+        start = body.logprob_start_len
+        logprobs = await self._in_control_thread(lambda: self._engine.score(body.input_ids)) if start >= 0 else []
+        meta: dict[str, Any] = {
+            "id": body.rid or uuid.uuid4().hex,
+            "finish_reason": {"type": "length", "length": 0},
+            "prompt_tokens": len(body.input_ids),
+            "completion_tokens": 0,
+            "weight_version": self._engine.version,
+            "weight_versions": [{"version": self._engine.version, "start": 0, "end": 0}],
+        }
+        if body.return_logprob:
+            scored = [[logprob, token, None] for logprob, token in zip(logprobs, body.input_ids, strict=False)]
+            meta |= {"input_token_logprobs": scored[start:] if start >= 0 else [], "output_token_logprobs": []}
+        return _json({"text": "", "output_ids": [], "meta_info": meta})
 
     async def _change(self, changed: asyncio.Event) -> None:
         """Wait until the generation thread has something new. Raises web.HTTPInternalServerError when it is dead."""
