@@ -114,6 +114,8 @@ class TrainerConfig(Section):
     """Where the trainer computes. auto: a GPU, where torch sees one."""
     precision: Literal["float32", "mixed"] = "float32"
     """Number format of the computation; mixed: bfloat16 where torch's autocast says so, over float32 weights."""
+    offload: bool = False
+    """Keep weights, gradients and the optimizer's state in CPU memory; a layer's weights visit the GPU while it computes."""
     recompute_activations: bool = False
     """Keep one activation a layer, and compute the others again in the backward pass: less memory, a third more time."""
     threads: Positive = 1

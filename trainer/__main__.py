@@ -233,7 +233,7 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
     config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
-    ranks = join_ranks(config.trainer.step_timeout_s)
+    ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     process: TrainerProcess | None = None
     while line := ranks.same(sys.stdin.readline() if ranks.rank == 0 else ""):
         command = json.loads(line)

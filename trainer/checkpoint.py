@@ -163,7 +163,7 @@ def read_published(model: nn.Module, directory: Path) -> None:
         )
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(_like(weights[name], parameter))
+            _fill(parameter, weights[name])
 
 
 def read_optimizer(wrapped: nn.Module, optimizer: torch.optim.Optimizer, directory: Path) -> None:
@@ -203,7 +203,9 @@ def _one_process_is_meant() -> Iterator[None]:
         yield
 
 
-def _like(tensor: Tensor, parameter: Tensor) -> Tensor:
+def _fill(parameter: Tensor, tensor: Tensor) -> None:
     if isinstance(parameter, DTensor):
-        return distribute_tensor(tensor.to(parameter.device), parameter.device_mesh, parameter.placements)
-    return tensor
+        own = distribute_tensor(tensor, parameter.device_mesh, parameter.placements).to_local()
+        parameter.to_local().copy_(own)
+    else:
+        parameter.copy_(tensor)

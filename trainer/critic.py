@@ -77,8 +77,8 @@ class Critic(nn.Module):
         self.head = nn.Linear(model.get_output_embeddings().weight.shape[1], 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.to(self.device).train()
-        self.ranks.shard(self, decoder_layers(self.backbone), self.device)
+        self.train()
+        self.ranks.place(self, decoder_layers(self.backbone), self.device, offload=config.offload)
         self.optimizer = torch.optim.AdamW(self.parameters(), lr=config.critic_lr, betas=config.betas, weight_decay=0.0)
 
     def forward(self, batch: Pack) -> Tensor:

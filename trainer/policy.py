@@ -68,21 +68,23 @@ class Policy:
         self.version = 0
         on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
         self.device = torch.device("cuda" if on_gpu else "cpu")
-        self.model = _load(model_path).to(self.device)
+        self.model = _load(model_path)
         if config.lora_rank is not None:
             add_adapter(self.model, config)
         self.scored = ScoredModel(self.model)
-        self.scored.check(self.device)
+        if self.ranks.size == 1 and not config.offload:  # what is spread never lies on one device whole
+            self.model.to(self.device)
+        self.scored.check()
         self.model.train()
         if config.recompute_activations:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.reference: ScoredModel | None = None
         if config.kl != "none" and config.lora_rank is None:
-            self.reference = ScoredModel(_load(model_path).to(self.device))
+            self.reference = ScoredModel(_load(model_path))
             self.reference.requires_grad_(False)
         for scored in (self.scored, self.reference):
             if scored is not None:
-                self.ranks.shard(scored, scored.layers, self.device)
+                self.ranks.place(scored, scored.layers, self.device, offload=config.offload)
         self.critic = Critic(model_path, config, self.ranks, self.device) if config.advantage == "gae" else None
         self.optimizer = torch.optim.AdamW(
             trained_parameters(self.model).values(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay

@@ -1,4 +1,5 @@
-"""The trainer's ranks: one process, or several that share the model (FSDP2, `fully_shard`) and every minibatch.
+"""The trainer's ranks: one process, or several that share the model (FSDP2, `fully_shard`) and every minibatch; and where what
+they hold lies.
 
 Every rank reads the same batch, makes the same packs and computes its share of them. A gradient is the sum over all packs, so
 the number of ranks changes no result but for rounding. Rank 0 alone talks to the main process.
@@ -16,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from agentrl.trainer.packing import Pack
@@ -71,22 +72,29 @@ class Ranks:
         rounds = -(-len(packs) // self.size)
         return own + [_nothing(packs[0])] * (rounds - len(own))
 
-    def shard(self, model: nn.Module, layers: Sequence[nn.Module], device: torch.device) -> None:
-        """Spread the parameters of `model` over the ranks, each of its `layers` gathered by itself when it computes."""
-        if self.size == 1:
+    def place(self, model: nn.Module, layers: Sequence[nn.Module], device: torch.device, *, offload: bool) -> None:
+        """Bring `model` to where it computes, its parameters spread over the ranks, each of its `layers` gathered by itself when
+        it computes. With `offload` what is spread, its gradients and so the optimizer's state stay in CPU memory."""
+        if self.size == 1 and not offload:
+            model.to(device)
             return
         mesh = init_device_mesh(device.type, (self.size,))
+        policy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()
         for layer in layers:
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=mesh, offload_policy=policy)
         # By default the outermost stays gathered until a backward pass, which scoring has none of.
-        fully_shard(model, mesh=mesh, reshard_after_forward=True)
+        fully_shard(model, mesh=mesh, reshard_after_forward=True, offload_policy=policy)
 
 
-def join_ranks(timeout_s: float) -> Ranks:
-    """The ranks that torch elastic started this process among; one, if it did not."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return Ranks()
+def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
+    """The ranks that torch elastic started this process among; one, if it did not. What is to be offloaded is spread, if over one
+    rank, which needs a process group too."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        if offload:
+            store = dist.HashStore()  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        return Ranks()
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))

@@ -92,9 +92,9 @@ class ScoredModel(nn.Module):
         return token_scores(logits, targets, temperatures, entropy_gradient=entropy_gradient)
 
     @torch.no_grad()
-    def check(self, device: torch.device) -> None:
+    def check(self) -> None:
         """Raise ConfigError unless a short sequence gets the logprobs that transformers itself gives it."""
-        vocabulary = self.model.get_output_embeddings().weight.shape[0]
+        vocabulary, device = self.model.get_output_embeddings().weight.shape[0], self.model.device
         ids = (torch.arange(12, device=device) * 7919 + 11) % vocabulary
         steps = torch.arange(len(ids), device=device)
         one = torch.ones(len(ids) - 1, device=device)

@@ -1,4 +1,4 @@
-"""LoRA adapters on servers: each token is its own adapter's, however often the adapter changes under it."""
+"""LoRA adapters on servers of a trainer's checkpoint: each token is its own adapter's, however often that changes under it."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from agentrl.config import EngineConfig
+from agentrl.config import EngineConfig, TrainerConfig
 from agentrl.engine.launch import open_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.engine.sglang import sglang_engine
 from agentrl.errors import EngineError
 from agentrl.models import NANO
+from agentrl.trainer.policy import Policy
 from tests.components import wait_until
 from tests.engine.test_contract import Server
 from tests.engine.test_launch import server_pids
 from tests.engine.test_real_sglang import assert_exact, replies_under_updates
 from tests.real_sglang import sglang_config
+from tests.trainer.test_policy import sequences
 
 pytestmark = pytest.mark.anyio
 RANK, ALPHA = 4, 8
 
 
-def save_adapter(path: Path, seed: int, scale: float, targets: Any = "all-linear") -> Path:
-    """An adapter of the nano model, and beside it, as an oracle, the whole model that does the same: W + (α/r)·B·A."""
-    model: Any = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32)
+def save_adapter(base: Path, path: Path, seed: int, scale: float, targets: Any = "all-linear") -> Path:
+    """An adapter of `base`, and beside it, as an oracle, the whole model that does the same: W + (α/r)·B·A."""
+    model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     model.add_adapter(LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets))
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data = scale * torch.randn(parameter.shape, generator=generator)
     model.save_pretrained(path / "adapter")
-    weights = {name: tensor.float() for name, tensor in load_file(NANO / "model.safetensors").items()}
+    weights = {name: tensor.float() for name, tensor in load_file(base / "model.safetensors").items()}
     saved = load_file(path / "adapter" / "adapter_model.safetensors")
     for name, high in saved.items():
         if "lora_B" in name:
@@ -52,18 +54,29 @@ def save_adapter(path: Path, seed: int, scale: float, targets: Any = "all-linear
 
 
 @pytest.fixture(scope="module")
-def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the trainer, two steps away from the nano model: what the servers serve."""
+    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0))
+    for _ in range(2):
+        policy.step(sequences(policy))
+    path = tmp_path_factory.mktemp("base") / "step-000002"
+    policy.save(path, NANO)
+    return path
+
+
+@pytest.fixture(scope="module")
+def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Versions 0 to 3."""
-    return [save_adapter(tmp_path_factory.mktemp(f"a{v}"), seed=v, scale=0.01 * v) for v in range(4)]
+    return [save_adapter(checkpoint, tmp_path_factory.mktemp(f"a{v}"), seed=v, scale=0.01 * v) for v in range(4)]
 
 
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
-    kind: str, adapters: list[Path], tmp_path: Path
+    kind: str, checkpoint: Path, adapters: list[Path], tmp_path: Path
 ) -> None:
     config = EngineConfig() if kind == "embedded" else await in_thread(lambda: sglang_config(servers=1))
     loaded, oracles = [path / "adapter" for path in adapters], [path / "whole" for path in adapters]
-    async with open_engine(NANO, config, log=tmp_path / "engine.log", lora_rank=RANK) as engine:
+    async with open_engine(checkpoint, config, log=tmp_path / "engine.log", lora_rank=RANK) as engine:
         await engine.update_weights(loaded[0], 0)
         results = await replies_under_updates(engine, loaded, updates=5, replies=8, tokens=200)
         assert max(len(generation.versions) for _, generation in results) >= 3
@@ -88,11 +101,11 @@ async def test_a_server_without_lora_says_how_to_start_it(sglang_url: str, adapt
 
 
 async def test_the_embedded_server_computes_with_one_adapter_and_hands_back_what_names_another(
-    adapters: list[Path], tmp_path: Path
+    checkpoint: Path, adapters: list[Path], tmp_path: Path
 ) -> None:
-    other = await in_thread(lambda: save_adapter(tmp_path, 9, 0.02, targets=["q_proj", "v_proj"]))
+    other = await in_thread(lambda: save_adapter(checkpoint, tmp_path, 9, 0.02, targets=["q_proj", "v_proj"]))
     async with (
-        open_engine(NANO, EngineConfig(), log=tmp_path / "engine.log") as engine,
+        open_engine(checkpoint, EngineConfig(), log=tmp_path / "engine.log") as engine,
         aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=60)) as http,
     ):
         server = Server(http, engine.serving[0])

@@ -29,7 +29,8 @@ def steps(
 ) -> list[dict[str, float]]:
     """Train on the batch, leave the weights and a checkpoint; what each step said."""
     torch.set_num_threads(1)
-    policy = Policy(NANO, TrainerConfig(**{**COMMON, **SETTINGS[kind]}), ranks)
+    offload = ranks.size > 1 and kind != "whole"
+    policy = Policy(NANO, TrainerConfig(**{**COMMON, **SETTINGS[kind]}, offload=offload), ranks)
     if resume is not None:
         policy.load(resume)
     rng = random.Random(7)

@@ -4,17 +4,44 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from safetensors.torch import load_file
 
-from agentrl.trainer.ranks import Ranks
+from agentrl.config import TrainerConfig
+from agentrl.models import NANO
+from agentrl.trainer.policy import Policy
+from agentrl.trainer.ranks import Ranks, join_ranks
+from tests.trainer.random_trees import random_tree
 from tests.trainer.ranks_program import steps
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_one_process_that_offloads_gives_the_weights_of_one_that_does_not(tmp_path: Path) -> None:
+    ranks = join_ranks(60, offload=True)
+    try:
+        batch = random_tree(random.Random(7), depth=3)
+        norms = []
+        for offload in (False, True):
+            folder = tmp_path / str(offload)
+            policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, offload=offload), ranks)
+            policy.step(batch)
+            policy.save(folder, NANO)
+            policy.load(folder)
+            norms.append(policy.step(batch).grad_norm)
+            policy.publish(folder)
+    finally:
+        dist.destroy_process_group()
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
+    one, other = (load_file(tmp_path / name / "v2" / "model.safetensors") for name in ("False", "True"))
+    for name in one:
+        assert float((one[name] - other[name]).abs().max()) < 1e-6
 
 
 def weights_of(published: Path) -> Path:

@@ -63,7 +63,7 @@ def test_a_pack_has_the_logprobs_that_transformers_gives_its_paths(kind: str, op
         entropies = -(tempered.exp() * tempered).sum(-1)
         expected[-1] = torch.stack([expected[-1], entropies])
     scored = ScoredModel(model)
-    scored.check(torch.device("cpu"))
+    scored.check()
     with torch.no_grad():
         scores = scored(prefix_tree(sorted(sequences, key=lambda s: s.token_ids.tolist())))
     assert torch.allclose(scores.logprobs.double(), torch.cat(expected, 1)[0], atol=2e-5)
@@ -75,7 +75,7 @@ def test_a_model_whose_logits_the_trainer_does_not_know_is_refused() -> None:
     plain = model.forward
     model.forward = lambda *args, **kwargs: _doubled(plain(*args, **kwargs))
     with pytest.raises(ConfigError, match="Qwen3ForCausalLM cannot be trained: its attention or its logits"):
-        ScoredModel(model).check(torch.device("cpu"))
+        ScoredModel(model).check()
 
 
 def _doubled(out: Any) -> Any:
