@@ -24,6 +24,8 @@
 All of them pickle, so that they cross process boundaries unchanged.
 """
 
+from pathlib import Path
+
 
 class AgentRLError(Exception):
     """Root of all errors that agentrl raises on purpose."""
@@ -99,6 +101,12 @@ class TrainerLostError(TrainerError):
 
 class DiskError(AgentRLError):
     """The run directory does not take what is to be written: the disk is full, or broken. What was committed is safe."""
+
+    def __init__(self, what: str, reason: object, run_dir: Path) -> None:
+        super().__init__(
+            f"{what} cannot be written: {reason}. What was committed is safe: make room, or repair the disk, and go on with "
+            f"agentrl train --resume {run_dir}"
+        )
 
 
 class TooManyFailuresError(AgentRLError):

@@ -12,25 +12,25 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.alarms import alarms
 from agentrl.config import RunConfig
+from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
-from agentrl.errors import AgentRLError, DiskError, TrainerError, TrainerLostError
+from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
@@ -41,7 +41,6 @@ from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
-    checkpoint_directory,
     empty_directory,
     lock_run,
     prepare_run_dir,
@@ -51,13 +50,7 @@ from agentrl.run_directory import (
     write_config,
     write_whole,
 )
-from agentrl.trainer_client import TrainerClient, Weights, open_trainer
-
-T = TypeVar("T")
-SAVE_TIMEOUT_S = 300.0
-"""Bound of the checkpoint that is made when the run is interrupted."""
-MAX_TRAINER_LOSSES = 3
-"""How often the trainer may die over one step before the run ends."""
+from agentrl.trainer_client import open_trainer
 
 
 @dataclass
@@ -89,14 +82,6 @@ class Interrupted:
     run_dir: Path
 
 
-@dataclass(frozen=True)
-class _Saving:
-    step: int
-    directory: Path
-    score: float | None
-    """Mean reward of the steps that led to it."""
-
-
 @dataclass
 class _Run:
     config: RunConfig
@@ -104,16 +89,9 @@ class _Run:
     view: RunView
     store: Store
     engine: SGLangEngine
-    trainer: TrainerClient
+    trainer: DurableTrainer
     controller: Controller
-    weights: Weights
     broadcast: Broadcast | None
-    consumed: list[tuple[int, list[int]]] = field(default_factory=list)
-    """(step, groups) of the batches that no checkpoint contains yet."""
-    saving: _Saving | None = None
-    """The checkpoint that is being written."""
-    rewards: list[float] = field(default_factory=list)
-    """Mean reward of each step since the last checkpoint."""
 
 
 async def train(
@@ -168,7 +146,6 @@ async def _run_to_the_end(
         await in_thread(store.begin_life, f"{tasks.identity}, in groups of {config.rollout.group_size}")
         await in_thread(write_config, config)
         await in_thread(lambda: remove_unfinished(run_dir, store.kept_checkpoints()))
-        checkpoint = await in_thread(store.last_checkpoint)
         view.phase = "starting engine and trainer"
         weights_dir = stack.enter_context(empty_directory(weights_directory(run_dir)))
         engine = await stack.enter_async_context(
@@ -180,7 +157,7 @@ async def _run_to_the_end(
                 lora_rank=config.trainer.lora_rank,
             )
         )
-        trainer = await stack.enter_async_context(
+        client = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
         )
         model = config.model
@@ -195,7 +172,8 @@ async def _run_to_the_end(
                 limits=ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"})),
             )
         )
-        weights = await trainer.load(checkpoint[1] if checkpoint else None)
+        trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.keep_checkpoints, say=view.say)
+        weights = await trainer.load()
         if engine.version != weights.version or config.engine.urls or config.trainer.lora_rank is not None:
             await engine.update_weights(weights.path, weights.version)
 
@@ -223,8 +201,8 @@ async def _run_to_the_end(
         broadcast = None
         if config.engine.transfer == "broadcast":
             backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
-            broadcast = Broadcast(engine, trainer, backend)
-        run = _Run(config, run_dir, view, store, engine, trainer, controller, weights, broadcast)
+            broadcast = Broadcast(engine, client, backend)
+        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast)
         before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
@@ -233,7 +211,7 @@ async def _run_to_the_end(
 
 
 async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:
-    if not tasks or (when.startswith("before") and run.weights.version > 0):
+    if not tasks or (when.startswith("before") and run.trainer.weights.version > 0):
         return None
     run.view.phase = f"evaluating {when}"
     config = run.config
@@ -260,17 +238,9 @@ async def _train_and_save(run: _Run) -> None:
             group.cancel_scope.cancel()
     except BaseException:
         with suppress(AgentRLError):
-            await _save_the_rest(run)
+            await run.trainer.save_the_rest()
         raise
-    await _save_the_rest(run)
-
-
-async def _save_the_rest(run: _Run) -> None:
-    with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
-        await _commit(run)
-        while run.consumed:  # again, if the trainer dies with it
-            await _checkpoint(run)
-            await _commit(run)
+    await run.trainer.save_the_rest()
 
 
 async def _train(run: _Run) -> None:
@@ -278,7 +248,7 @@ async def _train(run: _Run) -> None:
     view.phase = "training"
     view.training_started = time.perf_counter()
     with appending(run.run_dir / "metrics.jsonl") as log:
-        while run.weights.version < config.steps:
+        while run.trainer.weights.version < config.steps:
             started = time.perf_counter()
             batch = await run.controller.next_batch()
             if batch is None:
@@ -292,33 +262,34 @@ async def _train(run: _Run) -> None:
             log.flush()
             view.on_step(record)
             if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
-                await _checkpoint(run)
-            elif not run.trainer.saving:
-                await _commit(run)
+                await run.trainer.checkpoint()
+            else:
+                await run.trainer.commit_if_written()
 
 
 async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     """Train on one batch and load the weights into running generation; the step's record."""
     started = time.perf_counter()
-    run.weights, metrics = await _with_trainer(run, lambda: run.trainer.step(batch.group_ids))
+    metrics = await run.trainer.step(batch.group_ids)
+    weights = run.trainer.weights
     if metrics["skipped_optimizer_steps"]:
         run.view.say(
-            f"step {run.weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
+            f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
         )
     for alarm in alarms(metrics, run.config, run.controller.gate.bound):
-        run.view.say(f"step {run.weights.version}: {alarm}")
-    run.consumed.append((run.weights.version, batch.group_ids))
+        run.view.say(f"step {weights.version}: {alarm}")
     update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
-    pause_s = await update(run.weights.path, run.weights.version)
+    pause_s = await update(weights.path, weights.version)
     run.controller.advance()
-    run.view.step = run.weights.version
+    run.view.step = weights.version
     progress = run.controller.progress
     # A batch leaves uniform groups out, so its mean says less about the policy than all that finished meanwhile.
     recent = run.controller.take_recent_rewards() or batch.rewards
-    run.rewards.append(sum(recent) / len(recent))
+    reward = sum(recent) / len(recent)
+    run.trainer.add_reward(reward)
     return {
-        "step": run.weights.version,
-        "reward_mean": run.rewards[-1],
+        "step": weights.version,
+        "reward_mean": reward,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
         **metrics,
@@ -335,72 +306,10 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     }
 
 
-async def _with_trainer(run: _Run, ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask the trainer. One that dies is started again from the last checkpoint, and goes through the batches since, in
-    their order: the weights are then those that it had, and the rest of the run notices nothing."""
-    losses = 0
-    while True:
-        try:
-            if losses:
-                run.saving = None
-                checkpoint = await in_thread(run.store.last_checkpoint)
-                await run.trainer.start_again()
-                await run.trainer.load(checkpoint[1] if checkpoint else None)
-                for _, groups in run.consumed:
-                    await run.trainer.step(groups)
-            return await ask()
-        except TrainerLostError as lost:
-            losses += 1
-            if losses > MAX_TRAINER_LOSSES:
-                raise
-            run.view.say(
-                f"{lost}\nstarting the trainer again; it goes through {len(run.consumed)} steps since the last checkpoint"
-            )
-
-
 def _sandbox_metrics(sandboxes: RunSandboxes | None) -> dict[str, float]:
     """Sums since the run began, of a run that has used sandboxes."""
     totals = vars(sandboxes.sandboxes.metrics()) if sandboxes else {}
     return {f"sandbox_{name}": value for name, value in totals.items()} if totals.get("taken") else {}
-
-
-async def _checkpoint(run: _Run) -> None:
-    """Begin a checkpoint of the current step. `_commit` records it when it is written; training goes on meanwhile."""
-    await _commit(run)
-    step = run.weights.version
-    directory = checkpoint_directory(run.run_dir, step)
-    score = sum(run.rewards) / len(run.rewards) if run.rewards else None
-    with anyio.CancelScope(shield=True), _as_disk_error(run, step):
-        await _with_trainer(run, lambda: run.trainer.save(directory))
-    run.saving = _Saving(step, directory, score)
-    run.rewards.clear()
-
-
-async def _commit(run: _Run) -> None:
-    """Record the checkpoint that was begun, with the batches it contains, when it is written."""
-    if (saving := run.saving) is None:
-        return
-    with anyio.CancelScope(shield=True):
-        with _as_disk_error(run, saving.step):
-            await _with_trainer(run, run.trainer.saved)
-        if run.saving is not saving:
-            return  # the trainer died with it; the next checkpoint will contain its batches
-        contained = [batch for batch in run.consumed if batch[0] <= saving.step]
-        await in_thread(run.store.commit_checkpoint, saving.step, saving.directory, contained, saving.score)
-        run.saving, run.consumed = None, run.consumed[len(contained) :]
-    for old in await in_thread(run.store.forget_checkpoints, run.config.trainer.keep_checkpoints):
-        await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
-
-
-@contextmanager
-def _as_disk_error(run: _Run, step: int) -> Iterator[None]:
-    try:
-        yield
-    except TrainerError as error:
-        raise DiskError(
-            f"the checkpoint of step {step} cannot be written: {error}. What was committed is safe: make room, or repair the "
-            f"disk, and go on with agentrl train --resume {run.run_dir}"
-        ) from error
 
 
 def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
@@ -414,7 +323,7 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
     summary = {
         "eval_before": json.loads(eval_before.read_text())["mean_reward"] if eval_before.exists() else None,
         "eval_after": after.mean_reward if after else None,
-        "steps": run.weights.version,
+        "steps": run.trainer.weights.version,
         "wall_s": time.perf_counter() - run.view.started,
         "reward_first_step": steps[0]["reward_mean"] if steps else None,
         "reward_last_step": steps[-1]["reward_mean"] if steps else None,

@@ -193,10 +193,7 @@ class Store:
                 raise self._refusal(error) from error
 
     def _refusal(self, error: sqlite3.OperationalError) -> DiskError:
-        return DiskError(
-            f"{self._path} cannot be written: {error}. What was committed is safe: make room, or repair the disk, and go on "
-            f"with agentrl train --resume {self._path.parent}"
-        )
+        return DiskError(str(self._path), error, self._path.parent)
 
     def begin_life(self, tasks: str = "") -> None:
         """Note that the run starts, or starts again. Raises StoreError when its `tasks` are not those it started with."""
