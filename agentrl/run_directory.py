@@ -28,11 +28,11 @@ ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""
 
 
-def prepare_run_dir(config: RunConfig, *, resume: bool) -> None:
-    """Check that the run directory fits a new run, or the one being resumed."""
+def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.sqlite") -> None:
+    """Check that the run directory fits a new run, or the one being resumed. One that holds the file `begins_with` holds a run."""
     run_dir = Path(config.run_dir)
     check_model(config)
-    exists = (run_dir / "store.sqlite").exists()
+    exists = (run_dir / begins_with).exists()
     if exists and not resume:
         raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
     if resume and not exists:

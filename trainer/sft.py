@@ -8,52 +8,82 @@ number alone, so an interrupted run goes on exactly where it was.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from renderers import build_training_sample
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import StoreError, TaskFileError
+from agentrl.errors import AgentRLError, TaskFileError, TrainerError
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.tasks import Tasks, training_and_held_out
-from agentrl.run_directory import appending, check_model, checkpoint_directory, write_config, write_whole
+from agentrl.run_directory import (
+    appending,
+    checkpoint_directory,
+    lock_run,
+    prepare_run_dir,
+    write_config,
+    write_whole,
+)
 from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.ranks import Ranks, join_ranks
 
 LIKELIHOOD = {"objective": "likelihood", "weight_mode": "none", "kl": "none", "kl_coef": 0.0, "advantage": "dr_grpo"}
 """What makes a training step supervised learning."""
 
 
-def fine_tune(config: RunConfig, *, resume: bool = False, say: Callable[[str], None] = print) -> dict[str, Any]:
+def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     """Train `config.model` on the conversations in `config.tasks`; the summary, which names the checkpoint.
 
     A step is `rollout.batch_size` conversations; the run ends after `steps`, or after `data.epochs`. Raises TaskFileError for a
-    task that is no conversation, StoreError for a directory that holds a run already.
+    task that is no conversation, StoreError for a directory that holds a run already, TrainerError when one of several ranks ends.
     """
-    check_model(config)
+    prepare_run_dir(config, resume=resume, begins_with="metrics.jsonl")
     run_dir = Path(config.run_dir)
-    if not resume and (run_dir / "metrics.jsonl").exists():
-        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
+    lock = lock_run(run_dir)
+    try:
+        write_config(config)
+        if config.trainer.ranks == 1:
+            _fine_tune(config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload))
+        else:
+            elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={config.trainer.ranks}"]
+            command = [sys.executable, *elastic, "-m", "agentrl.trainer.sft", str(run_dir)]
+            if code := subprocess.run(command, pass_fds=[lock], check=False).returncode:  # noqa: S603
+                raise TrainerError(f"a rank of agentrl sft ended with exit code {code}; what it said is above")
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        os.close(lock)
+    summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
+    return summary
+
+
+def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
+    """What every rank does. Rank 0 alone writes and prints."""
+    run_dir, first = Path(config.run_dir), ranks.rank == 0
     tasks, held_out = training_and_held_out(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     unseen = [conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)]
     torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})
-    policy = Policy(Path(config.model.path), trainer)
-    last = newest(run_dir) if resume else None
+    policy = Policy(Path(config.model.path), trainer, ranks)
+    last = ranks.same(newest(run_dir))
     if last is not None:
         policy.load(last)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    write_config(config)
-    summary: dict[str, Any] = {"nll_held_out_before": nll(policy, unseen) if last is None else None}
-    with appending(run_dir / "metrics.jsonl") as log:
+    before = nll(policy, unseen) if last is None else None
+    # Of a rank that writes nothing, the lines go nowhere.
+    with appending(run_dir / "metrics.jsonl") if first else Path(os.devnull).open("w") as log:
         while policy.version < config.steps:
             started = time.perf_counter()
             batch = _batch(tasks, policy.version, config.rollout.batch_size, chat_format)
@@ -73,14 +103,24 @@ def fine_tune(config: RunConfig, *, resume: bool = False, say: Callable[[str], N
             }
             log.write(json.dumps(row) + "\n")
             log.flush()
-            say(f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / row['step_s']:,.0f} trained tokens/s")
+            if first:
+                print(
+                    f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / row['step_s']:,.0f} trained tokens/s",
+                    flush=True,
+                )
             if policy.version % config.trainer.checkpoint_every == 0:
                 last = _checkpoint(policy, config)
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
-    summary |= {"steps": policy.version, "nll_held_out_after": nll(policy, unseen), "checkpoint": str(last)}
-    write_whole(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
-    return summary
+    after = nll(policy, unseen)
+    if first:
+        summary = {
+            "steps": policy.version,
+            "nll_held_out_before": before,
+            "nll_held_out_after": after,
+            "checkpoint": str(last),
+        }
+        write_whole(run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 def conversation(task: Task, chat_format: ChatFormat, where: str) -> TrainingSequence:
@@ -122,9 +162,12 @@ def conversation(task: Task, chat_format: ChatFormat, where: str) -> TrainingSeq
 @torch.no_grad()
 def nll(policy: Policy, sequences: Sequence[TrainingSequence]) -> float | None:
     """Mean negative log-likelihood of a trained token, in nats; None for no sequences."""
-    packs = [batch.to(policy.device) for batch in pack(sequences, policy.config.tokens_per_pack)]
-    tokens = sum(batch.tokens for batch in packs)
-    return -sum(float(policy.logprobs(batch).sum()) for batch in packs) / tokens if tokens else None
+    packs = pack(sequences, policy.config.tokens_per_pack)
+    if not packs:
+        return None
+    own = (batch.to(policy.device) for batch in policy.ranks.share(packs))
+    (total,) = policy.ranks.sum([sum(float(policy.logprobs(batch).sum()) for batch in own)])
+    return -total / sum(batch.tokens for batch in packs)
 
 
 def newest(run_dir: Path) -> Path | None:
@@ -142,6 +185,21 @@ def _batch(tasks: Tasks, step: int, size: int, chat_format: ChatFormat) -> list[
 def _checkpoint(policy: Policy, config: RunConfig) -> Path:
     path = checkpoint_directory(Path(config.run_dir), policy.version)
     policy.save(path, Path(config.model.path))
-    for old in sorted(path.parent.iterdir())[: -config.trainer.keep_checkpoints]:
+    for old in sorted(path.parent.iterdir())[: -config.trainer.keep_checkpoints] if policy.ranks.rank == 0 else []:
         shutil.rmtree(old, ignore_errors=True)
     return path
+
+
+def main() -> None:
+    """One of several ranks: `torch.distributed.run ... -m agentrl.trainer.sft RUN_DIR`."""
+    config = RunConfig.model_validate_json((Path(sys.argv[1]) / "config.json").read_text())
+    ranks = join_ranks(config.trainer.step_timeout_s)
+    try:
+        _fine_tune(config, ranks)
+    except AgentRLError as error:
+        sys.exit(f"agentrl sft: {error}" if ranks.rank == 0 else 1)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ from agentrl.errors import TooManyFailuresError
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
-from agentrl.rollout.store import Store, UnusedGroup
+from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 
 MIN_EPISODES_TO_JUDGE = 20
@@ -97,13 +97,13 @@ class Controller:
                 # A group starts when its first episode can: started earlier, it would only age.
                 while not self.gate.can_start() or self.progress.running >= self.config.max_concurrent:
                     await self._changed.wait()
-                if not await self._start_group(groups, UnusedGroup(next_group, "open")):
+                if not await self._start_group(groups, StoredGroup(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
             self._wake()
 
-    async def _start_group(self, groups: TaskGroup, group: UnusedGroup, *, resumed: bool = False) -> bool:
+    async def _start_group(self, groups: TaskGroup, group: StoredGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
         found = await in_thread(self.tasks.of_group, group.id)
         if found is None:
@@ -139,7 +139,7 @@ class Controller:
         recent, self._recent_rewards = self._recent_rewards, []
         return recent
 
-    async def _run_group(self, group: UnusedGroup, task: Task, missing: list[int], resumed: bool) -> None:
+    async def _run_group(self, group: StoredGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(sample: int) -> None:
             outcome = await self._run_episode(group, sample, task, resumed)
             if outcome.status == "finished":
@@ -172,7 +172,7 @@ class Controller:
         self._running_groups -= 1
         self._wake()
 
-    async def _run_episode(self, group: UnusedGroup, sample: int, task: Task, resumed: bool) -> Outcome:
+    async def _run_episode(self, group: StoredGroup, sample: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, sample)
         try:
             async with self._slots:

@@ -119,7 +119,7 @@ class KeptCall:
 
 
 @dataclass
-class UnusedGroup:
+class StoredGroup:
     """A group that no checkpoint contains."""
 
     id: int
@@ -352,7 +352,7 @@ class Store:
             row = self._db.execute("SELECT step, path FROM checkpoints ORDER BY step DESC LIMIT 1").fetchone()
         return (row[0], self._path.parent / row[1]) if row else None
 
-    def unused_groups(self) -> list[UnusedGroup]:
+    def unused_groups(self) -> list[StoredGroup]:
         """Groups that no checkpoint contains and that were not rejected, oldest first."""
         with self._lock:
             rows: list[Any] = self._db.execute(
@@ -360,9 +360,9 @@ class Store:
                 " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.state != 'rejected' AND g.step IS NULL"
                 " ORDER BY g.id, e.sample, e.id"
             ).fetchall()
-        groups: dict[int, UnusedGroup] = {}
+        groups: dict[int, StoredGroup] = {}
         for group_id, state, sample, status, reward, credited in rows:
-            group = groups.setdefault(group_id, UnusedGroup(group_id, state))
+            group = groups.setdefault(group_id, StoredGroup(group_id, state))
             if status == "finished":
                 group.rewards[sample] = reward
                 group.credited |= bool(credited)

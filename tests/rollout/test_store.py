@@ -14,7 +14,7 @@ from agentrl.engine.protocol import FinishReason, Generation, VersionSpan
 from agentrl.errors import DiskError, StoreError
 from agentrl.proxy import RecordedChoice
 from agentrl.rollout.run_episode import Outcome
-from agentrl.rollout.store import KeptCall, Store, UnusedGroup
+from agentrl.rollout.store import KeptCall, Store, StoredGroup
 from agentrl.trajectory import TokenRecord
 
 
@@ -61,7 +61,7 @@ def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_pat
         store.open_group(7, 1, 0)
         store.add(7, 1, 0, outcome(1.0))
         store.add(7, 0, 0, replace(outcome(0.0), status="failed", error="no"))
-        assert store.unused_groups()[-1] == UnusedGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
+        assert store.unused_groups()[-1] == StoredGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
         assert 0 not in [group.id for group in store.unused_groups()]
         assert store.next_group_id() == 8
 

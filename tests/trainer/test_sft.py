@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from agentrl.envs.calculator import TOOL, distinct_tasks
 from agentrl.errors import TaskFileError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat
+from agentrl.run_directory import lock_run
 from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sft import LIKELIHOOD, conversation, nll
@@ -68,6 +70,22 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
     )
     assert all(torch.equal(resumed[name], straight[name]) for name in straight)
     assert "holds a run already" in sft(*words, "--run_dir", parts).stderr
+
+    lock = lock_run(Path(parts))
+    assert f"is in use by the run of process {os.getpid()}" in sft("--resume", parts, "--steps=7").stderr
+    os.close(lock)
+    spread = sft("--resume", parts, "--steps=7", "--trainer.ranks=2", "--trainer.step_timeout_s=60")
+    assert spread.returncode == 0, spread.stderr
+    assert spread.stdout.count("step    7") == 1, "rank 0 alone says what it does"
+    assert json.loads((tmp_path / "parts" / "summary.json").read_text())["steps"] == 7
+    assert (
+        sft("--resume", str(tmp_path / "whole"), "--steps=7", "--data.epochs=3", "--trainer.offload=true").returncode
+        == 0
+    )
+    two, one = (
+        load_file(tmp_path / run / "checkpoints" / "step-000007" / "model.safetensors") for run in ("parts", "whole")
+    )
+    assert all(float((two[name] - one[name]).abs().max()) < 1e-5 for name in one)
 
 
 def test_the_loss_is_the_mean_of_what_the_assistant_says_and_its_gradient_the_cross_entropys(
