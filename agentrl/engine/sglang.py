@@ -95,7 +95,6 @@ class SGLangEngine:
         self._checkpoint: Path | None = None
         self._adapter: Adapter | None = None
         """The LoRA adapter of new tokens; None: they are the served model's own."""
-        self._loading: Adapter | None = None
         self._updating = anyio.Lock()
         self._running = anyio.Event()
         self._running.set()
@@ -213,8 +212,10 @@ class SGLangEngine:
         """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds.
 
         Servers of this machine read a copy in shared memory that is made before the pause. A checkpoint that is a LoRA adapter is
-        put on the model that is served; servers keep a request's adapter to its end, so replies are then aborted and gone on with.
+        put on the model that is served: nothing is paused then.
         """
+        if await in_thread(_is_adapter, checkpoint):
+            return await self._swap_adapter(checkpoint, version)
         if not all(server.is_local for server in self._servers):
             return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
         async with staged(checkpoint) as copy:
@@ -224,38 +225,42 @@ class SGLangEngine:
         """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
         async with self._updating:
             started = time.perf_counter()
-            # Named as no other: servers that outlive this process may know adapters of others.
-            adapter = (
-                Adapter(f"v{version}-{uuid.uuid4().hex}", version) if await in_thread(_is_adapter, checkpoint) else None
-            )
-            self._loading = adapter
             try:
-                await self.pause("abort" if adapter else self.pause_mode)
+                await self.pause(self.pause_mode)
                 await load()
-                self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
+                self._checkpoint, self._version, self._adapter = checkpoint, version, None
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CONTROL_TIMEOUT_S):
                     await self.resume()
             return time.perf_counter() - started
 
+    async def _swap_adapter(self, checkpoint: Path, version: int) -> float:
+        """Load an adapter beside the one in use, then interrupt replies, which go on under it. Returns how long that took.
+
+        Servers keep a request's adapter to its end, so a reply that finishes meanwhile is whole, and of the adapter before.
+        """
+        # Named as no other: servers that outlive this process may know adapters of others.
+        adapter = Adapter(f"v{version}-{uuid.uuid4().hex}", version)
+        async with self._updating:
+            started = time.perf_counter()
+            await self._on_every_server(
+                lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), tolerant=True
+            )
+            self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
+            bound = self._limits.hang_timeout_s
+            await self._on_every_server(lambda server: server.post("/abort_request", {"abort_all": True}, bound))
+            return time.perf_counter() - started
+
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""
         mode = self.pause_mode
-        adapter = self._loading
-        await self._on_every_server(
-            lambda server: self._load(server, checkpoint, version, mode, adapter), tolerant=True
-        )
+        await self._on_every_server(lambda server: self._load(server, checkpoint, version, mode), tolerant=True)
 
     def servers_in_service(self) -> list[SGLangServer]:
         """The servers that take requests now."""
         return [server for server in self._servers if server.serving]
 
-    async def _load(
-        self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode, adapter: Adapter | None
-    ) -> None:
-        if adapter is not None:
-            await server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S)
-            return
+    async def _load(self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode) -> None:
         body = {
             "model_path": str(checkpoint),
             "weight_version": str(version),
@@ -375,8 +380,10 @@ class SGLangEngine:
                 if self._adapter is not None:
                     await server.unload_adapter(self._adapter, self._limits.hang_timeout_s)
                 served = await server.probe(self._limits.hang_timeout_s)
-                if self._checkpoint is not None:
-                    await self._load(server, self._checkpoint, self._version, "abort", self._adapter)
+                if self._checkpoint is not None and self._adapter is not None:
+                    await server.load_adapter(self._adapter, self._checkpoint, CONTROL_TIMEOUT_S)
+                elif self._checkpoint is not None:
+                    await self._load(server, self._checkpoint, self._version, "abort")
                 elif served != self._version:
                     raise EngineError(f"{server.url} serves version {served}, not {self._version}")
                 server.serving = True
