@@ -36,7 +36,7 @@ from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advant
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import Ranks, join_ranks
+from agentrl.trainer.ranks import Ranks, gathered, join_ranks
 from agentrl.trainer.teacher import with_teacher
 from agentrl.trajectory import TokenRecord, Trajectory
 
@@ -190,7 +190,9 @@ class TrainerProcess:
         return {}
 
     def join_weight_group(self, **where: Any) -> dict[str, Any]:
-        """Join the process group over which weights go to the servers; a group of before is left."""
+        """Join the process group over which weights go to the servers; a group of before is left. Of several ranks the first does."""
+        if self._ranks.rank:
+            return {}
         if self._weight_group is not None:
             self._weight_group.close()
         self._weight_group = WeightGroup(**where)
@@ -198,13 +200,15 @@ class TrainerProcess:
 
     def weight_buckets(self) -> dict[str, Any]:
         """Make the buckets of the current weights ready to send."""
-        self._buckets = buckets_of(self._policy.model.named_parameters(), BUCKET_BYTES)
+        parameters = gathered(self._policy.model.named_parameters(), self._ranks, lambda tensor: tensor)
+        self._buckets = buckets_of(parameters.items(), BUCKET_BYTES)
         return {"buckets": [bucket.manifest() for bucket in self._buckets]}
 
     def send_bucket(self, index: int) -> dict[str, Any]:
         """Broadcast one bucket."""
-        assert self._weight_group is not None
-        self._weight_group.send(self._buckets[index])
+        if self._ranks.rank == 0:
+            assert self._weight_group is not None
+            self._weight_group.send(self._buckets[index])
         return {}
 
     def _publish(self) -> dict[str, Any]:

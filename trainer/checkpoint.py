@@ -37,7 +37,7 @@ from agentrl.engine.adapter import ADAPTER_WEIGHTS, read_adapter
 from agentrl.errors import ConfigError
 from agentrl.trainer.critic import Critic
 from agentrl.trainer.lora import is_adapted, merged, write_adapter
-from agentrl.trainer.ranks import Ranks, whole
+from agentrl.trainer.ranks import Ranks, gathered
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -48,7 +48,7 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
     """Write what is trained into a new `directory`, there whole or not at all: the weights as safetensors with the model's
     config, or the adapter alone."""
-    weights = {name: whole(parameter.detach()).contiguous() for name, parameter in trained_parameters(model).items()}
+    weights = gathered(trained_parameters(model).items(), ranks, lambda tensor: tensor.cpu().contiguous())
     if ranks.rank == 0:
         with _whole_directory(directory) as partial:
             if is_adapted(model):
@@ -73,7 +73,7 @@ def staged_checkpoint(
 
     `wrapped` holds `model` as the optimizer knows it; `files` are copied beside the weights.
     """
-    weights = {name: whole(parameter.detach()).cpu().clone() for name, parameter in model.named_parameters()}
+    weights = gathered(model.named_parameters(), ranks, lambda tensor: tensor.cpu().clone())
     shards = {"optimizer": _copied(get_optimizer_state_dict(wrapped, optimizer))}
     if critic is not None:
         shards["critic"] = _copied(_critic_state(critic))

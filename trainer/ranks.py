@@ -8,7 +8,7 @@ the number of ranks changes no result but for rounding. Rank 0 alone talks to th
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -105,6 +105,18 @@ def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
 def whole(tensor: Tensor) -> Tensor:
     """A parameter or gradient that may be spread over the ranks, gathered. All ranks must call it together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def gathered(
+    parameters: Iterable[tuple[str, Tensor]], ranks: Ranks, keep: Callable[[Tensor], Tensor]
+) -> dict[str, Tensor]:
+    """On rank 0 what `keep` makes of each parameter whole, {} on the others: no more than one is whole on them at a time."""
+    kept = {}
+    for name, parameter in parameters:
+        tensor = whole(parameter.detach())
+        if ranks.rank == 0:
+            kept[name] = keep(tensor)
+    return kept
 
 
 def _nothing(pack: Pack) -> Pack:

@@ -82,13 +82,11 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     if last is not None:
         policy.load(last)
     before = nll(policy, unseen) if last is None else None
+    batch = _batch(tasks, policy.version, config.rollout.batch_size, chat_format)
     # Of a rank that writes nothing, the lines go nowhere.
     with appending(run_dir / "metrics.jsonl") if first else Path(os.devnull).open("w") as log:
-        while policy.version < config.steps:
+        while batch and policy.version < config.steps:
             started = time.perf_counter()
-            batch = _batch(tasks, policy.version, config.rollout.batch_size, chat_format)
-            if not batch:
-                break
             result = policy.step(batch)
             tokens = max(1.0, result.stats.tokens)
             row = {
@@ -110,6 +108,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
                 )
             if policy.version % config.trainer.checkpoint_every == 0:
                 last = _checkpoint(policy, config)
+            batch = _batch(tasks, policy.version, config.rollout.batch_size, chat_format)
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
     after = nll(policy, unseen)

@@ -42,7 +42,7 @@ def sft(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_path: Path) -> None:
-    for name, count, seed in (("train", 48, 3), ("eval", 16, 4)):
+    for name, count, seed in (("train", 56, 3), ("eval", 16, 4)):
         lines = "".join(json.dumps(one) + "\n" for one in demonstrations(count, seed))
         (tmp_path / f"{name}.jsonl").write_text(lines)
     words = ["--tasks", str(tmp_path / "train.jsonl"), "--model", "nano", "--eval.tasks", str(tmp_path / "eval.jsonl")]
@@ -55,10 +55,10 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
     done = sft(*words, "--run_dir", str(tmp_path / "whole"), "--data.epochs=2")
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout[done.stdout.index("{") :])
-    assert summary["steps"] == 6, "two epochs of 48 conversations in batches of 16"
+    assert summary["steps"] == 7, "two epochs of 56 conversations in batches of 16"
     assert summary["nll_held_out_after"] < 0.8 * summary["nll_held_out_before"]
     rows = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5, 6, 7]
     assert rows[-1]["nll"] < rows[0]["nll"]
 
     parts = str(tmp_path / "parts")
@@ -78,10 +78,6 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
     assert spread.returncode == 0, spread.stderr
     assert spread.stdout.count("step    7") == 1, "rank 0 alone says what it does"
     assert json.loads((tmp_path / "parts" / "summary.json").read_text())["steps"] == 7
-    assert (
-        sft("--resume", str(tmp_path / "whole"), "--steps=7", "--data.epochs=3", "--trainer.offload=true").returncode
-        == 0
-    )
     two, one = (
         load_file(tmp_path / run / "checkpoints" / "step-000007" / "model.safetensors") for run in ("parts", "whole")
     )
