@@ -29,11 +29,14 @@ class TrainerClient:
         self._process = process
         self._timeout_s = timeout_s
         self._running = AsyncExitStack()
+        self._unread = 0
+        """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
         self.saving = False
         """Whether a checkpoint was being written when the trainer last spoke."""
 
     async def start(self) -> None:
         """Start the process."""
+        self._unread = 0
         self._child = await self._running.enter_async_context(self._process())
 
     async def stop(self) -> None:
@@ -91,11 +94,19 @@ class TrainerClient:
         await self._ask(op="send_bucket", index=index)
 
     async def _ask(self, **command: Any) -> dict[str, Any]:
+        while self._unread:
+            await self._read()
         await self._child.write_line(json.dumps(command))
-        reply: dict[str, Any] = json.loads(await self._child.read_line(self._timeout_s))
+        self._unread += 1
+        reply: dict[str, Any] = json.loads(await self._read())
         if "error" in reply:
             raise TrainerError(f"{command['op']} failed in the trainer: {reply['error']}")
         return reply
+
+    async def _read(self) -> str:
+        line = await self._child.read_line(self._timeout_s)
+        self._unread -= 1
+        return line
 
 
 @asynccontextmanager

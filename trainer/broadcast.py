@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed.rendezvous import rendezvous
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,12 @@ class WeightGroup:
     def __init__(self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float) -> None:
         """Wait until all ranks have joined. Raises RuntimeError when they have not within `timeout_s`."""
         timeout = timedelta(seconds=timeout_s)
-        store, rank, world_size = next(
-            rendezvous(f"tcp://{address}:{port}", rank=0, world_size=world_size, timeout=timeout)
-        )
-        store.set_timeout(timeout)
+        # Not by torch's rendezvous: under torch elastic that takes the store of the trainer's ranks for this one.
+        store = dist.TCPStore(address, port, world_size, is_master=True, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
         # A group of its own, beside the one of the trainer's ranks: `init_process_group` makes only the default one.
         self._group, _ = c10d._new_process_group_helper(
             world_size,
-            rank,
+            0,
             [],
             c10d.Backend(backend),
             c10d.PrefixStore(name, store),
