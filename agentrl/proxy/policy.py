@@ -270,8 +270,8 @@ class Policy:
         if call.session.closed:
             raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
         message = reply.message.to_json()
-        turn = call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, message)
-        turn.request, turn.choice, turn.call_ids = call.request, index, names
+        turn = call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, message, index)
+        turn.request, turn.call_ids = call.request, names
         known = call.recorded.get(index)
         if call.session.journal is not None and (known is None or known.generation is not reply.generation):
             await call.session.journal.keep(self._choice(call, index, names, reply.generation))

@@ -91,22 +91,33 @@ class Session:
         """The prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
         if isinstance(raw, str):
             known = [(text, turn) for text, turn in self._raw if raw.startswith(text)]
-            text, parent = max(known, key=lambda pair: len(pair[0]), default=("", None))
+            text, parent = max(known, key=lambda pair: (len(pair[0]), -pair[1].choice), default=("", None))
             past = parent.token_ids() if parent else []
             ids = past + chat_format.tokenizer.encode(raw[len(text) :], add_special_tokens=False)
             return Prompt(ids, parent, b"", raw)
         turns = [turn for turn in self.record.turns if turn.depth <= len(raw)]
         extended = [turn for turn in turns if turn.token_ids() == raw[: turn.depth]]
-        return Prompt(raw, max(extended, key=lambda turn: turn.depth, default=None), b"", chat_format.decode(raw))
+        parent = max(extended, key=lambda turn: (turn.depth, -turn.choice), default=None)
+        return Prompt(raw, parent, b"", chat_format.decode(raw))
 
     def add(
-        self, completion_id: str, prompt: Prompt, generation: Generation, temperature: float, reply: Message
+        self,
+        completion_id: str,
+        prompt: Prompt,
+        generation: Generation,
+        temperature: float,
+        reply: Message,
+        choice: int = 0,
     ) -> Turn:
-        """Record a reply to `prompt`."""
+        """Record a reply to `prompt`. Where choices of one call say the same, it is the first of them, and not that which ended
+        last, that a conversation goes on from: so it is the same again when the episode starts over."""
         turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images)
-        turn.branch, turn.trained = self.name, self.trained
+        turn.branch, turn.trained, turn.choice = self.name, self.trained, choice
         if prompt.history:
-            self._calls[_digest(prompt.history, reply)] = turn
+            said = _digest(prompt.history, reply)
+            known = self._calls.get(said)
+            if known is None or known.completion_id != completion_id or choice < known.choice:
+                self._calls[said] = turn
         else:
             self._raw.append((prompt.text + reply["content"], turn))
         return turn

@@ -1,0 +1,45 @@
+"""Which recorded call a request continues."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from agentrl.engine.protocol import Generation, VersionSpan
+from agentrl.proxy import ChatFormat, Session
+
+USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
+SAID: Any = {"role": "assistant", "content": "2"}
+
+
+def generation(choice: int) -> Generation:
+    """Of other ids for every choice; that they are not read as "2" matters to no session."""
+    ids = [20 + choice, 3]
+    return Generation(output_ids=ids, logprobs=[-0.5, -0.5], versions=[VersionSpan(0, 0, 2)], finish="stop")
+
+
+@pytest.mark.parametrize("ended", list(permutations(range(3))))
+def test_of_choices_that_say_the_same_the_first_is_continued_whichever_ended_last(
+    nano_format: ChatFormat, ended: tuple[int, ...]
+) -> None:
+    session = Session()
+    for call_id in ("first", "second"):
+        prompt = session.prompt(nano_format, USER, None)
+        for choice in ended:
+            session.add(call_id, prompt, generation(choice), 1.0, SAID, choice)
+    parent = session.prompt(nano_format, [*USER, SAID, {"role": "user", "content": "and + 1?"}], None).parent
+    assert parent is not None
+    assert (parent.completion_id, parent.choice) == ("second", 0)
+
+
+@pytest.mark.parametrize("ended", list(permutations(range(3))))
+def test_text_goes_on_from_the_first_of_equal_choices_too(nano_format: ChatFormat, ended: tuple[int, ...]) -> None:
+    session = Session()
+    prompt = session.raw_prompt(nano_format, "1 + 1 =")
+    for choice in ended:
+        session.add("call", prompt, generation(choice), 1.0, SAID, choice)
+    parent = session.raw_prompt(nano_format, "1 + 1 =2 + 1 =").parent
+    assert parent is not None
+    assert parent.choice == 0
