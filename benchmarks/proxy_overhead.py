@@ -195,7 +195,7 @@ async def memory_per_call(proxy: Proxy, concurrent: int) -> float:
     """Bytes of Python memory a call in flight: many calls opened against an engine that is paused on our side."""
     engine = proxy.engine
     assert isinstance(engine, SGLangEngine)
-    engine._running = anyio.Event()
+    engine.fleet.running = anyio.Event()
     sessions = [proxy.open_session() for _ in range(concurrent)]
     body = json.dumps({"model": "nano", "messages": [USER], "tools": [TOOL]}).encode()
     tracemalloc.start()
@@ -206,7 +206,7 @@ async def memory_per_call(proxy: Proxy, concurrent: int) -> float:
         await anyio.sleep(1)
         used = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
-        engine._running.set()
+        engine.fleet.running.set()
     for session in sessions:
         proxy.close_session(session)
     return used / concurrent

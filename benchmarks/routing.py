@@ -68,10 +68,10 @@ async def main() -> None:
         config = load_config(Path(agentrl.workflows.__path__[0]) / "sglang_cpu.toml").engine
     with tempfile.TemporaryDirectory() as scratch:
         async with open_engine(NANO, config, log=Path(scratch) / "engine.log") as engine:
-            sticky, first = engine._router, 0
+            sticky, first = engine.fleet.router, 0
             for _ in range(2):
                 for name, router in (("sticky", sticky), ("random", RandomRouter(0))):
-                    engine._router = router
+                    engine.fleet.router = router
                     share, seconds = await workload(engine, first, args.sessions, args.turns)
                     first += args.sessions
                     print(f"{name:>7}: {share:6.1%} of prompt tokens cached, {seconds:.1f} s", flush=True)

@@ -71,7 +71,7 @@ class Broadcast:
         return await self._engine.swap_weights(checkpoint, version, lambda: self._send(manifests, checkpoint, version))
 
     async def _send(self, manifests: list[dict[str, Any]], checkpoint: Path, version: int) -> None:
-        serving = self._engine.servers_in_service()
+        serving = self._engine.fleet.in_service()
         if self._members and self._members == serving:
             try:
                 await self._post_to_all(lambda _: ("/begin_weight_update", {}))
@@ -103,7 +103,7 @@ class Broadcast:
 
     async def _form_group(self) -> None:
         """Form the group of the servers in service, unless it is there. Without one, updates are read from disk."""
-        serving = self._engine.servers_in_service()
+        serving = self._engine.fleet.in_service()
         if self._members == serving:
             return
         old, self._members, self._name = self._name, serving, f"weights-{next(self._counter)}"

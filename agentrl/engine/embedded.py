@@ -18,91 +18,29 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import pydantic_core
 import torch
 from aiohttp import web
 from aiohttp.typedefs import Handler
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agentrl.engine.continuous_batching import BatchingEngine, Request
+from agentrl.engine.continuous_batching import BatchingEngine
+from agentrl.engine.embedded_requests import (
+    AbortBody,
+    AdapterBody,
+    GenerateBody,
+    PauseBody,
+    RefusedError,
+    UpdateBody,
+    parse,
+)
 from agentrl.engine.protocol import Sampling
+from agentrl.engine.request_sampler import Request
 
 T = TypeVar("T")
 LIVENESS_CHECK_S = 5.0
 """How often a waiting reply checks that the generation loop is alive."""
-
-
-class SamplingParams(BaseModel):
-    """The fields of SGLang's `sampling_params` that this server honours; any other is refused by name."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    max_new_tokens: Annotated[int, Field(ge=0)] = 128
-    temperature: Annotated[float, Field(ge=0)] = 1.0
-    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
-    sampling_seed: int | None = None
-    stream_interval: Annotated[int, Field(ge=1)] = 1
-    ignore_eos: bool = False
-    skip_special_tokens: bool = True
-
-
-class GenerateBody(BaseModel):
-    """`POST /generate`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    input_ids: Annotated[list[int], Field(min_length=1)]
-    sampling_params: SamplingParams = SamplingParams()
-    rid: str | None = None
-    session_id: str | None = None
-    return_logprob: bool = False
-    logprob_start_len: Annotated[int, Field(ge=-1)] = -1
-    top_logprobs_num: Annotated[int, Field(ge=0)] = 0
-    lora_path: str | None = None
-    stream: bool = False
-
-
-class AbortBody(BaseModel):
-    """`POST /abort_request`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    rid: str = ""
-    abort_all: bool = False
-
-
-class PauseBody(BaseModel):
-    """`POST /pause_generation`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    mode: Literal["abort", "retract", "in_place"] = "abort"
-
-
-class UpdateBody(BaseModel):
-    """`POST /update_weights_from_disk`."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    model_path: str
-    load_format: str | None = None
-    weight_version: str | None = None
-    flush_cache: bool = True
-    abort_all_requests: bool = False
-
-
-class AdapterBody(BaseModel):
-    """`POST /load_lora_adapter`, and `/unload_lora_adapter`, which needs the name alone."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    lora_name: Annotated[str, Field(min_length=1)]
-    lora_path: str = ""
-    pinned: bool = False
 
 
 class EmbeddedServer:
@@ -143,21 +81,21 @@ class EmbeddedServer:
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
         """Continue `input_ids`; with `stream`, a server-sent event with everything so far as the reply grows."""
-        body = await _parse(http, GenerateBody)
+        body = await parse(http, GenerateBody)
         room = self._engine.context_length - len(body.input_ids)
         if room <= 0:
-            raise _RefusedError(
+            raise RefusedError(
                 f"The input ({len(body.input_ids)} tokens) is longer than the model's context length "
                 f"({self._engine.context_length} tokens)."
             )
         outside = [token for token in body.input_ids if not 0 <= token < self._engine.vocabulary]
         if outside:
-            raise _RefusedError(
+            raise RefusedError(
                 f"input_ids holds {outside[0]}, outside the vocabulary of {self._engine.vocabulary} tokens."
             )
         adapter = self._engine.adapter
         if body.lora_path != adapter and body.lora_path not in self._adapters:
-            raise _RefusedError(
+            raise RefusedError(
                 f"This server computes with the LoRA adapter {adapter}; lora_path must name it, not {body.lora_path}."
                 if adapter
                 else f"Got LoRA adapter that has never been loaded: {body.lora_path}"
@@ -165,10 +103,10 @@ class EmbeddedServer:
         if body.sampling_params.max_new_tokens == 0:
             return await self._score(body)
         if body.logprob_start_len >= 0:
-            raise _RefusedError("logprob_start_len is for max_new_tokens = 0 here: a prompt is scored or continued.")
+            raise RefusedError("logprob_start_len is for max_new_tokens = 0 here: a prompt is scored or continued.")
         rid = body.rid or uuid.uuid4().hex
         if rid in self._requests:
-            raise _RefusedError(f"Duplicate request ID detected: {rid}")
+            raise RefusedError(f"Duplicate request ID detected: {rid}")
 
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
@@ -204,7 +142,7 @@ class EmbeddedServer:
     async def _score(self, body: GenerateBody) -> web.Response:
         """Logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it."""
         if body.lora_path != self._engine.adapter:
-            raise _RefusedError(f"The adapter {body.lora_path} is not loaded any more.")
+            raise RefusedError(f"The adapter {body.lora_path} is not loaded any more.")
         start = body.logprob_start_len
         logprobs = await self._in_control_thread(lambda: self._engine.score(body.input_ids)) if start >= 0 else []
         meta: dict[str, Any] = {
@@ -283,7 +221,7 @@ class EmbeddedServer:
 
     async def abort_request(self, http: web.Request) -> web.Response:
         """End one request, or all; each answers with what it has and `finish_reason.type == "abort"`."""
-        body = await _parse(http, AbortBody)
+        body = await parse(http, AbortBody)
         for rid, request in list(self._requests.items()):
             if body.abort_all or rid == body.rid:
                 self._engine.abort(request)
@@ -291,7 +229,7 @@ class EmbeddedServer:
 
     async def pause_generation(self, http: web.Request) -> web.Response:
         """Stop producing tokens until `/continue_generation`."""
-        body = await _parse(http, PauseBody)
+        body = await parse(http, PauseBody)
         await self._in_control_thread(lambda: self._engine.pause(body.mode))
         return _json({"message": "Generation paused successfully.", "status": "ok"})
 
@@ -302,7 +240,7 @@ class EmbeddedServer:
 
     async def update_weights_from_disk(self, http: web.Request) -> web.Response:
         """Load the safetensors of `model_path`, under `weight_version`."""
-        body = await _parse(http, UpdateBody)
+        body = await parse(http, UpdateBody)
         if body.abort_all_requests:
             for request in list(self._requests.values()):
                 self._engine.abort(request)
@@ -321,7 +259,7 @@ class EmbeddedServer:
 
     async def load_lora_adapter(self, http: web.Request) -> web.Response:
         """Compute with the LoRA adapter in `lora_path` from now on, under `lora_name`."""
-        body = await _parse(http, AdapterBody)
+        body = await parse(http, AdapterBody)
         if body.lora_name == self._engine.adapter:
             return _adapter_reply(self._engine, f"LoRA with name {body.lora_name} already exists.")
         try:
@@ -333,7 +271,7 @@ class EmbeddedServer:
 
     async def unload_lora_adapter(self, http: web.Request) -> web.Response:
         """Compute with the model as it is again."""
-        body = await _parse(http, AdapterBody)
+        body = await parse(http, AdapterBody)
         try:
             await self._in_control_thread(lambda: self._engine.unload_adapter(body.lora_name))
         except ValueError as error:
@@ -373,26 +311,12 @@ def _notify(loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
     loop.call_soon_threadsafe(changed.set)
 
 
-class _RefusedError(Exception):
-    """A request that is wrong; its message goes to the client with status 400."""
-
-
 @web.middleware
 async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except _RefusedError as error:
+    except RefusedError as error:
         return _json({"error": {"message": str(error)}}, status=400)
-
-
-Body = TypeVar("Body", bound=BaseModel)
-
-
-async def _parse(http: web.Request, model: type[Body]) -> Body:
-    try:
-        return model.model_validate_json(await http.read() or b"{}")
-    except ValidationError as error:
-        raise _RefusedError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
 
 
 def _json(content: dict[str, Any], status: int = 200) -> web.Response:

@@ -18,7 +18,8 @@ import anyio
 from agentrl.child_process import child_process
 from agentrl.config import EngineConfig
 from agentrl.engine import serve_sglang
-from agentrl.engine.sglang import EngineLimits, SGLangEngine, sglang_engine
+from agentrl.engine.fleet import EngineLimits
+from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import EngineError
 
 

@@ -146,6 +146,10 @@ class SGLangServer:
         with suppress(EngineError):
             await self.post("/abort_request", {"rid": rid}, CLOSE_TIMEOUT_S)
 
+    async def abort_all(self, timeout_s: float) -> None:
+        """End all replies with what they have."""
+        await self.post("/abort_request", {"abort_all": True}, timeout_s)
+
     async def load_adapter(self, adapter: Adapter, directory: Path, timeout_s: float) -> None:
         """Have the adapter in `directory` ready for requests. Raises ServerLostError, EngineError."""
         body = {"lora_name": adapter.name, "lora_path": str(directory)}

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.engine.continuous_batching import BatchingEngine, Request, draw
+from agentrl.engine.continuous_batching import BatchingEngine
 from agentrl.engine.protocol import Generation, Sampling, VersionSpan
+from agentrl.engine.request_sampler import Request, draw
 from agentrl.models import NANO
 from agentrl.trajectory import TokenRecord
 from tests.rescoring import Rescorer

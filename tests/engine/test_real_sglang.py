@@ -19,9 +19,10 @@ import pytest
 from aiohttp import web
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.engine.fleet import EngineLimits
 from agentrl.engine.launch import open_engine
 from agentrl.engine.protocol import Generation, Sampling
-from agentrl.engine.sglang import EngineLimits, SGLangEngine, sglang_engine
+from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy

@@ -7,8 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
+from agentrl.engine.fleet import EngineLimits
 from agentrl.engine.protocol import Generation, Sampling, VersionSpan, join
-from agentrl.engine.sglang import EngineLimits, sglang_engine
+from agentrl.engine.sglang import sglang_engine
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from tests.conftest import start_server, stop_server

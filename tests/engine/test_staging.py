@@ -33,7 +33,7 @@ async def test_servers_read_the_copy_and_a_refused_one_is_removed(
     before = set(SHARED_MEMORY.iterdir())
     async with sglang_engine([server_url]) as engine:
         await engine.update_weights(versions[1], 1)
-        (server,) = engine.servers_in_service()
+        (server,) = engine.fleet.in_service()
         assert (await server.get("/model_info", 5))["model_path"].startswith(str(SHARED_MEMORY))
         with pytest.raises(EngineError, match="could not load"):
             await engine.update_weights(tmp_path, 2)

@@ -321,7 +321,7 @@ async def test_an_episode_that_closes_during_a_call_records_nothing_more(setup: 
         statuses.append(status)
 
     await setup.engine.pause("in_place")
-    setup.engine._running.set()
+    setup.engine.fleet.running.set()
     async with anyio.create_task_group() as group:
         group.start_soon(call)
         await anyio.sleep(0.2)
@@ -364,7 +364,7 @@ async def test_the_openai_client_over_loopback_streams_too(setup: Setup) -> None
 
 async def test_a_reader_that_leaves_a_stream_ends_its_generation(setup: Setup) -> None:
     await setup.engine.pause("in_place")
-    setup.engine._running.set()
+    setup.engine.fleet.running.set()
     stream = await setup.ask(stream=True, max_tokens=500)
     async for _ in stream:
         break

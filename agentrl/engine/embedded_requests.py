@@ -1,0 +1,94 @@
+"""What may be asked of the embedded server: the bodies of SGLang's requests, as far as it honours them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+
+class SamplingParams(BaseModel):
+    """The fields of SGLang's `sampling_params` that this server honours; any other is refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_new_tokens: Annotated[int, Field(ge=0)] = 128
+    temperature: Annotated[float, Field(ge=0)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    sampling_seed: int | None = None
+    stream_interval: Annotated[int, Field(ge=1)] = 1
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+
+class GenerateBody(BaseModel):
+    """`POST /generate`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input_ids: Annotated[list[int], Field(min_length=1)]
+    sampling_params: SamplingParams = SamplingParams()
+    rid: str | None = None
+    session_id: str | None = None
+    return_logprob: bool = False
+    logprob_start_len: Annotated[int, Field(ge=-1)] = -1
+    top_logprobs_num: Annotated[int, Field(ge=0)] = 0
+    lora_path: str | None = None
+    stream: bool = False
+
+
+class AbortBody(BaseModel):
+    """`POST /abort_request`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rid: str = ""
+    abort_all: bool = False
+
+
+class PauseBody(BaseModel):
+    """`POST /pause_generation`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    mode: Literal["abort", "retract", "in_place"] = "abort"
+
+
+class UpdateBody(BaseModel):
+    """`POST /update_weights_from_disk`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model_path: str
+    load_format: str | None = None
+    weight_version: str | None = None
+    flush_cache: bool = True
+    abort_all_requests: bool = False
+
+
+class AdapterBody(BaseModel):
+    """`POST /load_lora_adapter`, and `/unload_lora_adapter`, which needs the name alone."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lora_name: Annotated[str, Field(min_length=1)]
+    lora_path: str = ""
+    pinned: bool = False
+
+
+class RefusedError(Exception):
+    """A request that is wrong; its message goes to the client with status 400."""
+
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+async def parse(http: web.Request, model: type[Body]) -> Body:
+    """The body of a request. Raises RefusedError, which names the fields that are wrong."""
+    try:
+        return model.model_validate_json(await http.read() or b"{}")
+    except ValidationError as error:
+        raise RefusedError("; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())) from None
