@@ -85,7 +85,9 @@ async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
             (server,) = engine.fleet.in_service()
             models = (await server.get("/v1/models", 30))["data"]
             kept = [model["id"].split("-")[0] for model in models if model["parent"]]
-            assert sorted(kept) == [f"v{engine.version - 1}", f"v{engine.version}"], "servers do not fill up with adapters"
+            assert sorted(kept) == [f"v{engine.version - 1}", f"v{engine.version}"], (
+                "servers do not fill up with adapters"
+            )
             return
 
         # A server that is started again gets the adapter, not the model alone.
