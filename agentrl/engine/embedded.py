@@ -111,6 +111,7 @@ class EmbeddedServer:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         request = Request(body.input_ids, self._sampling(body, room), lambda: _notify(loop, changed), body.stream)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         started = time.perf_counter()
         self._requests[rid] = request
         try:
@@ -121,7 +122,6 @@ class EmbeddedServer:
                 while request.finish is None:
                     await self._change(changed)
                 return _json(self._reply(rid, body, request, started, 0, len(request.output_ids)))
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
             await response.prepare(http)
             finished, sent = False, 0
             while not finished:
@@ -134,6 +134,8 @@ class EmbeddedServer:
                 sent = count
                 await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
             await response.write(b"data: [DONE]\n\n")
+            return response
+        except ConnectionResetError:  # whoever asked is gone
             return response
         finally:
             self._engine.abort(request)  # does nothing to a request that ended
