@@ -45,6 +45,7 @@ ABORTED_RETRY_S = 0.005
 
 Load = Callable[[], Awaitable[None]]
 """Bring new weights into the paused servers."""
+_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
 
 class SGLangEngine:
@@ -106,8 +107,7 @@ class SGLangEngine:
         starts at a reply's first token, so if it is interrupted it starts over."""
         if sampling.json_schema is not None:
             on_progress = draft = None
-        nothing = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
-        done = (draft and draft.start) or nothing
+        done = (draft and draft.start) or _NOTHING
         with anyio.move_on_after(self._limits.request_timeout_s):
             while True:
                 if len(done.output_ids) >= sampling.max_new_tokens:
@@ -118,7 +118,7 @@ class SGLangEngine:
                     part = await self._go_on(server, input_ids, sampling, session, images, done, on_progress, draft)
                 except ServerLostError as lost:
                     self.fleet.take_out(server, str(lost))
-                    part = lost.partial or nothing
+                    part = lost.partial or _NOTHING
                 if part.finish == "abort" and sampling.json_schema is not None:
                     continue
                 done = join(done, part)
@@ -149,15 +149,21 @@ class SGLangEngine:
             if draft is not None:
                 draft.so_far = lambda: join(done, so_far())
 
-        return await server.generate(
-            input_ids + partial,
-            replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
-            session=session,
-            images=images,
-            adapter=self._adapter,
-            on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
-            watch=watch,
-        )
+        adapter = self._adapter
+        try:
+            return await server.generate(
+                input_ids + partial,
+                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
+                session=session,
+                images=images,
+                adapter=adapter,
+                on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
+                watch=watch,
+            )
+        except EngineError as error:
+            if isinstance(error, ServerLostError) or adapter is self._adapter:
+                raise
+            return _NOTHING  # it named an adapter that the server has unloaded meanwhile
 
     def end_session(self, session: str) -> None:
         """Forget which server a session prefers."""
@@ -199,15 +205,16 @@ class SGLangEngine:
         bound = self._limits.hang_timeout_s
         async with self._updating:
             started = time.perf_counter()
-            if (retired := self._retired) is not None:
-                await self.fleet.ask_all(lambda server: server.unload_adapter(retired, bound))
             await self.fleet.ask_all(
                 lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), tolerant=True
             )
-            self._retired = self._adapter
+            retired, self._retired = self._retired, self._adapter
             self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
             await self.fleet.ask_all(lambda server: server.abort_all(bound))
-            return time.perf_counter() - started
+            swapped_s = time.perf_counter() - started
+            if retired is not None:  # SGLang waits for the last reply under it, which has just been aborted
+                await self.fleet.ask_all(lambda server: server.unload_adapter(retired, bound))
+            return swapped_s
 
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig, TrainerConfig
 from agentrl.engine.launch import open_engine
-from agentrl.engine.protocol import Sampling
+from agentrl.engine.protocol import Generation, Sampling
 from agentrl.engine.sglang import sglang_engine
 from agentrl.errors import EngineError
 from agentrl.models import NANO
@@ -72,7 +73,7 @@ def adapters(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> list
 
 @pytest.mark.parametrize("kind", ["embedded", "sglang"])
 async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
-    kind: str, checkpoint: Path, adapters: list[Path], tmp_path: Path
+    kind: str, checkpoint: Path, adapters: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = EngineConfig() if kind == "embedded" else await in_thread(lambda: sglang_config(servers=1))
     loaded, oracles = [path / "adapter" for path in adapters], [path / "whole" for path in adapters]
@@ -81,13 +82,29 @@ async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
         results = await replies_under_updates(engine, loaded, updates=5, replies=8, tokens=200)
         assert max(len(generation.versions) for _, generation in results) >= 3
         await assert_exact(results, oracles)
+
+        # A request that comes so late that its adapter is unloaded, and its files gone, is answered under the current one.
+        short_lived = await in_thread(shutil.copytree, loaded[1], tmp_path / "short_lived")
+        await engine.update_weights(short_lived, 1)
+        (server,) = engine.fleet.in_service()
+        in_time = server.generate
+
+        async def late(*args: Any, **options: Any) -> Generation:
+            monkeypatch.setattr(server, "generate", in_time)
+            for version in (2, 3):
+                await engine.update_weights(loaded[version], version)
+            await in_thread(shutil.rmtree, short_lived)
+            return await server.generate(*args, **options)
+
+        monkeypatch.setattr(server, "generate", late)
+        answered = [([7, 8], await engine.generate([7, 8], Sampling(max_new_tokens=20), "late"))]
+        assert [span.version for span in answered[0][1].versions] == [3]
+        await assert_exact(answered, oracles)
+
         if kind == "sglang":
-            (server,) = engine.fleet.in_service()
             models = (await server.get("/v1/models", 30))["data"]
             kept = [model["id"].split("-")[0] for model in models if model["parent"]]
-            assert sorted(kept) == [f"v{engine.version - 1}", f"v{engine.version}"], (
-                "servers do not fill up with adapters"
-            )
+            assert sorted(kept) == ["v2", "v3"], "servers do not fill up with adapters"
             return
 
         # A server that is started again gets the adapter, not the model alone.
