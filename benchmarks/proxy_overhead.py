@@ -48,27 +48,32 @@ PACED_CALLS_PER_S = 150
 
 
 async def serve_stub() -> None:
-    """The stub: `GET /model_info`, and `POST /generate` with a fixed reply."""
+    """The stub: `GET /model_info`, `GET /health`, and `POST /generate` with a fixed reply, whole or in one event of a stream."""
     ids = [24 + i % 10 for i in range(REPLY_TOKENS - 1)] + [2]
     meta = {
         "finish_reason": {"type": "stop", "matched": 2},
-        "prompt_tokens": 1,
         "completion_tokens": REPLY_TOKENS,
         "weight_version": "0",
         "weight_versions": [{"version": "0", "start": 0, "end": REPLY_TOKENS}],
         "output_token_logprobs": [[-0.12345678 - 0.001 * i, token, None] for i, token in enumerate(ids)],
     }
-    body = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).encode()
+    rest = json.dumps({"text": "", "output_ids": ids, "meta_info": meta}).removesuffix("}}")
 
     async def generate(request: web.Request) -> web.Response:
-        await request.read()
-        return web.Response(body=body, content_type="application/json")
+        asked = json.loads(await request.read())
+        state = f'{rest}, "prompt_tokens": {len(asked["input_ids"])}}}}}'
+        if asked.get("stream"):
+            return web.Response(text=f"data: {state}\n\ndata: [DONE]\n\n", content_type="text/event-stream")
+        return web.Response(text=state, content_type="application/json")
 
     async def model_info(_: web.Request) -> web.Response:
         return web.json_response({"weight_version": "0"})
 
+    async def health(_: web.Request) -> web.Response:
+        return web.Response()
+
     app = web.Application()
-    app.add_routes([web.post("/generate", generate), web.get("/model_info", model_info)])
+    app.add_routes([web.post("/generate", generate), web.get("/model_info", model_info), web.get("/health", health)])
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -198,11 +203,17 @@ async def memory_per_call(proxy: Proxy, concurrent: int) -> float:
     engine.fleet.running = anyio.Event()
     sessions = [proxy.open_session() for _ in range(concurrent)]
     body = json.dumps({"model": "nano", "messages": [USER], "tools": [TOOL]}).encode()
+
+    async def ask(key: str) -> None:
+        reply = await proxy.handle("POST", "/v1/chat/completions", {"authorization": f"Bearer {key}"}, body)
+        if reply.status != 200:
+            raise RuntimeError(reply.body)
+
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
     async with anyio.create_task_group() as group:
         for session in sessions:
-            group.start_soon(proxy.handle, "POST", "/v1/chat/completions", f"Bearer {session.key}", body)
+            group.start_soon(ask, session.key)
         await anyio.sleep(1)
         used = tracemalloc.get_traced_memory()[0] - before
         tracemalloc.stop()
