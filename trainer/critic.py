@@ -72,7 +72,7 @@ class Critic(nn.Module):
         model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
         use_tree_attention(model)
         if config.recompute_activations:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable()
         self.backbone = model.base_model
         self.head = nn.Linear(model.get_output_embeddings().weight.shape[1], 1)
         nn.init.zeros_(self.head.weight)

@@ -77,7 +77,7 @@ class Policy:
         self.scored.check()
         self.model.train()
         if config.recompute_activations:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+            self.model.activation_checkpointing_enable()
         self.reference: ScoredModel | None = None
         if config.kl != "none" and config.lora_rank is None:
             self.reference = ScoredModel(_load(model_path))
