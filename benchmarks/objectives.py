@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--plot", type=Path, default=ROOT / "docs" / "objectives.png")
-    parser.add_argument("--only", nargs="*", default=list(OBJECTIVES))
+    parser.add_argument("--only", nargs="*", choices=list(OBJECTIVES), default=list(OBJECTIVES))
     args = parser.parse_args()
     curves: dict[str, list[float]] = {}
     print("objective              held-out before, after   goal at step   seconds")
