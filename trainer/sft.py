@@ -82,10 +82,10 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     if last is not None:
         policy.load(last)
     before = nll(policy, unseen) if last is None else None
-    batch = _batch(tasks, policy.version, config.rollout.batch_size, chat_format)
-    # Of a rank that writes nothing, the lines go nowhere.
+    batch = _batch(tasks, policy.version, config, chat_format)
+    # The file says that there is a run, so what cannot be learned is refused before. Of other ranks the lines go nowhere.
     with appending(run_dir / "metrics.jsonl") if first else Path(os.devnull).open("w") as log:
-        while batch and policy.version < config.steps:
+        while batch:
             started = time.perf_counter()
             result = policy.step(batch)
             tokens = max(1.0, result.stats.tokens)
@@ -108,7 +108,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
                 )
             if policy.version % config.trainer.checkpoint_every == 0:
                 last = _checkpoint(policy, config)
-            batch = _batch(tasks, policy.version, config.rollout.batch_size, chat_format)
+            batch = _batch(tasks, policy.version, config, chat_format)
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
     after = nll(policy, unseen)
@@ -174,7 +174,9 @@ def newest(run_dir: Path) -> Path | None:
     return max((path for path in run_dir.glob("checkpoints/step-*") if path.suffix != ".partial"), default=None)
 
 
-def _batch(tasks: Tasks, step: int, size: int, chat_format: ChatFormat) -> list[TrainingSequence]:
+def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) -> list[TrainingSequence]:
+    """What the step that follows `step` learns; [] after the last step or the last epoch."""
+    size = config.rollout.batch_size if step < config.steps else 0
     found = [tasks.of_group(step * size + i) for i in range(size)]
     return [
         conversation(one.task, chat_format, f"conversation {one.place} of epoch {one.epoch}") for one in found if one

@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from agentrl.config import TrainerConfig
+from agentrl.config import TrainerConfig, load_config
 from agentrl.envs.calculator import TOOL, distinct_tasks
 from agentrl.errors import TaskFileError
 from agentrl.models import NANO
@@ -22,7 +22,7 @@ from agentrl.proxy import ChatFormat
 from agentrl.run_directory import lock_run
 from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.sft import LIKELIHOOD, conversation, nll
+from agentrl.trainer.sft import LIKELIHOOD, conversation, fine_tune, nll
 
 ROOT = Path(__file__).parents[2]
 
@@ -108,6 +108,22 @@ def test_the_loss_is_the_mean_of_what_the_assistant_says_and_its_gradient_the_cr
     result = policy.step(sequences)
     assert result.loss == pytest.approx(expected, rel=1e-5)
     assert result.grad_norm == pytest.approx(float(norm), rel=1e-4)
+
+
+def test_what_comes_after_the_last_step_is_not_read(tmp_path: Path) -> None:
+    lines = [json.dumps(one) + "\n" for one in demonstrations(2, 3)] + ['{"messages": []}\n']
+    (tmp_path / "tasks.jsonl").write_text("".join(lines))
+    settings = {
+        "rollout.batch_size": "2",
+        "rollout.group_size": "1",
+        "data.shuffle": "false",
+        "trainer.offload": "true",
+    }
+    config = load_config((), settings, run_dir=str(tmp_path / "run"), model={"path": str(NANO)})
+    config = config.model_copy(update={"tasks": str(tmp_path / "tasks.jsonl"), "steps": 1})
+    assert fine_tune(config)["steps"] == 1
+    with pytest.raises(TaskFileError, match="conversation"):
+        fine_tune(config.model_copy(update={"steps": 2}), resume=True)
 
 
 @pytest.mark.parametrize(
