@@ -27,9 +27,7 @@ from transformers import (
     GenerationConfig,
     LogitsProcessorList,
 )
-from transformers.generation.continuous_batching.cb_logits_processors import (
-    ContinuousBatchingLogitsProcessorList,
-)
+from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessorList
 
 from agentrl.engine.adapter import check_fit, is_adapter_parameter, name_in_base, read_adapter, read_adapter_config
 from agentrl.engine.protocol import PauseMode

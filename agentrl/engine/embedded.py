@@ -17,6 +17,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,7 +112,6 @@ class EmbeddedServer:
         loop = asyncio.get_running_loop()
         changed = asyncio.Event()
         request = Request(body.input_ids, self._sampling(body, room), lambda: _notify(loop, changed), body.stream)
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         started = time.perf_counter()
         self._requests[rid] = request
         try:
@@ -122,20 +122,20 @@ class EmbeddedServer:
                 while request.finish is None:
                     await self._change(changed)
                 return _json(self._reply(rid, body, request, started, 0, len(request.output_ids)))
-            await response.prepare(http)
-            finished, sent = False, 0
-            while not finished:
-                await self._change(changed)
-                finished, count = request.finish is not None, len(request.output_ids)
-                if not finished and sent and count - sent < body.sampling_params.stream_interval:
-                    continue
-                start = sent if self._incremental else 0
-                state = self._reply(rid, body, request, started, start, count, finished=finished)
-                sent = count
-                await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
-            await response.write(b"data: [DONE]\n\n")
-            return response
-        except ConnectionResetError:  # whoever asked is gone
+            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+            with suppress(ConnectionResetError):  # whoever asked is gone
+                await response.prepare(http)
+                finished, sent = False, 0
+                while not finished:
+                    await self._change(changed)
+                    finished, count = request.finish is not None, len(request.output_ids)
+                    if not finished and sent and count - sent < body.sampling_params.stream_interval:
+                        continue
+                    start = sent if self._incremental else 0
+                    state = self._reply(rid, body, request, started, start, count, finished=finished)
+                    sent = count
+                    await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
+                await response.write(b"data: [DONE]\n\n")
             return response
         finally:
             self._engine.abort(request)  # does nothing to a request that ended

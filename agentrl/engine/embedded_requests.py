@@ -8,10 +8,14 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 
-class SamplingParams(BaseModel):
-    """The fields of SGLang's `sampling_params` that this server honours; any other is refused by name."""
+class Strict(BaseModel):
+    """What holds an unknown field is refused, by the name of that."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class SamplingParams(Strict):
+    """The fields of SGLang's `sampling_params` that this server honours; any other is refused by name."""
 
     max_new_tokens: Annotated[int, Field(ge=0)] = 128
     temperature: Annotated[float, Field(ge=0)] = 1.0
@@ -24,10 +28,8 @@ class SamplingParams(BaseModel):
     skip_special_tokens: bool = True
 
 
-class GenerateBody(BaseModel):
+class GenerateBody(Strict):
     """`POST /generate`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     input_ids: Annotated[list[int], Field(min_length=1)]
     sampling_params: SamplingParams = SamplingParams()
@@ -40,27 +42,21 @@ class GenerateBody(BaseModel):
     stream: bool = False
 
 
-class AbortBody(BaseModel):
+class AbortBody(Strict):
     """`POST /abort_request`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     rid: str = ""
     abort_all: bool = False
 
 
-class PauseBody(BaseModel):
+class PauseBody(Strict):
     """`POST /pause_generation`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     mode: Literal["abort", "retract", "in_place"] = "abort"
 
 
-class UpdateBody(BaseModel):
+class UpdateBody(Strict):
     """`POST /update_weights_from_disk`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model_path: str
     load_format: str | None = None
@@ -69,10 +65,8 @@ class UpdateBody(BaseModel):
     abort_all_requests: bool = False
 
 
-class AdapterBody(BaseModel):
+class AdapterBody(Strict):
     """`POST /load_lora_adapter`, and `/unload_lora_adapter`, which needs the name alone."""
-
-    model_config = ConfigDict(extra="forbid")
 
     lora_name: Annotated[str, Field(min_length=1)]
     lora_path: str = ""
@@ -83,7 +77,7 @@ class RefusedError(Exception):
     """A request that is wrong; its message goes to the client with status 400."""
 
 
-Body = TypeVar("Body", bound=BaseModel)
+Body = TypeVar("Body", bound=Strict)
 
 
 async def parse(http: web.Request, model: type[Body]) -> Body:

@@ -107,7 +107,7 @@ class Session:
         generation: Generation,
         temperature: float,
         reply: Message,
-        choice: int = 0,
+        choice: int,
     ) -> Turn:
         """Record a reply to `prompt`. Where choices of one call say the same, it is the first of them, and not that which ended
         last, that a conversation goes on from: so it is the same again when the episode starts over."""

@@ -126,13 +126,16 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
 
 
 def calls_of(record: TokenRecord) -> dict[tuple[str, int], Any]:
-    """Every reply with its path, whichever of a call's choices ended first."""
-    return {
-        (turn.completion_id, turn.choice): [
-            {**vars(one), "parent": one.parent and (one.parent.completion_id, one.parent.choice)} for one in turn.path()
-        ]
+    """Every reply, whichever of a call's choices ended first."""
+    calls = {
+        (turn.completion_id, turn.choice): {
+            **vars(turn),
+            "parent": turn.parent and (turn.parent.completion_id, turn.parent.choice),
+        }
         for turn in record.turns
     }
+    assert len(calls) == len(record.turns)
+    return calls
 
 
 async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
