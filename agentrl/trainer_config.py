@@ -34,6 +34,8 @@ class TrainerConfig(Section):
     """λ of advantage = "gae"."""
     gae_unit: Literal["token", "turn"] = "token"
     """What a step of the critic is."""
+    gae_bootstrap: bool = True
+    """What follows the end of a trajectory whose last reply was cut off for its length: what the critic expects there, or nothing."""
     critic_lr: Annotated[float, Field(gt=0)] = 2e-5
     """Learning rate of the critic."""
     value_clip: Annotated[float, Field(gt=0)] | None = None
@@ -48,7 +50,7 @@ class TrainerConfig(Section):
     failed_turns: Literal["train", "mask", "penalise"] = "train"
     """What happens to replies that the workflow marked as failed."""
     turn_penalty: Annotated[float, Field(ge=0)] = 1.0
-    """What is taken off the advantage of a reply that is penalised."""
+    """What is taken off the advantage of a reply that is penalised; under advantage = "gae", off its reward."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """ε: the ratio is clipped below 1 − ε."""
     clip_high: Annotated[float, Field(gt=0)] = 0.28
@@ -65,8 +67,8 @@ class TrainerConfig(Section):
     """Whether the policy is held to the model that it started from: in the loss, or in the reward."""
     kl_coef: Annotated[float, Field(ge=0)] = 0.0
     """β: weight of the KL divergence to the reference."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """How the divergence is estimated from the sampled tokens: docs/objectives.md."""
+    kl_estimator: Literal["k1", "k2", "k3"] | None = None
+    """How the divergence is estimated from the sampled tokens: docs/objectives.md. Default: k1 in the reward, k3 in the loss."""
     teacher_url: str = ""
     """A server of another model with the same vocabulary, that the policy is pulled to: on-policy distillation. SGLang's or the
     embedded one by its address, others, by their address and /v1, through OpenAI's completions with `echo`."""
@@ -123,6 +125,11 @@ class TrainerConfig(Section):
     step_timeout_s: Seconds = 3600
     """Bound of one training step."""
 
+    @property
+    def kl_form(self) -> Literal["k1", "k2", "k3"]:
+        """The estimator of the divergence, the default resolved."""
+        return self.kl_estimator or ("k1" if self.kl == "reward" else "k3")
+
     @model_validator(mode="after")
     def _fits(self) -> TrainerConfig:
         if self.dual_clip is not None and self.objective != "ppo":
@@ -147,6 +154,12 @@ class TrainerConfig(Section):
             raise ValueError(
                 'kl_estimator = "k1" has a gradient of mean 0 in the loss, so it would only add noise; use k2 or k3, or kl = "reward"'
             )
+        if self.kl == "reward" and self.kl_estimator not in (None, "k1"):
+            raise ValueError(
+                f'kl_estimator = "{self.kl_estimator}" in the reward does not give the gradient of the divergence; use k1, or kl = "loss"'
+            )
+        if self.kl == "none" and self.kl_estimator is not None:
+            raise ValueError('kl_estimator says how kl is estimated: it needs kl = "loss" or "reward"')
         if (self.overlong_tokens is None) != (self.overlong_margin is None):
             raise ValueError("overlong_tokens and overlong_margin go together: give both or neither")
         if self.overlong_tokens and self.overlong_margin and self.overlong_margin > self.overlong_tokens:

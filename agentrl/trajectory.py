@@ -98,6 +98,8 @@ class Trajectory:
     temperatures: list[float]  # [T]
     values: list[float]  # [T]
     turns: list[int]  # [T]
+    truncated: bool = False
+    """Whether it ends with a reply that was cut off for its length."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -164,7 +166,7 @@ class TokenRecord:
                 values += [value_of[id(turn)]] * (prompt + output)
                 turns += [number] * (prompt + output)
                 trained.add(id(turn))
-            yield Trajectory(*columns)
+            yield Trajectory(ids, mask, logprobs, versions, temperatures, values, turns, leaf.truncated)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The tree as JSON values; `parent` is an index into the list."""

@@ -132,6 +132,7 @@ def _side_by_side(packs: list[Pack]) -> Pack:
         subtree_end=torch.cat([p.subtree_end + offset for p, offset in zip(packs, offsets, strict=False)]),
         source=torch.cat([p.source + offset for p, offset in zip(packs, offsets, strict=False)]),
         index=torch.cat([p.index + number for number, p in enumerate(packs)]),
+        ends=torch.full((len(packs),), -1),
         count=len(packs),
     )
 

@@ -101,7 +101,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "proxy": "host port max_request_bytes max_sessions session_idle_timeout_s write_timeout_s",
         "sandbox": "backend image runtime boxes lent_boxes wait_timeout_s",
         "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage gae_discount "
-        "gae_lambda gae_unit critic_lr value_clip objective turn_discount truncated_turns failed_turns turn_penalty clip_low "
+        "gae_lambda gae_unit gae_bootstrap critic_lr value_clip objective turn_discount truncated_turns failed_turns turn_penalty clip_low "
         "clip_high dual_clip tau_positive tau_negative proximal kl kl_coef kl_estimator teacher_url teacher_coef "
         "entropy_coef overlong_tokens overlong_margin m2_threshold loss_mean loss_length weight_cap weight_floor weight_mode "
         "alarm_mismatch alarm_weight "

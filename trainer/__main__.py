@@ -30,9 +30,8 @@ from typing import Any
 import torch
 
 from agentrl.config import RunConfig, TrainerConfig
-from agentrl.credit import turn_earnings
 from agentrl.rollout.store import Store, StoredEpisode
-from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages
+from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages, turn_rewards
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
@@ -53,7 +52,7 @@ def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig)
         group = list(members)
         rewards = [e.reward - overlong_penalty(longest_reply(e.record), config) for e in group]
         if config.advantage == "gae":
-            worths = [turn_earnings(e.record, reward) for e, reward in zip(group, rewards, strict=True)]
+            worths = [turn_rewards(e.record, reward, config) for e, reward in zip(group, rewards, strict=True)]
         else:
             worths = turn_advantages([e.record for e in group], rewards, config)
         for episode, worth in zip(group, worths, strict=True):
@@ -80,19 +79,8 @@ def _training_sequence(path: Trajectory) -> TrainingSequence:
         advantages=torch.tensor(path.values),
         rewards=torch.tensor(rewards),
         turns=torch.tensor(path.turns),
+        truncated=path.truncated,
     )
-
-
-def with_gradient(sequences: Sequence[TrainingSequence], config: TrainerConfig) -> list[TrainingSequence]:
-    """The sequences that move the policy: where advantages are all there is, not those whose advantages are all zero."""
-    if (
-        config.kl != "none"
-        or config.teacher_url
-        or config.entropy_coef
-        or config.advantage not in ("grpo", "dr_grpo", "rloo")
-    ):
-        return list(sequences)
-    return [s for s in sequences if bool((s.advantages[s.loss_mask] != 0).any())]
 
 
 def distance_to_teacher(sequences: Sequence[TrainingSequence]) -> dict[str, float]:
@@ -144,12 +132,11 @@ class TrainerProcess:
         compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)
         if compared is not None:
             metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
-        moving = with_gradient(sequences, self._config.trainer)
         if url := self._config.trainer.teacher_url:
             timeout_s = self._config.trainer.step_timeout_s
-            moving = self._ranks.same(with_teacher(moving, url, timeout_s) if self._ranks.rank == 0 else [])
-            metrics |= distance_to_teacher(moving)
-        result = self._policy.step(moving)
+            sequences = self._ranks.same(with_teacher(sequences, url, timeout_s) if self._ranks.rank == 0 else [])
+            metrics |= distance_to_teacher(sequences)
+        result = self._policy.step(sequences)
         tokens = max(1.0, result.stats.tokens)
         metrics |= {
             "loss": result.loss,

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
-from agentrl.credit import branch_reward, turn_scores
+from agentrl.credit import branch_reward, turn_earnings, turn_scores
 from agentrl.trainer.losses import kl_estimate
 from agentrl.trainer.packing import Pack
-from agentrl.trajectory import TokenRecord
+from agentrl.trajectory import TokenRecord, Turn
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
 EPSILON = 1e-6
@@ -36,7 +36,8 @@ class Baseline:
 def baselines(scores: Sequence[Sequence[float]], estimator: Estimator) -> list[Baseline]:
     """One baseline an episode, from the scores of n episodes: one each, or one for each turn.
 
-    grpo: A = (s − mean) / (std + 1e-6), both over all scores, std by their number (DeepSeekMath, arXiv 2402.03300).
+    grpo: A = (s − mean) / (std + 1e-6), both over all n scores, std = √(Σ(s − mean)² / (n − 1)) (DeepSeekMath, arXiv 2402.03300; the
+    denominator is that of TRL and verl).
     dr_grpo: A = s − mean, free of the bias towards easy and hard tasks (Liu et al. 2025, arXiv 2503.20783).
     reinforce_pp: A = s, and reinforce_pp_baseline: A = s − mean; `whitened` over the whole batch (REINFORCE++, arXiv 2501.03262).
     rloo: A = s − mean of the other episodes' scores (Ahmadian et al. 2024, arXiv 2402.14740); with no other, s.
@@ -45,7 +46,7 @@ def baselines(scores: Sequence[Sequence[float]], estimator: Estimator) -> list[B
     total, count = sum(everything), len(everything)
     mean = total / count
     if estimator == "grpo":
-        std = (sum((score - mean) ** 2 for score in everything) / count) ** 0.5
+        std = (sum((score - mean) ** 2 for score in everything) / max(1, count - 1)) ** 0.5
         return [Baseline(mean, std + EPSILON)] * len(scores)
     if estimator in ("dr_grpo", "reinforce_pp_baseline"):
         return [Baseline(mean, 1.0)] * len(scores)
@@ -64,11 +65,16 @@ def overlong_penalty(longest: int, config: TrainerConfig) -> float:
 
 
 def with_kl_penalty(batch: Pack, logprobs: Tensor, reference: Tensor, config: TrainerConfig) -> Pack:
-    """The pack with A_t − β·Σ_{i≥t} k_i, over the trained tokens of the same trajectory (REINFORCE++, arXiv 2501.03262, eq. 3).
+    """The pack whose tokens each pay β·k_t, k = log p − log reference, for being unlike the reference.
+
+    With a critic it is taken off the token's reward, so that γ, λ and the critic see it. Without, a token's advantage becomes
+    A_t − β·Σ_{i≥t} k_i, over the trained tokens of the same trajectory (REINFORCE++, arXiv 2501.03262, eq. 3).
 
     `logprobs`, `reference`: [M] log p and log reference, without gradients.
     """
-    kl = kl_estimate(logprobs, reference, config.kl_estimator)
+    kl = kl_estimate(logprobs, reference, config.kl_form)
+    if config.advantage == "gae":
+        return replace(batch, rewards=batch.rewards - config.kl_coef * kl)
     total = batch.sequences.sum(kl)
     started = torch.cat([kl.new_zeros(1), kl.cumsum(0)])
     first = torch.searchsorted(batch.index, batch.index)  # of each token, the first of its trajectory
@@ -88,12 +94,13 @@ def with_distillation(batch: Pack, logprobs: Tensor, config: TrainerConfig) -> P
 
 
 def whitened(advantages: Sequence[Tensor], total: Callable[[Sequence[float]], list[float]] = list) -> Iterator[Tensor]:
-    """The advantages with mean 0 and deviation 1 over all their tokens. `total` adds numbers up over the trainer's ranks."""
+    """The advantages with mean 0 and deviation 1 over all their N tokens, the deviation by N − 1. `total` adds numbers up over the
+    trainer's ranks."""
     everything = [values.double() for values in advantages]
     count, first = total([float(sum(map(len, everything))), float(sum(values.sum() for values in everything))])
     mean = first / max(1.0, count)
     (second,) = total([float(sum((values - mean).square().sum() for values in everything))])
-    deviation = (second / max(1.0, count)) ** 0.5 + EPSILON
+    deviation = (second / max(1.0, count - 1)) ** 0.5 + EPSILON
     for values in advantages:
         yield (values - mean) / deviation
 
@@ -124,16 +131,24 @@ def turn_advantages(
     }
     return [
         [
-            baseline[turn.branch][episode].advantage(score)
-            - config.turn_penalty
-            * (
-                (turn.truncated and config.truncated_turns == "penalise")
-                or (turn.failed and config.failed_turns == "penalise")
-            )
+            baseline[turn.branch][episode].advantage(score) - turn_penalty(turn, config)
             for turn, score in zip(record.turns, own, strict=True)
         ]
         for episode, (record, own) in enumerate(zip(records, scores, strict=True))
     ]
+
+
+def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> list[float]:
+    """What each turn of an episode earned, penalties taken off, in the order of `record.turns`: the rewards that a critic sees."""
+    earned = turn_earnings(record, reward)
+    return [own - turn_penalty(turn, config) for own, turn in zip(earned, record.turns, strict=True)]
+
+
+def turn_penalty(turn: Turn, config: TrainerConfig) -> float:
+    """What a turn pays for having been truncated or having failed, where that is to be penalised."""
+    truncated = turn.truncated and config.truncated_turns == "penalise"
+    failed = turn.failed and config.failed_turns == "penalise"
+    return config.turn_penalty if truncated or failed else 0.0
 
 
 def mask_turns(record: TokenRecord, config: TrainerConfig) -> None:

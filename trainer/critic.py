@@ -32,14 +32,18 @@ class Returns:
     """[M] the values that the advantages were made of."""
 
 
-def gae(batch: Pack, values: Tensor, *, discount: float, decay: float, unit: str) -> Returns:
+def gae(batch: Pack, values: Tensor, ends: Tensor, *, discount: float, decay: float, unit: str) -> Returns:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438, eq. 11–16).
 
         δ_k = r_k + γ·V_{k+1} − V_k        A_k = δ_k + γλ·A_{k+1}        target_k = A_k + V_k
 
-    k counts the steps of one trajectory, V after its last step is 0. A step is a token, or, with `unit` = "turn", a whole
-    turn: r_k is what its tokens earned, V_k the value before its first token, and each of its tokens has A_k. `values`: [M],
-    without a gradient.
+    k counts the steps of one trajectory. A step is a token, or, with `unit` = "turn", a whole turn: r_k is what its tokens earned,
+    V_k the value before its first token, and each of its tokens has A_k. V after the last step is 0 where the trajectory came to its
+    end, and what the critic expects there where it was cut off (Pardo et al. 2018, arXiv 1712.00378).
+
+    Args:
+        values: [M] V before each trained token, without a gradient.
+        ends: [S] V after the last step of each trajectory.
     """
     changes = batch.index.diff() != 0
     if unit == "turn":
@@ -49,11 +53,11 @@ def gae(batch: Pack, values: Tensor, *, discount: float, decay: float, unit: str
     first = torch.cat([torch.ones_like(batch.index[:1], dtype=torch.bool), changes])
     step = first.cumsum(0) - 1  # [M] the step of each token
     earned = torch.zeros(int(first.sum()), dtype=values.dtype).index_add(0, step.cpu(), batch.rewards.to(values).cpu())
-    owner, before = batch.index[first].tolist(), values[first].tolist()
+    owner, before, after = batch.index[first].tolist(), values[first].tolist(), ends.tolist()
     advantages = [0.0] * len(owner)
     for k in reversed(range(len(owner))):
         goes_on = k + 1 < len(owner) and owner[k + 1] == owner[k]
-        following, later = (before[k + 1], advantages[k + 1]) if goes_on else (0.0, 0.0)
+        following, later = (before[k + 1], advantages[k + 1]) if goes_on else (after[owner[k]], 0.0)
         advantages[k] = float(earned[k]) + discount * following - before[k] + discount * decay * later
     made = torch.tensor(advantages, dtype=values.dtype, device=values.device)[step]
     return Returns(made, made + values, first, values)
@@ -81,8 +85,8 @@ class Critic(nn.Module):
         self.ranks.place(self, decoder_layers(self.backbone), self.device, offload=config.offload)
         self.optimizer = torch.optim.AdamW(self.parameters(), lr=config.critic_lr, betas=config.betas, weight_decay=0.0)
 
-    def forward(self, batch: Pack) -> Tensor:
-        """[M] what the rest of its trajectory will earn, before each trained token."""
+    def forward(self, batch: Pack, at: Tensor) -> Tensor:
+        """[K] what the rest of its trajectory will earn after each of the tokens `at`, [K] indices of the pack."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "mixed"):
             out = self.backbone(
                 input_ids=batch.token_ids.unsqueeze(0),
@@ -90,19 +94,29 @@ class Critic(nn.Module):
                 use_cache=False,
                 tree=batch,
             )
-            values: Tensor = self.head(out.last_hidden_state[0][batch.source]).squeeze(-1).float()
+            values: Tensor = self.head(out.last_hidden_state[0][at]).squeeze(-1).float()
         return values
 
     @torch.no_grad()
     def returns(self, batch: Pack) -> Returns:
         """The advantages of a pack under the critic as it is."""
         config = self.config
-        return gae(batch, self(batch), discount=config.gae_discount, decay=config.gae_lambda, unit=config.gae_unit)
+        cut = batch.ends >= 0 if config.gae_bootstrap else torch.zeros_like(batch.ends, dtype=torch.bool)
+        values = self(batch, torch.cat([batch.source, batch.ends[cut]]))
+        ends = values.new_zeros(len(batch.ends)).masked_scatter(cut, values[batch.tokens :])
+        return gae(
+            batch,
+            values[: batch.tokens],
+            ends,
+            discount=config.gae_discount,
+            decay=config.gae_lambda,
+            unit=config.gae_unit,
+        )
 
     def loss(self, batch: Pack, returns: Returns, count: int) -> Tensor:
         """The pack's share in ½·mean max((V − R)², (V̄ − R)²) over `count` values, V̄ within ±c of the old value (PPO's value
         clip); without c, ½·mean (V − R)²."""
-        values = self(batch)[returns.counted]
+        values = self(batch, batch.source)[returns.counted]
         old, targets = returns.old_values[returns.counted], returns.targets[returns.counted]
         errors = (values - targets).square()
         if self.config.value_clip is not None:

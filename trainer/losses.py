@@ -13,7 +13,7 @@ from torch import Tensor
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer import objectives
-from agentrl.trainer.objectives import Sequences
+from agentrl.trainer.objectives import LOG_RATIO_BOUND, Sequences
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,13 @@ def policy_loss(
     """
     mask = sequences.mask
     # A position outside the mask may hold anything, infinities included; 0 · inf would be NaN.
-    log_ratio = torch.where(mask, logprobs - proximal_logprobs.detach(), 0.0)
     log_weight = torch.where(mask, proximal_logprobs - behaviour_logprobs, 0.0)
+    weight, capped = objectives.correction(
+        log_weight, sequences, mode=config.weight_mode, floor=config.weight_floor, cap=config.weight_cap
+    )
+    # The same holds for a token whose weight is 0. Only the ratio of a whole sequence is made of its dropped tokens too.
+    counted = mask if config.objective == "gspo" else mask & (weight > 0)
+    log_ratio = torch.where(counted, logprobs - proximal_logprobs.detach(), 0.0)
     advantages = torch.where(mask, advantages, 0.0)
     clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
     match config.objective:
@@ -83,9 +88,6 @@ def policy_loss(
             surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
         case "reinforce":
             surrogate = objectives.reinforce(log_ratio, advantages)
-    weight, capped = objectives.correction(
-        log_weight, sequences, mode=config.weight_mode, floor=config.weight_floor, cap=config.weight_cap
-    )
     loss = -torch.where(mask, weight * surrogate.value, 0.0)
     with torch.no_grad():
         stats = LossStats(
@@ -93,7 +95,7 @@ def policy_loss(
             clipped=float((mask & surrogate.bounded).sum()),
             capped=float(capped.sum()),
             weight=float((mask * weight).sum()),
-            kl=float((mask * (log_ratio.exp() - 1 - log_ratio)).sum()),
+            kl=float(k3(log_ratio[mask]).sum()),
         )
     return loss, stats
 
@@ -102,13 +104,22 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: str) -> Tensor:
     """[T] estimates of KL(θ‖reference) from tokens that θ sampled; d = log θ − log reference (Schulman 2020).
 
     k1 = d, unbiased, of high variance; k2 = d²/2, biased, of low variance; k3 = e^−d − 1 + d, unbiased, never negative.
+
+    Their gradients are another matter, and decide where each may stand. In the reward, k1 gives ∇KL(θ‖reference), and k2 and k3 give
+    neither that nor the gradient of any other divergence. In the loss, k2 gives ∇KL(θ‖reference), k3 gives ∇KL(reference‖θ), and k1 gives 0.
     """
     difference = logprobs - reference
     if estimator == "k1":
         return difference
     if estimator == "k2":
         return difference.square() / 2
-    return torch.exp(-difference) - 1 + difference
+    return k3(-difference)
+
+
+def k3(log_ratio: Tensor) -> Tensor:
+    """e^x − 1 − x, never negative, with x held to ±LOG_RATIO_BOUND."""
+    bounded = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+    return torch.expm1(bounded) - bounded
 
 
 def regularizers(
@@ -121,7 +132,7 @@ def regularizers(
     extra = torch.zeros_like(logprobs)
     stats = replace(stats, entropy=float(entropy.detach().sum()))
     if reference is not None:
-        kl = kl_estimate(logprobs, reference, config.kl_estimator)
+        kl = kl_estimate(logprobs, reference, config.kl_form)
         stats = replace(stats, kl_reference=float(kl.detach().sum()))
         if config.kl == "loss":
             extra = extra + config.kl_coef * kl
@@ -158,5 +169,4 @@ def mismatch(engine_logprobs: Tensor, trainer_logprobs: Tensor) -> Mismatch | No
         return None
     difference = (trainer_logprobs - engine_logprobs).double()
     absolute = difference.abs()
-    k3 = difference.exp() - 1 - difference
-    return Mismatch(difference.numel(), float(absolute.mean()), float(absolute.max()), float(k3.mean()))
+    return Mismatch(difference.numel(), float(absolute.mean()), float(absolute.max()), float(k3(difference).mean()))

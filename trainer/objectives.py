@@ -12,6 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+LOG_RATIO_BOUND = 20.0
+"""Bound of |log of a ratio| before it is exponentiated, as in verl: e^20 is far outside every clip, and still a finite number whose
+products are finite."""
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """exp(x) with x held to ±LOG_RATIO_BOUND; beyond the bound it is constant, so its gradient is 0."""
+    return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -55,7 +64,7 @@ def ppo(
     With `dual_clip` = c > 1, where A < 0 it is never below c·A, so that a ratio that has run away cannot dominate (Ye
     et al. 2020, arXiv 1912.09729).
     """
-    ratio = log_ratio.exp()
+    ratio = bounded_exp(log_ratio)
     plain = ratio * advantages
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
     value = torch.minimum(plain, clipped)
@@ -85,7 +94,7 @@ def cispo(log_ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: 
 
     log r has the gradient of log θ, and stands in for it: the value differs by what has no gradient.
     """
-    ratio = log_ratio.detach().exp()
+    ratio = bounded_exp(log_ratio.detach())
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return Surrogate(clipped * advantages * log_ratio, clipped != ratio)
 
@@ -94,13 +103,13 @@ def sapo(log_ratio: Tensor, advantages: Tensor, *, tau_positive: float, tau_nega
     """(4/τ)·σ(τ·(r − 1))·A, with τ by the sign of A: a soft gate in place of the clip (SAPO, arXiv 2511.20347)."""
     tau = torch.where(advantages > 0, tau_positive, tau_negative)
     return Surrogate(
-        4 / tau * torch.sigmoid(tau * (log_ratio.exp() - 1)) * advantages, torch.zeros_like(log_ratio).bool()
+        4 / tau * torch.sigmoid(tau * (bounded_exp(log_ratio) - 1)) * advantages, torch.zeros_like(log_ratio).bool()
     )
 
 
 def reinforce(log_ratio: Tensor, advantages: Tensor) -> Surrogate:
     """r·A, without any bound: importance-weighted REINFORCE (Williams 1992)."""
-    return Surrogate(log_ratio.exp() * advantages, torch.zeros_like(log_ratio).bool())
+    return Surrogate(bounded_exp(log_ratio) * advantages, torch.zeros_like(log_ratio).bool())
 
 
 def likelihood(logprobs: Tensor, advantages: Tensor) -> Surrogate:
@@ -111,7 +120,7 @@ def likelihood(logprobs: Tensor, advantages: Tensor) -> Surrogate:
 def m2po(log_ratio: Tensor, advantages: Tensor, kept: Tensor) -> Surrogate:
     """r·A over the tokens that `m2_cutoff` leaves (M2PO, arXiv 2510.01161). r is θ/b: pass the logprobs of the behaviour policy
     for the proximal ones. `kept`: [T] bool."""
-    return Surrogate(log_ratio.exp() * advantages * kept, ~kept)
+    return Surrogate(torch.where(kept, bounded_exp(log_ratio) * advantages, 0.0), ~kept)
 
 
 def m2_cutoff(log_ratios: Tensor, threshold: float) -> float:
@@ -140,15 +149,15 @@ def correction(
     The last two are the masked importance sampling of Liu, Li et al. 2025 ("When speed kills stability").
     """
     log_weight = log_weight.detach()
-    weight = log_weight.exp()
+    weight = bounded_exp(log_weight)
     if mode == "none":
         return torch.ones_like(weight), torch.zeros_like(sequences.mask)
     if mode == "truncate":
         return weight.clamp(max=cap), sequences.mask & (weight > cap)
     if mode == "sequence_mask":
-        weight = judged = sequences.sum(log_weight).exp()
+        weight = judged = bounded_exp(sequences.sum(log_weight))
     elif mode == "geometric_mask":
-        judged = sequences.mean(log_weight).exp()
+        judged = bounded_exp(sequences.mean(log_weight))
     else:
         judged = weight
     outside = (judged < floor) | (judged > cap)

@@ -41,6 +41,8 @@ class TrainingSequence:
     """Number of the token's turn."""
     teacher_logprobs: Tensor | None = None
     """What a teacher gives to the token, where there is one."""
+    truncated: bool = False
+    """Whether it ends with a reply that was cut off for its length."""
 
     def __len__(self) -> int:
         return int(self.token_ids.shape[0])
@@ -78,8 +80,10 @@ class Pack:
     turns: Tensor  # [M]
     index: Tensor
     """[M] number of the token's trajectory."""
+    ends: Tensor
+    """[S] of each trajectory the last token, where the reply there was cut off for its length; else −1."""
     count: int
-    """Trajectories."""
+    """S, the number of trajectories."""
     teacher_logprobs: Tensor | None = None  # [M]
 
     def __len__(self) -> int:
@@ -94,11 +98,6 @@ class Pack:
     def sequences(self) -> Sequences:
         """Whose the trained tokens are."""
         return Sequences(self.index, self.count, torch.ones_like(self.index, dtype=torch.bool))
-
-    @property
-    def trained_sequences(self) -> int:
-        """Trajectories with a token that is trained on."""
-        return int(self.index.unique().numel())
 
     def to(self, device: torch.device) -> Pack:
         """The same on another device."""
@@ -183,6 +182,7 @@ def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
     ends = torch.empty(sum(map(len, sequences)), dtype=torch.long)
     path = torch.empty(0, dtype=torch.long)
     before: TrainingSequence | None = None
+    last: list[int] = []
     size = 0
     for s in sequences:
         shared = 0 if before is None else shared_prefix(before, s)
@@ -191,6 +191,7 @@ def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
         positions.append(torch.arange(shared, len(s)))
         path = torch.cat([path[:shared], torch.arange(size, size + len(s) - shared)])
         size += len(s) - shared
+        last.append(int(path[-1]) if s.truncated else -1)
         trained = s.loss_mask.nonzero().squeeze(-1)
         rows.append(trained[trained > 0])  # nothing predicts a first token
         sources.append(path[rows[-1] - 1])
@@ -213,6 +214,7 @@ def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
         rewards=trained_tokens("rewards"),
         turns=trained_tokens("turns"),
         index=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(chosen) for chosen in rows])),
+        ends=torch.tensor(last, dtype=torch.long),
         count=len(sequences),
         teacher_logprobs=None if sequences[0].teacher_logprobs is None else trained_tokens("teacher_logprobs"),
     )

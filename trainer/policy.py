@@ -110,8 +110,10 @@ class Policy:
         with torch.no_grad():
             proximal = [[self._proximal(batch) for batch in packs] for packs in minibatches]
             references = [[self._reference(batch) for batch in packs] for packs in minibatches]
+        if self.config.kl == "reward":
+            minibatches = self._with_kl_penalty(minibatches, proximal, references)
         returns = [[self.critic.returns(batch) for batch in packs] for packs in minibatches] if self.critic else None
-        minibatches = self._with_advantages(minibatches, proximal, references, returns)
+        minibatches = self._with_advantages(minibatches, proximal, returns)
 
         norms: list[float | None] = []
         totals: list[LossStats] = []
@@ -122,6 +124,9 @@ class Policy:
             if tokens == 0:
                 continue
             loss_mean = 0.0
+            if not packs:  # a gradient of 0 is a gradient: the optimizer's averages move
+                for parameter in trained_parameters(self.model).values():
+                    parameter.grad = torch.zeros_like(parameter)
             for batch, known, reference, kept in zip(packs, proximals, fixed, self._kept(packs), strict=True):
                 loss, stats, weight = self._loss(batch, known, reference, kept, tokens, count)
                 (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
@@ -152,9 +157,10 @@ class Policy:
         )
 
     def _minibatches(self, sequences: Sequence[TrainingSequence]) -> tuple[list[list[Pack]], list[tuple[int, int]]]:
-        """This rank's packs of each minibatch, and of each minibatch, all ranks', the trained (tokens, sequences).
+        """This rank's packs of each minibatch, and of each minibatch, all ranks', the (tokens, sequences) that its loss is a mean over.
 
-        Neighbours in tree order are dealt together, so that they share in one pack.
+        Neighbours in tree order are dealt together, so that they share in one pack. Sequences without a gradient are counted and not
+        packed.
         """
         config = self.config
         ordered = in_tree_order(sequences)
@@ -162,8 +168,10 @@ class Policy:
         blocks = [ordered[start : start + size] for start in range(0, len(ordered), size)]
         order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(self.version)).tolist()
         parts = [order[k :: config.minibatches] for k in range(config.minibatches)]
-        packed = [pack([s for i in part for s in blocks[i]], config.tokens_per_pack) for part in parts if part]
-        sizes = [(sum(b.tokens for b in packs), sum(b.trained_sequences for b in packs)) for packs in packed]
+        dealt = [[s for i in part for s in blocks[i]] for part in parts if part]
+        packed = [pack([s for s in part if has_gradient(s, config)], config.tokens_per_pack) for part in dealt]
+        lengths = [[int(s.loss_mask[1:].sum()) for s in part] for part in dealt]
+        sizes = [(sum(part), sum(length > 0 for length in part)) for part in lengths]
         return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes
 
     def _proximal(self, batch: Pack) -> Tensor | None:
@@ -192,11 +200,26 @@ class Policy:
             scores: Scores = self.reference(batch)
         return scores.logprobs
 
-    def _with_advantages(
+    def _with_kl_penalty(
         self,
         minibatches: list[list[Pack]],
         proximal: list[list[Tensor | None]],
         references: list[list[Tensor | None]],
+    ) -> list[list[Pack]]:
+        """The packs whose tokens pay for their distance from the reference."""
+        return [
+            [
+                with_kl_penalty(batch, self.logprobs(batch).detach() if p is None else p, r, self.config)
+                for batch, p, r in zip(packs, proximals, fixed, strict=True)
+                if r is not None
+            ]
+            for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True)
+        ]
+
+    def _with_advantages(
+        self,
+        minibatches: list[list[Pack]],
+        proximal: list[list[Tensor | None]],
         returns: list[list[Returns]] | None,
     ) -> list[list[Pack]]:
         """The packs with advantages that hold what only a model can say, and what only the whole batch can."""
@@ -205,15 +228,6 @@ class Policy:
             minibatches = [
                 [replace(batch, advantages=one.advantages) for batch, one in zip(packs, known, strict=True)]
                 for packs, known in zip(minibatches, returns, strict=True)
-            ]
-        if config.kl == "reward":
-            minibatches = [
-                [
-                    with_kl_penalty(batch, self.logprobs(batch).detach() if p is None else p, r, config)
-                    for batch, p, r in zip(packs, proximals, fixed, strict=True)
-                    if r is not None
-                ]
-                for packs, proximals, fixed in zip(minibatches, proximal, references, strict=True)
             ]
         if config.teacher_url:
             minibatches = [
@@ -336,6 +350,19 @@ class Policy:
             read_critic(self.critic, directory)
         state = read_state(directory)
         self.version, self._optimizer_steps = state["step"], state["optimizer_steps"]
+
+
+def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
+    """Whether a sequence can move the policy. One whose advantages are all 0 cannot, where the advantages that it comes with are all
+    there is; "m2po" looks at every token to choose those it keeps."""
+    advantages_are_all = (
+        config.kl == "none"
+        and not config.teacher_url
+        and not config.entropy_coef
+        and config.advantage in ("grpo", "dr_grpo", "rloo")
+        and config.objective != "m2po"
+    )
+    return not advantages_are_all or bool((sequence.advantages[sequence.loss_mask] != 0).any())
 
 
 def _load(model_path: Path) -> Any:

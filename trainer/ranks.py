@@ -69,8 +69,8 @@ class Ranks:
         """This rank's packs. All ranks have as many, because they gather the weights together: where there are too few, a
         pack of one token, which trains nothing, fills up."""
         own = list(packs[self.rank :: self.size])
-        rounds = -(-len(packs) // self.size)
-        return own + [_nothing(packs[0])] * (rounds - len(own))
+        missing = -(-len(packs) // self.size) - len(own)
+        return own + [_nothing(packs[0])] * missing if missing else own
 
     def place(self, model: nn.Module, layers: Sequence[nn.Module], device: torch.device, *, offload: bool) -> None:
         """Bring `model` to where it computes, its parameters spread over the ranks, each of its `layers` gathered by itself when

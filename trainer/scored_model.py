@@ -111,6 +111,7 @@ class ScoredModel(nn.Module):
             rewards=one,
             turns=steps[1:],
             index=torch.zeros_like(steps[1:]),
+            ends=torch.full((1,), -1, device=device),
             count=1,
         )
         own = self(line).logprobs

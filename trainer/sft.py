@@ -38,7 +38,14 @@ from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.ranks import Ranks, join_ranks
 
-LIKELIHOOD = {"objective": "likelihood", "weight_mode": "none", "kl": "none", "kl_coef": 0.0, "advantage": "dr_grpo"}
+LIKELIHOOD = {
+    "objective": "likelihood",
+    "weight_mode": "none",
+    "kl": "none",
+    "kl_coef": 0.0,
+    "kl_estimator": None,
+    "advantage": "dr_grpo",
+}
 """What makes a training step supervised learning."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ from tests.trainer.random_trees import random_tree
 def test_gae_is_its_sum_over_later_steps(seed: int, discount: float, decay: float, unit: str) -> None:
     (batch,) = pack(random_tree(random.Random(seed), depth=2), 1000)
     values = torch.randn(batch.tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    got = gae(batch, values, discount=discount, decay=decay, unit=unit)
+    ends = torch.randn(batch.count, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    got = gae(batch, values, ends, discount=discount, decay=decay, unit=unit)
     for path in batch.index.unique().tolist():
         rows = [t for t in range(batch.tokens) if batch.index[t] == path]
         steps: list[list[int]] = []
@@ -36,7 +38,7 @@ def test_gae_is_its_sum_over_later_steps(seed: int, discount: float, decay: floa
                 steps[-1].append(t)
             else:
                 steps.append([t])
-        before = [float(values[step[0]]) for step in steps] + [0.0]
+        before = [float(values[step[0]]) for step in steps] + [float(ends[path])]
         earned = [sum(float(batch.rewards[t]) for t in step) for step in steps]
         for k, step in enumerate(steps):
             advantage = sum(
@@ -82,7 +84,24 @@ def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tm
     assert other.critic is not None
     (batch,) = pack(sequences, 1000)
     with torch.no_grad():
-        assert torch.equal(policy.critic(batch), other.critic(batch))
+        assert torch.equal(policy.critic(batch, batch.source), other.critic(batch, batch.source))
+
+
+@pytest.mark.parametrize("bootstrap", [True, False])
+def test_what_was_cut_off_is_worth_what_the_critic_expects_there_and_what_ended_nothing(bootstrap: bool) -> None:
+    config = TrainerConfig(advantage="gae", gae_lambda=0.0, gae_discount=0.5, gae_bootstrap=bootstrap)
+    critic = Critic(NANO, config)
+    critic.requires_grad_(False)
+    critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
+    tree = random_tree(random.Random(4), depth=2)
+    (batch,) = pack([replace(s, truncated=number % 2 == 0) for number, s in enumerate(tree)], 1000)
+    assert int((batch.ends >= 0).sum()) == -(-len(tree) // 2)
+    advantages, values = critic.returns(batch).advantages, critic(batch, batch.source)
+    for index in batch.index.unique().tolist():
+        end, last = int(batch.ends[index]), int((batch.index == index).nonzero()[-1])
+        following = 0.5 * float(critic(batch, torch.tensor([end]))) if bootstrap and end >= 0 else 0.0
+        expected = float(batch.rewards[last]) + following - float(values[last])
+        assert float(advantages[last]) == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_value_clip_stops_the_gradient_of_what_moved_far() -> None:

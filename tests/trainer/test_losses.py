@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.losses import interpolated, kl_estimate, mismatch, policy_loss, regularizers
@@ -78,6 +79,41 @@ def test_kl_estimates_are_their_formulas_and_average_to_the_divergence() -> None
     assert bool((kl_estimate(theta, reference, "k3") >= 0).all())
 
 
+def test_each_kl_estimator_gives_the_gradient_of_a_divergence_where_it_is_allowed_and_not_where_it_is_refused() -> None:
+    """A softmax over six tokens, every expectation a sum over all of them: no sampling, no tolerance but float64's."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(6, generator=generator, dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.randn(6, generator=generator, dtype=torch.float64), 0)
+
+    def gradient(value: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(value, logits)[0]
+
+    theta = torch.log_softmax(logits, 0)
+    probabilities, fixed = theta.detach().exp(), theta.detach()
+    reverse = gradient((torch.log_softmax(logits, 0).exp() * (torch.log_softmax(logits, 0) - reference)).sum())
+    forward = gradient((reference.exp() * (reference - torch.log_softmax(logits, 0))).sum())
+
+    def in_the_reward(estimator: str) -> torch.Tensor:
+        return gradient((probabilities * kl_estimate(fixed, reference, estimator) * torch.log_softmax(logits, 0)).sum())
+
+    def in_the_loss(estimator: str) -> torch.Tensor:
+        return gradient((probabilities * kl_estimate(torch.log_softmax(logits, 0), reference, estimator)).sum())
+
+    assert torch.allclose(in_the_reward("k1"), reverse)
+    assert torch.allclose(in_the_loss("k2"), reverse)
+    assert torch.allclose(in_the_loss("k3"), forward)
+    for estimator in ("k2", "k3"):
+        wrong = in_the_reward(estimator)
+        assert not any(torch.allclose(wrong, right, rtol=0.2) for right in (reverse, forward))
+        with pytest.raises(ValidationError, match="use k1"):
+            TrainerConfig(kl="reward", kl_coef=0.1, kl_estimator=estimator)
+    assert torch.allclose(in_the_loss("k1"), torch.zeros(6, dtype=torch.float64))
+    with pytest.raises(ValidationError, match="use k2 or k3"):
+        TrainerConfig(kl="loss", kl_coef=0.1, kl_estimator="k1")
+    assert TrainerConfig(kl="reward", kl_coef=0.1).kl_form == "k1"
+    assert TrainerConfig(kl="loss", kl_coef=0.1).kl_form == "k3"
+
+
 def test_the_loss_grows_with_the_divergence_and_falls_with_the_entropy() -> None:
     theta = torch.tensor([-1.0, -2.0], requires_grad=True)
     entropy = torch.tensor([0.5, 0.25])
@@ -96,3 +132,16 @@ def test_an_interpolated_proximal_policy_moves_from_behaviour_to_policy_with_age
     versions = torch.tensor([7, 6, 4, 9])  # the last comes from a life whose later steps were lost
     proximal = interpolated(theta, behaviour, versions, 7)
     assert proximal.tolist() == pytest.approx([-3.0, -2.0, -1.5, -3.0])
+
+
+@pytest.mark.parametrize("far", [-1e30, -100.0, 100.0, 1e30])
+def test_divergences_stay_finite_however_far_two_policies_are(far: float) -> None:
+    theta = torch.tensor([far], requires_grad=True)
+    for estimator in ("k1", "k3"):
+        estimate = kl_estimate(theta, torch.zeros(1), estimator)
+        (gradient,) = torch.autograd.grad(estimate.sum(), theta)
+        assert bool(estimate.isfinite().all())
+        assert bool(gradient.isfinite().all())
+    far_apart = mismatch(torch.zeros(1), torch.tensor([far]))
+    assert far_apart is not None
+    assert np.isfinite(far_apart.k3)

@@ -224,3 +224,35 @@ def test_m2po_keeps_as_many_tokens_as_it_may(log_ratios: list[float], threshold:
 def test_what_makes_no_sense_is_refused_with_the_reason(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValidationError, match=reason):
         TrainerConfig(**settings)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
+@pytest.mark.parametrize("far", [89.0, 1e3, 1e30])
+def test_no_ratio_however_far_makes_a_loss_or_a_gradient_that_is_not_finite(
+    settings: dict[str, Any], far: float
+) -> None:
+    """Every combination of a θ and a b that are far above or below p, with a positive, a negative and no advantage."""
+    config = config_of(settings)
+    shifts = torch.tensor([-far, 0.0, far])
+    grid = torch.cartesian_prod(shifts, shifts, torch.tensor([-1.0, 0.0, 1.0]))
+    logprobs = grid[:, 0].clone().requires_grad_()
+    sequences = Sequences(torch.arange(len(grid)), len(grid), torch.ones(len(grid), dtype=torch.bool))
+    losses, stats = policy_loss(logprobs, torch.zeros(len(grid)), -grid[:, 1], grid[:, 2], sequences, config)
+    (gradient,) = torch.autograd.grad(losses.sum(), logprobs)
+    assert bool(losses.isfinite().all())
+    assert bool(gradient.isfinite().all())
+    assert all(np.isfinite(value) for value in vars(stats).values())
+    assert bool((losses[grid[:, 2] == 0] == 0).all())
+    assert bool((gradient[grid[:, 2] == 0] == 0).all())
+
+
+@pytest.mark.parametrize("mode", ["mask", "sequence_mask", "geometric_mask"])
+def test_a_dropped_token_may_hold_anything(mode: str) -> None:
+    config = TrainerConfig(weight_mode=mode, weight_cap=2.0, objective="cispo")
+    logprobs = torch.tensor([-torch.inf, -1.0], requires_grad=True)
+    sequences = Sequences(torch.tensor([0, 1]), 2, torch.tensor([True, True]))
+    losses, _ = policy_loss(logprobs, torch.zeros(2), torch.tensor([-50.0, 0.0]), torch.ones(2), sequences, config)
+    (gradient,) = torch.autograd.grad(losses.sum(), logprobs)
+    assert losses.tolist()[0] == 0
+    assert gradient.tolist()[0] == 0
+    assert bool(losses.isfinite().all())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,40 @@ def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, 
     assert policy.version == 1
     assert result.stats.tokens == 60
     assert result.stats.weight / result.stats.tokens == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("loss_mean", ["token", "sequence", "constant"])
+def test_sequences_that_teach_nothing_count_in_the_mean_and_are_not_computed(loss_mean: str) -> None:
+    """AReaL's N is all tokens of the minibatch; a third of them with A = 0 leaves two thirds of the gradient."""
+    settings: dict[str, Any] = {"loss_mean": loss_mean, "loss_length": 50 if loss_mean == "constant" else None}
+
+    def step(others: int, **more: Any) -> Any:
+        policy = Policy(NANO, TrainerConfig(lr=1e-9, max_grad_norm=1e9, **settings, **more))
+        batch = sequences(policy)
+        silent = [replace(s, advantages=torch.zeros(20)) for s in batch[:others]]
+        return policy.step([*batch[others:], *silent])
+
+    assert step(2).computed_tokens < step(0).computed_tokens
+    alone = Policy(NANO, TrainerConfig(lr=1e-9, max_grad_norm=1e9, **settings))
+    moving = alone.step(sequences(alone)[2:])
+    scale = 4 / 6
+    assert step(2).grad_norm == pytest.approx(scale * moving.grad_norm, rel=1e-4)
+    # A divergence that weighs nothing makes every sequence computed, and changes no gradient.
+    assert step(2, kl="loss", kl_coef=1e-12).grad_norm == pytest.approx(step(2).grad_norm, rel=1e-4)
+
+
+def test_a_batch_that_teaches_nothing_is_an_optimizer_step_with_a_gradient_of_zero() -> None:
+    policy, computed = (Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0)) for _ in range(2))
+    batch = sequences(policy)
+    silent = [replace(s, advantages=torch.zeros(20)) for s in batch]
+    computed.config = TrainerConfig(lr=1e-3, warmup_steps=0, entropy_coef=1e-30)
+    for one in (policy, computed):
+        one.step(batch)
+        one.step(silent)
+    assert policy.step(silent).grad_norm == 0
+    computed.step(silent)
+    for own, other in zip(policy.model.parameters(), computed.model.parameters(), strict=True):
+        assert torch.allclose(own, other, atol=1e-7)
 
 
 def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None:
