@@ -137,11 +137,17 @@ def decoder_layers(backbone: Any) -> list[nn.Module]:
 def token_scores(
     logits: Tensor, targets: Tensor, temperatures: Tensor, *, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """([T] log softmax(logits / temperature) at `targets`, [T] the distribution's entropy). logits: [T, V] float32."""
-    scaled = logits / temperatures.unsqueeze(-1)
-    normaliser = torch.logsumexp(scaled, dim=-1)
-    logprobs = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
+    """Return ([T] log softmax(logits / temperature) at `targets`, [T] the distribution's entropy). logits: [T, V] float32.
+
+        log p = log softmax(z / τ)        H = −Σ p·log p ≥ 0, where 0·log 0 = 0
+
+    A logit of −inf is a token that cannot be drawn: its p is 0, and it adds nothing to the entropy or its gradient.
+    """
+    distribution = torch.log_softmax(logits / temperatures.unsqueeze(-1), dim=-1)
+    logprobs = distribution.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        probabilities = torch.exp(scaled - normaliser.unsqueeze(-1))
-        entropy = normaliser - (probabilities * scaled).sum(-1)
+        # Not log(sum) − Σ p·z, which subtracts large numbers and is below 0 for a peaked distribution. The clamp makes
+        # 0·log 0 a 0, forward and backward.
+        finite = distribution.clamp(min=torch.finfo(distribution.dtype).min)
+        entropy = -(distribution.exp() * finite).sum(-1)
     return logprobs, entropy
