@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM
 
 from agentrl.errors import ConfigError
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, prefix_tree
@@ -26,6 +28,15 @@ TOLERANCE = 1e-3
 LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope", "su")
 """Rotary position embeddings whose angles depend on the longest position that is scored together: in a pack, on the other
 sequences."""
+
+
+def load_model(path: Path) -> Any:
+    """Return the causal LM in a folder, in float32 and in evaluation mode. Raises ConfigError for a folder without one."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).partition("\nModel type should be one of")[0]  # which goes on with some two hundred
+        raise ConfigError(f"model.path: {path} has no causal LM that transformers can load: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -180,8 +191,10 @@ def _line(ids: Tensor) -> TrainingSequence:
 
 
 def decoder_layers(backbone: Any) -> list[nn.Module]:
-    """The layers of a transformers model without its head."""
-    return list(getattr(backbone, "layers", None) or getattr(backbone, "h", []))
+    """Return the decoder layers of a transformers model without its head, [] where they are not found."""
+    decoder, count = backbone.get_decoder(), backbone.config.get_text_config(decoder=True).num_hidden_layers
+    lists = [module for module in decoder.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
+    return list(lists[0]) if lists else []
 
 
 def token_scores(
