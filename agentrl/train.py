@@ -162,6 +162,8 @@ async def _run_to_the_end(
         )
         model = config.model
         chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
+        if chat_format.takes_images:
+            view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
         proxy = await stack.enter_async_context(
             open_proxy(
                 engine,
@@ -170,6 +172,7 @@ async def _run_to_the_end(
                 host=config.proxy.host,
                 port=config.proxy.port,
                 limits=ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"})),
+                training=True,
             )
         )
         trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.keep_checkpoints, say=view.say)

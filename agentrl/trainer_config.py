@@ -120,6 +120,8 @@ class TrainerConfig(Section):
     """Keep weights, gradients and the optimizer's state in CPU memory; a layer's weights visit the GPU while it computes."""
     recompute_activations: bool = False
     """Keep one activation a layer, and compute the others again in the backward pass: less memory, a third more time."""
+    dropout: bool = False
+    """Let the model's dropout act in the gradient pass. What is scored (log p, references, values) never sees it."""
     threads: Positive = 1
     """CPU threads of the trainer."""
     step_timeout_s: Seconds = 3600
@@ -141,6 +143,10 @@ class TrainerConfig(Section):
         if self.objective == "likelihood" and (self.weight_mode != "none" or self.proximal == "interpolate"):
             raise ValueError(
                 'objective = "likelihood" has no proximal policy, so weight_mode must be "none" and proximal "recompute"'
+            )
+        if self.dropout and self.proximal == "interpolate":
+            raise ValueError(
+                'proximal = "interpolate" takes log p from the gradient pass, which dropout changes; use "recompute"'
             )
         if self.objective == "m2po" and self.proximal == "interpolate":
             raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')

@@ -105,7 +105,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "clip_high dual_clip tau_positive tau_negative proximal kl kl_coef kl_estimator teacher_url teacher_coef "
         "entropy_coef overlong_tokens overlong_margin m2_threshold loss_mean loss_length weight_cap weight_floor weight_mode "
         "alarm_mismatch alarm_weight "
-        "mismatch_sequences checkpoint_every keep_checkpoints lora_rank lora_alpha lora_targets ranks device precision offload recompute_activations threads step_timeout_s",
+        "mismatch_sequences checkpoint_every keep_checkpoints lora_rank lora_alpha lora_targets ranks device precision offload recompute_activations dropout threads step_timeout_s",
         "data": "shuffle epochs eval_share",
         "eval": "tasks limit samples pass_reward max_concurrent temperature",
     }

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
+from agentrl.trainer.dropout import gradient_pass, recompute_activations
 from agentrl.trainer.packing import Pack
 from agentrl.trainer.ranks import Ranks, whole
-from agentrl.trainer.scored_model import decoder_layers
+from agentrl.trainer.scored_model import decoder_layers, load_model
 from agentrl.trainer.tree_attention import use_tree_attention
 
 
@@ -73,16 +72,17 @@ class Critic(nn.Module):
         self.config = config
         self.ranks = ranks or Ranks()
         self.device = device or torch.device("cpu")
-        model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+        model = load_model(model_path)
         use_tree_attention(model)
-        if config.recompute_activations:
-            model.activation_checkpointing_enable()
         self.backbone = model.base_model
+        layers = decoder_layers(self.backbone)
+        if config.recompute_activations:
+            recompute_activations(layers)
         self.head = nn.Linear(model.get_output_embeddings().weight.shape[1], 1)
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
-        self.train()
-        self.ranks.place(self, decoder_layers(self.backbone), self.device, offload=config.offload)
+        self.eval()
+        self.ranks.place(self, layers, self.device, offload=config.offload)
         self.optimizer = torch.optim.AdamW(self.parameters(), lr=config.critic_lr, betas=config.betas, weight_decay=0.0)
 
     def forward(self, batch: Pack, at: Tensor) -> Tensor:
@@ -124,13 +124,15 @@ class Critic(nn.Module):
             errors = torch.maximum(errors, (near - targets).square())
         return 0.5 * errors.sum() / max(1, count)
 
-    def teach(self, packs: Sequence[Pack], returns: Sequence[Returns]) -> float:
-        """An optimizer step over this rank's packs of a minibatch, none when the gradient is not finite; the minibatch's loss."""
+    def teach(self, packs: Sequence[Pack], returns: Sequence[Returns], seed: tuple[int, ...] = ()) -> float:
+        """An optimizer step over this rank's packs of a minibatch, none when the gradient is not finite; the minibatch's loss.
+        What dropout drops follows from `seed`."""
         (count,) = self.ranks.sum([float(sum(int(one.counted.sum()) for one in returns))])
         total = 0.0
-        for batch, one in zip(packs, returns, strict=True):
-            loss = self.loss(batch, one, int(count))
-            (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
+        for k, (batch, one) in enumerate(zip(packs, returns, strict=True)):
+            with gradient_pass(self, dropout=self.config.dropout, seed=(*seed, self.ranks.rank, k)):
+                loss = self.loss(batch, one, int(count))
+                (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
             total += float(loss.detach())
         norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm))
         if torch.isfinite(norm):

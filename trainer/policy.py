@@ -6,11 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
@@ -25,12 +23,13 @@ from agentrl.trainer.checkpoint import (
     write_weights,
 )
 from agentrl.trainer.critic import Critic, Returns, explained_variance
+from agentrl.trainer.dropout import gradient_pass, recompute_activations
 from agentrl.trainer.lora import adapter_off, add_adapter
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import m2_cutoff, token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
 from agentrl.trainer.ranks import Ranks, whole
-from agentrl.trainer.scored_model import ScoredModel, Scores
+from agentrl.trainer.scored_model import ScoredModel, Scores, load_model
 
 MAX_SKIPPED_IN_A_ROW = 3
 """Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
@@ -68,19 +67,18 @@ class Policy:
         self.version = 0
         on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
         self.device = torch.device("cuda" if on_gpu else "cpu")
-        self.model = _load(model_path)
+        self.model = load_model(model_path)
         if config.lora_rank is not None:
             add_adapter(self.model, config)
         self.scored = ScoredModel(self.model)
         if self.ranks.size == 1 and not config.offload:  # what is spread never lies on one device whole
             self.model.to(self.device)
         self.scored.check()
-        self.model.train()
         if config.recompute_activations:
-            self.model.activation_checkpointing_enable()
+            recompute_activations(self.scored.layers)
         self.reference: ScoredModel | None = None
         if config.kl != "none" and config.lora_rank is None:
-            self.reference = ScoredModel(_load(model_path))
+            self.reference = ScoredModel(load_model(model_path))
             self.reference.requires_grad_(False)
         for scored in (self.scored, self.reference):
             if scored is not None:
@@ -128,14 +126,16 @@ class Policy:
                 for parameter in trained_parameters(self.model).values():
                     parameter.grad = torch.zeros_like(parameter)
             for batch, known, reference, kept in zip(packs, proximals, fixed, self._kept(packs), strict=True):
-                loss, stats, weight = self._loss(batch, known, reference, kept, tokens, count)
-                (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
+                seed = (self.version, self.ranks.rank, len(totals))
+                with gradient_pass(self.model, dropout=self.config.dropout, seed=seed):
+                    loss, stats, weight = self._loss(batch, known, reference, kept, tokens, count)
+                    (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
                 loss_mean += float(loss.detach())
                 totals.append(stats)
                 weights.append(weight)
             norms.append(self._optimizer_step())
             if self.critic and returns:
-                value_losses.append(self.critic.teach(packs, returns[number]))
+                value_losses.append(self.critic.teach(packs, returns[number], seed=(self.version, number)))
         grad_norms = [norm for norm in norms if norm is not None]
         self.version += 1
         computed = float(sum(len(batch) for packs in minibatches for batch in packs if batch.count))
@@ -363,10 +363,6 @@ def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
         and config.objective != "m2po"
     )
     return not advantages_are_all or bool((sequence.advantages[sequence.loss_mask] != 0).any())
-
-
-def _load(model_path: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
 
 
 def _sum(stats: Sequence[LossStats]) -> LossStats:

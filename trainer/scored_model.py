@@ -6,19 +6,37 @@ pass too, where they are computed again. Tokens that are not trained on need no 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import AutoModelForCausalLM
 
 from agentrl.errors import ConfigError
-from agentrl.trainer.packing import Pack
-from agentrl.trainer.tree_attention import use_tree_attention
+from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, prefix_tree
+from agentrl.trainer.tree_attention import eager_attention, use_tree_attention
 
 LOGITS_AT_ONCE = 2**25
 """Numbers: 128 MiB in float32."""
+TOLERANCE = 1e-3
+"""How far a logprob of the check may be from transformers' own."""
+LENGTH_DEPENDENT_ROPE = ("dynamic", "longrope", "su")
+"""Rotary position embeddings whose angles depend on the longest position that is scored together: in a pack, on the other
+sequences."""
+
+
+def load_model(path: Path) -> Any:
+    """Return the causal LM in a folder, in float32 and in evaluation mode. Raises ConfigError for a folder without one."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).partition("\nModel type should be one of")[0]  # which goes on with some two hundred
+        raise ConfigError(f"model.path: {path} has no causal LM that transformers can load: {reason}") from error
 
 
 @dataclass(frozen=True)
@@ -39,7 +57,10 @@ class ScoredModel(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        use_tree_attention(model)
+        with refusing(model):
+            if reason := unscorable(model.config):
+                raise ConfigError(reason)
+            use_tree_attention(model)
         config = model.config.get_text_config()
         self._softcap: float | None = getattr(config, "final_logit_softcapping", None)
         self._scale = float(getattr(config, "logit_scale", 1.0) or 1.0) / float(
@@ -93,56 +114,103 @@ class ScoredModel(nn.Module):
 
     @torch.no_grad()
     def check(self) -> None:
-        """Raise ConfigError unless a short sequence gets the logprobs that transformers itself gives it."""
+        """Raise ConfigError unless a prefix tree gets the logprobs that transformers itself gives its sequences one by one.
+
+        Two of the three sequences share a beginning, and the third shares nothing: what goes wrong in a tree only (state that
+        flows along the row, positions counted by index) shows, and so does an unknown form of attention or logits.
+        """
         vocabulary, device = self.model.get_output_embeddings().weight.shape[0], self.model.device
-        ids = (torch.arange(12, device=device) * 7919 + 11) % vocabulary
-        steps = torch.arange(len(ids), device=device)
-        one = torch.ones(len(ids) - 1, device=device)
-        line = Pack(
-            token_ids=ids,
-            position_ids=steps,
-            subtree_end=torch.full_like(ids, len(ids)),
-            source=steps[:-1],
-            targets=ids[1:],
-            behaviour_logprobs=one,
-            versions=steps[1:],
-            temperatures=one,
-            advantages=one,
-            rewards=one,
-            turns=steps[1:],
-            index=torch.zeros_like(steps[1:]),
-            ends=torch.full((1,), -1, device=device),
-            count=1,
+        ids = (torch.arange(26) * 7919 + 11) % vocabulary
+        shared = ids[:6]
+        sequences = in_tree_order(
+            [_line(torch.cat([shared, ids[6:14]])), _line(torch.cat([shared, ids[14:19]])), _line(ids[19:])]
         )
-        own = self(line).logprobs
-        modules = [module for module in self.model.modules() if hasattr(module, "config")]
-        for module in modules:
-            module.config._attn_implementation = "eager"
-        theirs, _ = token_scores(
-            self.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1].float(), ids[1:], one
-        )
-        use_tree_attention(self.model)
-        worst = float((own - theirs).abs().max())
-        if not worst < (1e-3 if own.dtype == torch.float32 and self.model.dtype == torch.float32 else 0.5):
-            raise ConfigError(
-                f"model.path: {type(self.model).__name__} cannot be trained: its attention or its logits have a form that "
-                f"agentrl.trainer does not know (its logprobs differ from transformers' own by {worst:.2g})"
-            )
+        with refusing(self.model):
+            own = self(prefix_tree(sequences).to(device)).logprobs
+            theirs = []
+            with eager_attention(self.model):
+                for alone in (s.token_ids.to(device) for s in sequences):
+                    logits = self.model(input_ids=alone.unsqueeze(0), use_cache=False).logits[0, :-1].float()
+                    logprobs, _ = token_scores(logits, alone[1:], torch.ones_like(alone[1:]))
+                    theirs.append(logprobs)
+            worst = float((own - torch.cat(theirs)).abs().max())
+            if not worst < TOLERANCE:
+                raise ConfigError(f"its logprobs in a prefix tree differ from transformers' own by {worst:.2g}")
+
+
+@contextmanager
+def refusing(model: Any) -> Iterator[None]:
+    """Say of what goes wrong in the context that this kind of model cannot be trained. Raises ConfigError."""
+    try:
+        yield
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(
+            f"model.path: {type(model).__name__} cannot be trained: {reason}. docs/training.md lists the kinds that can"
+        ) from error
+
+
+def unscorable(config: Any) -> str | None:
+    """Return why a model of this configuration is scored wrong in contexts longer than `check` tries, None if it is not."""
+    settings = config.get_text_config().to_dict()
+    if settings.get("attention_chunk_size") is not None:
+        return f"attention_chunk_size = {settings['attention_chunk_size']}: attention in chunks is not supported"
+    for kind in _rope_kinds([settings.get("rope_parameters"), settings.get("rope_scaling")]):
+        if kind in LENGTH_DEPENDENT_ROPE:
+            return f"rope_type = {kind!r}: its position embedding changes with the length of what is scored together"
+    return None
+
+
+def _rope_kinds(value: Any) -> Iterator[str]:
+    """The kinds of rotary position embedding in a configuration, which may have one for each kind of layer."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _rope_kinds(item)
+    elif isinstance(value, dict):
+        kind = value.get("rope_type", value.get("type"))
+        if isinstance(kind, str):
+            yield kind
+        yield from _rope_kinds(list(value.values()))
+
+
+def _line(ids: Tensor) -> TrainingSequence:
+    """A sequence of which every token is trained on, at temperature 1."""
+    zeros, whole = torch.zeros(len(ids)), torch.zeros_like(ids)
+    return TrainingSequence(
+        token_ids=ids,
+        loss_mask=torch.ones_like(ids, dtype=torch.bool),
+        behaviour_logprobs=zeros,
+        versions=whole,
+        temperatures=torch.ones(len(ids)),
+        advantages=zeros,
+        rewards=zeros,
+        turns=whole,
+    )
 
 
 def decoder_layers(backbone: Any) -> list[nn.Module]:
-    """The layers of a transformers model without its head."""
-    return list(getattr(backbone, "layers", None) or getattr(backbone, "h", []))
+    """Return the decoder layers of a transformers model without its head, [] where they are not found."""
+    decoder, count = backbone.get_decoder(), backbone.config.get_text_config(decoder=True).num_hidden_layers
+    lists = [module for module in decoder.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
+    return list(lists[0]) if lists else []
 
 
 def token_scores(
     logits: Tensor, targets: Tensor, temperatures: Tensor, *, entropy_gradient: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """([T] log softmax(logits / temperature) at `targets`, [T] the distribution's entropy). logits: [T, V] float32."""
-    scaled = logits / temperatures.unsqueeze(-1)
-    normaliser = torch.logsumexp(scaled, dim=-1)
-    logprobs = scaled.gather(-1, targets.unsqueeze(-1)).squeeze(-1) - normaliser
+    """Return ([T] log softmax(logits / temperature) at `targets`, [T] the distribution's entropy). logits: [T, V] float32.
+
+        log p = log softmax(z / τ)        H = −Σ p·log p ≥ 0, where 0·log 0 = 0
+
+    A logit of −inf is a token that cannot be drawn: its p is 0, and it adds nothing to the entropy or its gradient.
+    """
+    distribution = torch.log_softmax(logits / temperatures.unsqueeze(-1), dim=-1)
+    logprobs = distribution.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        probabilities = torch.exp(scaled - normaliser.unsqueeze(-1))
-        entropy = normaliser - (probabilities * scaled).sum(-1)
+        # Not log(sum) − Σ p·z, which subtracts large numbers and is below 0 for a peaked distribution. The clamp makes
+        # 0·log 0 a 0, forward and backward.
+        finite = distribution.clamp(min=torch.finfo(distribution.dtype).min)
+        entropy = -(distribution.exp() * finite).sum(-1)
     return logprobs, entropy

@@ -105,9 +105,10 @@ Send = Callable[[Json], Awaitable[None]]
 
 
 class Policy:
-    """The model behind an engine. `model` is the only name it answers to."""
+    """The model behind an engine. `model` is the only name it answers to. With `training` it refuses what no trainer learns from."""
 
-    def __init__(self, engine: Engine, chat_format: ChatFormat, model: str) -> None:
+    def __init__(self, engine: Engine, chat_format: ChatFormat, model: str, *, training: bool = False) -> None:
+        self.training = training
         self.engine = engine
         self.format = chat_format
         self.model = model
@@ -162,6 +163,12 @@ class Policy:
         images = [part["image_url"]["url"] for message in ask.messages for part in _images(message)]
         if images and not (self.format.takes_images and self.engine.takes_images):
             raise invalid("messages", f"{self.model} does not take images")
+        if images and self.training:
+            raise invalid(
+                "messages",
+                "an image is refused in a training run, because its pixels are not trained on yet; `agentrl eval` and "
+                "`agentrl serve` take images",
+            )
         if any(not url.startswith("data:image/") for url in images):
             raise invalid("messages", "an image must be a data URL, such as data:image/png;base64,...; none is fetched")
         try:

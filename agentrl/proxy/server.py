@@ -73,11 +73,13 @@ class Proxy:
     model: str
     _tasks: anyio.abc.TaskGroup
     limits: ProxyLimits = field(default_factory=ProxyLimits)
+    training: bool = False
+    """Whether what it records is trained on. Images, which are not, are refused then."""
     url: str = ""
     """Where other programs reach it: `http://127.0.0.1:PORT`."""
 
     def __post_init__(self) -> None:
-        policy = Policy(self.engine, self.chat_format, self.model)
+        policy = Policy(self.engine, self.chat_format, self.model, training=self.training)
         self._messages = Messages(policy)
         self._endpoints: dict[str, Endpoint] = {
             "/v1/chat/completions": ChatCompletions(policy),
@@ -255,14 +257,15 @@ async def open_proxy(
     host: str = "127.0.0.1",
     port: int = 0,
     limits: ProxyLimits | None = None,
+    training: bool = False,
     around: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Proxy]:
     """Serve `engine` as `model` on `host`:`port` (0: a free one) for the length of the context.
 
-    `around` may answer more paths over HTTP than `Proxy.handle`, which it is expected to call for the rest.
+    With `training` what it records is to be trained on, and images, which are not yet, are refused. `around` may answer more paths over HTTP than `Proxy.handle`, which it is expected to call for the rest.
     """
     async with anyio.create_task_group() as tasks:
-        proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits())
+        proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training)
         handle = proxy.handle if around is None else around(proxy)
         app = web.Application(client_max_size=proxy.limits.max_request_bytes)
 

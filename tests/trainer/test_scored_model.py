@@ -51,7 +51,8 @@ def small_model(kind: str, **options: Any) -> Any:
 )
 def test_a_pack_has_the_logprobs_that_transformers_gives_its_paths(kind: str, options: dict[str, Any]) -> None:
     model = small_model(kind, **options)
-    sequences = random_tree(random.Random(5), depth=3)
+    sequences = random_tree(random.Random(9), depth=3)
+    assert len(sequences) > 4
     expected = []
     for s in sorted(sequences, key=lambda s: s.token_ids.tolist()):
         model.config._attn_implementation = "eager"
@@ -74,7 +75,7 @@ def test_a_model_whose_logits_the_trainer_does_not_know_is_refused() -> None:
     model = small_model("Qwen3")
     plain = model.forward
     model.forward = lambda *args, **kwargs: _doubled(plain(*args, **kwargs))
-    with pytest.raises(ConfigError, match="Qwen3ForCausalLM cannot be trained: its attention or its logits"):
+    with pytest.raises(ConfigError, match="Qwen3ForCausalLM cannot be trained: its logprobs in a prefix tree differ"):
         ScoredModel(model).check()
 
 
@@ -115,6 +116,32 @@ def test_the_entropy_gradient_is_that_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(entropies, (logits,))
     _, entropy = token_scores(logits, torch.tensor([0, 1, 2]), temperatures)
     assert not entropy.requires_grad
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0, 3000.0], ids=["uniform", "flat", "peaked", "one-hot"])
+@pytest.mark.parametrize("masked", [0, 400], ids=["", "masked"])
+def test_entropy_is_never_negative_and_that_of_float64(scale: float, masked: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    exact = 100 + scale * torch.randn(64, 500, dtype=torch.float64, generator=generator)
+    exact[:, 500 - masked :] = -torch.inf
+    temperatures = torch.tensor([0.5, 1.0, 2.0, 4.0]).repeat(16)
+    weights = torch.rand(64, generator=generator)
+
+    def oracle(logits: torch.Tensor) -> torch.Tensor:
+        possible = logits[:, : 500 - masked] / temperatures.double()[:, None]
+        shifted = possible - possible.amax(-1, keepdim=True)
+        total = shifted.exp().sum(-1, keepdim=True)
+        return (shifted.exp() / total * (total.log() - shifted)).sum(-1)
+
+    logits = exact.float().requires_grad_()
+    exact = logits.detach().double().requires_grad_()
+    _, entropy = token_scores(logits, torch.zeros(64, dtype=torch.long), temperatures, entropy_gradient=True)
+    expected = oracle(exact)
+    assert bool((entropy >= 0).all())
+    assert torch.allclose(entropy.double(), expected, atol=1e-5, rtol=1e-5)
+    (gradient,) = torch.autograd.grad((entropy * weights).sum(), logits)
+    (true_gradient,) = torch.autograd.grad((expected * weights.double()).sum(), exact)
+    assert torch.allclose(gradient.double(), true_gradient, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
