@@ -143,7 +143,8 @@ async def _run_to_the_end(
     run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
         store = stack.enter_context(await in_thread(Store, run_dir / "store.sqlite"))
-        await in_thread(store.begin_life, f"{tasks.identity}, in groups of {config.rollout.group_size}")
+        identity = f"{tasks.identity}, in groups of {config.rollout.group_size}"
+        await in_thread(store.begin_life, identity, config.model_dump_json())
         await in_thread(write_config, config)
         await in_thread(lambda: remove_unfinished(run_dir, store.kept_checkpoints()))
         view.phase = "starting engine and trainer"

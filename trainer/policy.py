@@ -11,18 +11,19 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
+from agentrl.errors import CheckpointError
+from agentrl.manifest import Manifest
 from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.checkpoint import (
     read_checkpoint,
-    read_critic,
-    read_optimizer,
     read_published,
-    read_state,
     staged_checkpoint,
     trained_parameters,
+    trained_state,
     write_weights,
 )
 from agentrl.trainer.critic import Critic, Returns, explained_variance
+from agentrl.trainer.digest import digest
 from agentrl.trainer.dropout import gradient_pass, recompute_activations
 from agentrl.trainer.lora import adapter_off, add_adapter
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
@@ -30,6 +31,7 @@ from agentrl.trainer.objectives import m2_cutoff, token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
 from agentrl.trainer.ranks import Ranks, whole
 from agentrl.trainer.scored_model import ScoredModel, Scores, load_model
+from agentrl.training_history import TrainedStep
 
 MAX_SKIPPED_IN_A_ROW = 3
 """Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
@@ -56,6 +58,10 @@ class StepResult:
     """[M] log p/b of every trained token."""
     critic: dict[str, float]
     """`value_loss` and `explained_variance`, where there is a critic."""
+    optimizer_steps: int
+    """Optimizer steps that were taken."""
+    minibatches: list[list[int]]
+    """Numbers of the sequences that each minibatch held."""
 
 
 class Policy:
@@ -104,7 +110,7 @@ class Policy:
 
     def step(self, sequences: Sequence[TrainingSequence]) -> StepResult:
         """One training step: K optimizer steps of decoupled PPO over `sequences`, in an order drawn from the version."""
-        minibatches, sizes = self._minibatches(sequences)
+        minibatches, sizes, dealt = self._minibatches(sequences)
         with torch.no_grad():
             proximal = [[self._proximal(batch) for batch in packs] for packs in minibatches]
             references = [[self._reference(batch) for batch in packs] for packs in minibatches]
@@ -154,10 +160,15 @@ class Policy:
             }
             if returns
             else {},
+            optimizer_steps=len(grad_norms),
+            minibatches=dealt,
         )
 
-    def _minibatches(self, sequences: Sequence[TrainingSequence]) -> tuple[list[list[Pack]], list[tuple[int, int]]]:
-        """This rank's packs of each minibatch, and of each minibatch, all ranks', the (tokens, sequences) that its loss is a mean over.
+    def _minibatches(
+        self, sequences: Sequence[TrainingSequence]
+    ) -> tuple[list[list[Pack]], list[tuple[int, int]], list[list[int]]]:
+        """This rank's packs of each minibatch; of each, all ranks', the (tokens, sequences) that its loss is a mean over; and the
+        numbers of these sequences.
 
         Neighbours in tree order are dealt together, so that they share in one pack. Sequences without a gradient are counted and not
         packed.
@@ -167,12 +178,14 @@ class Policy:
         size = max(1, len(ordered) // (config.minibatches * BLOCKS_A_MINIBATCH))
         blocks = [ordered[start : start + size] for start in range(0, len(ordered), size)]
         order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(self.version)).tolist()
-        parts = [order[k :: config.minibatches] for k in range(config.minibatches)]
-        dealt = [[s for i in part for s in blocks[i]] for part in parts if part]
-        packed = [pack([s for s in part if has_gradient(s, config)], config.tokens_per_pack) for part in dealt]
-        lengths = [[int(s.loss_mask[1:].sum()) for s in part] for part in dealt]
-        sizes = [(sum(part), sum(length > 0 for length in part)) for part in lengths]
-        return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes
+        turns = [order[k :: config.minibatches] for k in range(config.minibatches)]
+        parts = [[s for i in turn for s in blocks[i]] for turn in turns if turn]
+        packed = [pack([s for s in part if has_gradient(s, config)], config.tokens_per_pack) for part in parts]
+        lengths = [[int(s.loss_mask[1:].sum()) for s in part] for part in parts]
+        sizes = [(sum(own), sum(length > 0 for length in own)) for own in lengths]
+        numbers = {id(sequence): number for number, sequence in enumerate(sequences)}
+        dealt = [sorted(numbers[id(s)] for s in part) for part in parts]
+        return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes, dealt
 
     def _proximal(self, batch: Pack) -> Tensor | None:
         """[M] log p; None where no forward pass gives it: "m2po" holds θ to b, "likelihood" to nothing, and an interpolated p
@@ -324,32 +337,53 @@ class Policy:
         write_weights(self.model, target, self.ranks)
         return target
 
+    def digest(self) -> str:
+        """The digest of all that training changes (`agentrl.trainer.digest`)."""
+        return digest(trained_state(self.model, self.optimizer, self.critic).items(), self.ranks)
+
+    def model_digest(self) -> str:
+        """The digest of the model alone, trained or not."""
+        return digest(self.model.named_parameters(), self.ranks)
+
     def save(self, directory: Path, model_path: Path) -> None:
         """Write a checkpoint (`agentrl.trainer.checkpoint`), with the tokenizer and whatever else is beside the model."""
         self.staged(directory, model_path)()
 
-    def staged(self, directory: Path, model_path: Path) -> Callable[[], None]:
-        """A checkpoint of the policy as it is now; call what is returned, in any thread, to write it."""
+    def staged(
+        self, directory: Path, model_path: Path, *, since: str = "", history: Sequence[TrainedStep] = ()
+    ) -> Callable[[], None]:
+        """A checkpoint of the policy as it is now; call what is returned, in any thread, to write it.
+
+        `history`: the steps that led to it from the checkpoint whose chain is `since`.
+        """
         beside = [f for f in model_path.iterdir() if f.is_file() and f.suffix not in (".safetensors", ".bin", ".pt")]
+        manifest = Manifest(
+            step=self.version,
+            optimizer_steps=self._optimizer_steps,
+            digest=history[-1].digest if history else self.digest(),
+            chain=history[-1].chain if history else since,
+            since=since,
+            history=tuple(history),
+        )
         return staged_checkpoint(
             directory,
             model=self.model,
-            wrapped=self.scored,
             optimizer=self.optimizer,
             files=beside,
-            state={"step": self.version, "optimizer_steps": self._optimizer_steps},
+            manifest=manifest,
             critic=self.critic,
             ranks=self.ranks,
         )
 
-    def load(self, directory: Path) -> None:
-        """Go on from a checkpoint, made by any number of ranks."""
-        read_checkpoint(self.model, directory)
-        read_optimizer(self.scored, self.optimizer, directory)
-        if self.critic and (directory / "critic").exists():
-            read_critic(self.critic, directory)
-        state = read_state(directory)
-        self.version, self._optimizer_steps = state["step"], state["optimizer_steps"]
+    def load(self, directory: Path) -> Manifest:
+        """Go on from a checkpoint, made by any number of ranks; its manifest. Raises CheckpointError for a damaged one."""
+        manifest = read_checkpoint(
+            directory, model=self.model, optimizer=self.optimizer, critic=self.critic, ranks=self.ranks
+        )
+        self.version, self._optimizer_steps = manifest.step, manifest.optimizer_steps
+        if self.digest() != manifest.digest:
+            raise CheckpointError(f"{directory} holds other weights, or another optimizer, than its manifest says")
+        return manifest
 
 
 def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:

@@ -33,7 +33,10 @@ sequences."""
 def load_model(path: Path) -> Any:
     """Return the causal LM in a folder, in float32 and in evaluation mode. Raises ConfigError for a folder without one."""
     try:
-        return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+        # Of other forms of weights some are pickles, which run code when they are read.
+        return AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        ).eval()
     except (OSError, ValueError, KeyError, ImportError) as error:
         reason = str(error).partition("\nModel type should be one of")[0]  # which goes on with some two hundred
         raise ConfigError(f"model.path: {path} has no causal LM that transformers can load: {reason}") from error

@@ -25,11 +25,14 @@ from typing import Any
 
 from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.errors import DiskError, StoreError
+from agentrl.manifest import Manifest
 from agentrl.proxy import RecordedChoice
+from agentrl.rollout import batches
+from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.run_episode import Outcome
 from agentrl.trajectory import TokenRecord
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE groups (
@@ -69,16 +72,7 @@ CREATE TABLE calls (
     content BLOB NOT NULL,
     UNIQUE (group_id, sample, request, completion_id, choice)
 );
-CREATE TABLE batches (step INTEGER PRIMARY KEY, checkpoint INTEGER NOT NULL REFERENCES checkpoints (step));
-CREATE TABLE checkpoints (
-    step INTEGER PRIMARY KEY,
-    life INTEGER NOT NULL,
-    path TEXT NOT NULL,
-    score REAL,
-    made_at REAL NOT NULL,
-    kept INTEGER NOT NULL DEFAULT 1
-);
-CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL);
+CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
@@ -162,7 +156,9 @@ class Store:
             self._db.execute("PRAGMA synchronous = NORMAL")
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
-                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+                self._db.executescript(
+                    f"BEGIN; {_SCHEMA} {batches.SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
+                )
         except sqlite3.OperationalError as error:
             raise self._refusal(error) from error
         except sqlite3.DatabaseError as error:
@@ -195,8 +191,9 @@ class Store:
     def _refusal(self, error: sqlite3.OperationalError) -> DiskError:
         return DiskError(str(self._path), error, self._path.parent)
 
-    def begin_life(self, tasks: str = "") -> None:
-        """Note that the run starts, or starts again. Raises StoreError when its `tasks` are not those it started with."""
+    def begin_life(self, tasks: str = "", config: str = "{}") -> None:
+        """Note that the run starts, or starts again, and its configuration as JSON. Raises StoreError when its `tasks` are not
+        those it started with."""
         with self._writing() as db:
             db.execute("INSERT OR IGNORE INTO facts VALUES ('tasks', ?)", (tasks,))
             (known,) = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
@@ -206,7 +203,15 @@ class Store:
                     "data.eval_share, seed and rollout.group_size must stay as they were. Restore them, or start a new run."
                 )
             self.life += 1
-            db.execute("INSERT INTO lives VALUES (?, ?)", (self.life, time.time()))
+            db.execute("INSERT INTO lives VALUES (?, ?, ?)", (self.life, time.time(), config))
+
+    def configuration(self, life: int) -> str:
+        """The configuration of a life, as JSON. Raises StoreError when there is no such life."""
+        with self._lock:
+            row = self._db.execute("SELECT config FROM lives WHERE life = ?", (life,)).fetchone()
+        if row is None:
+            raise StoreError(f"{self._path} knows no life {life}")
+        return str(row[0])
 
     def open_group(self, group_id: int, epoch: int, task: int) -> None:
         """Note that a task was handed out."""
@@ -310,26 +315,31 @@ class Store:
         return EpisodeRow(*(*values, _record_of(record)))
 
     def commit_checkpoint(
-        self, step: int, path: Path, consumed: Sequence[tuple[int, Sequence[int]]], score: float | None = None
+        self, path: Path, manifest: Manifest, groups: Sequence[Sequence[int]], score: float | None = None
     ) -> None:
-        """Record a checkpoint, in the run directory, together with the (step, group ids) of every batch trained since the one before.
+        """Record a checkpoint, in the run directory, together with every batch trained since the one before, from its manifest.
 
-        `score`: what the checkpoint is worth, for keeping the best. Raises StoreError if a group is in a batch already.
+        `groups`: the group ids that each of these batches was meant to have. `score`: what the checkpoint is worth, for keeping
+        the best. Raises StoreError if a group is in a batch already, or the manifest does not go on from what is recorded.
         """
         with self._writing() as db:
-            db.execute(
-                "INSERT INTO checkpoints (step, life, path, score, made_at) VALUES (?, ?, ?, ?, ?)",
-                (step, self.life, str(path.relative_to(self._path.parent)), score, time.time()),
-            )
-            for batch_step, group_ids in consumed:
-                db.execute("INSERT INTO batches VALUES (?, ?)", (batch_step, step))
-                for group_id in group_ids:
-                    done = db.execute(
-                        "UPDATE groups SET step = ? WHERE id = ? AND step IS NULL AND state = 'ready'",
-                        (batch_step, group_id),
-                    )
-                    if done.rowcount != 1:
-                        raise StoreError(f"group {group_id} of step {batch_step} was not waiting to be trained on")
+            where = str(path.relative_to(self._path.parent))
+            batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups], score)
+
+    def note_first_chain(self, chain: str) -> None:
+        """Note the digest chain that the run begins with. Raises StoreError when it began with another model."""
+        with self._writing() as db:
+            batches.note_first_chain(db, chain)
+
+    def batches(self, after: int = 0) -> list[StoredBatch]:
+        """The batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
+        with self._lock:
+            return batches.batches(self._db, after)
+
+    def mark_damaged(self, step: int, reason: str) -> None:
+        """Note that a checkpoint cannot be loaded. It is not kept any more."""
+        with self._writing() as db:
+            db.execute("UPDATE checkpoints SET damaged = ?, kept = 0 WHERE step = ?", (reason, step))
 
     def forget_checkpoints(self, keep: int) -> list[Path]:
         """Mark all but the newest `keep` checkpoints, and the best, as deleted; returns the directories to delete."""
@@ -347,9 +357,11 @@ class Store:
         return [self._path.parent / path for (path,) in rows]
 
     def last_checkpoint(self) -> tuple[int, Path] | None:
-        """(step, directory) of the newest checkpoint."""
+        """(step, directory) of the newest checkpoint that is not known to be damaged."""
         with self._lock:
-            row = self._db.execute("SELECT step, path FROM checkpoints ORDER BY step DESC LIMIT 1").fetchone()
+            row = self._db.execute(
+                "SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1"
+            ).fetchone()
         return (row[0], self._path.parent / row[1]) if row else None
 
     def unused_groups(self) -> list[StoredGroup]:
