@@ -10,9 +10,11 @@ import anthropic
 import openai
 import pytest
 
+from agentrl import Episode
 from agentrl.engine.protocol import Generation, ImageSpan, VersionSpan
 from agentrl.errors import ConfigError
-from agentrl.proxy import ChatFormat, load_chat_format, open_proxy
+from agentrl.proxy import ChatFormat, SamplingDefaults, load_chat_format, open_proxy
+from agentrl.rollout.run_episode import local_runner
 from agentrl.trainer.scored_model import load_model
 from tests.tiny_vl import make_tiny_vl, picture
 
@@ -40,7 +42,7 @@ class SeeingEngine:
             output_ids=self.reply_ids, logprobs=[-0.5] * size, versions=[VersionSpan(0, 0, size)], finish="stop"
         )
 
-    async def end_session(self, session: str) -> None:
+    def end_session(self, session: str) -> None:
         pass
 
 
@@ -89,6 +91,25 @@ async def test_a_training_run_refuses_images_and_takes_text(chat_format: ChatFor
     else:
         assert refusals == []
         assert engine.seen == [1, 1, 1, 0]
+
+
+async def test_an_episode_that_shows_an_image_fails_with_the_reason(chat_format: ChatFormat) -> None:
+    async def run(episode: Episode) -> float:
+        messages: Any = CHAT
+        await episode.client.chat.completions.create(model=episode.model, messages=messages)
+        return 1.0
+
+    engine: Any = SeeingEngine(chat_format.tokenizer.encode("2<|im_end|>"))
+    async with (
+        open_proxy(engine, chat_format, "vl", training=True) as proxy,
+        local_runner(run, proxy, timeout_s=30, defaults=SamplingDefaults()) as runner,
+    ):
+        outcome = await runner.run({}, 0)
+    assert outcome.status == "failed"
+    assert outcome.error is not None
+    assert "not trained on yet" in outcome.error
+    assert outcome.record.turns == []
+    assert engine.seen == []
 
 
 def test_the_trainer_names_a_vision_model_that_it_cannot_load(model: Path) -> None:

@@ -26,14 +26,14 @@ def training_sequence(ids: list[int], trained: list[bool], rng: random.Random) -
 
 
 def random_tree(rng: random.Random, *, depth: int, longest: int = 9, tokens: int = 470) -> list[TrainingSequence]:
-    """The paths of a random tree; each token that is trained on is trained on in one of them, as in a token record."""
+    """The paths of a random tree, two or more; each token that is trained on is trained on in one of them, as in a token record."""
     paths: list[TrainingSequence] = []
 
     def grow(ids: list[int], fresh: list[bool], level: int) -> None:
         new = [rng.randrange(9, tokens) for _ in range(rng.randint(1, longest))]
         ids, fresh = ids + new, [*fresh, *(rng.random() < 0.6 for _ in new)]
         fresh[0] = False
-        children = rng.randint(0, 3) if level < depth else 0
+        children = rng.randint(0 if level else 2, 3) if level < depth else 0
         if not children:
             paths.append(training_sequence(ids, fresh, rng))
         for child in range(children):

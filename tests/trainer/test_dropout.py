@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
@@ -14,7 +15,9 @@ from agentrl.errors import ConfigError
 from agentrl.trainer.critic import Critic
 from agentrl.trainer.packing import pack
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.ranks import join_ranks
 from agentrl.trainer.scored_model import load_model
+from agentrl.trainer.sft import LIKELIHOOD, nll
 from benchmarks.model_kinds import tiny_model
 from tests.trainer.test_policy import sequences
 
@@ -114,6 +117,33 @@ def test_a_critics_values_see_no_dropout(model: Path, dropout: bool) -> None:
     losses = [critic.teach([packed], [critic.returns(packed)]) for critic in critics]
     assert (losses[0] != losses[1]) is dropout
     assert torch.equal(critics[1](packed), critics[1](packed))
+
+
+def test_what_is_spread_drops_the_same(model: Path) -> None:
+    ranks = join_ranks(60, offload=True)
+    try:
+        one, spread = (
+            Policy(
+                model,
+                TrainerConfig(lr=1e-3, warmup_steps=0, dropout=True, recompute_activations=True, offload=on),
+                ranks,
+            )
+            for on in (False, True)
+        )
+        batch = sequences(one)
+        norms = [policy.step(batch).grad_norm for policy in (one, spread)]
+    finally:
+        dist.destroy_process_group()
+    assert norms[1] == pytest.approx(norms[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_supervised_learning_drops_and_its_held_out_likelihood_does_not(model: Path, dropout: bool) -> None:
+    policy = policy_of(model, dropout=dropout, **LIKELIHOOD)
+    batch = sequences(policy)
+    expected = nll(policy, batch)
+    assert nll(policy, batch) == expected
+    assert (policy.step(batch).loss != pytest.approx(expected, rel=1e-5)) is dropout
 
 
 @pytest.mark.parametrize("model", ["opt", "gpt2"], indirect=True)

@@ -52,7 +52,6 @@ def small_model(kind: str, **options: Any) -> Any:
 def test_a_pack_has_the_logprobs_that_transformers_gives_its_paths(kind: str, options: dict[str, Any]) -> None:
     model = small_model(kind, **options)
     sequences = random_tree(random.Random(9), depth=3)
-    assert len(sequences) > 4
     expected = []
     for s in sorted(sequences, key=lambda s: s.token_ids.tolist()):
         model.config._attn_implementation = "eager"
