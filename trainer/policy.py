@@ -13,9 +13,9 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.errors import CheckpointError
 from agentrl.manifest import Manifest
+from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.checkpoint import (
     read_checkpoint,
     read_published,
