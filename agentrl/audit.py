@@ -130,9 +130,11 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
         yield f"sample {sample} of group {group} finished twice"
     for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
-    config = run_dir / "config.json"
-    if config.is_file():
-        size = json.loads(config.read_text())["rollout"]["group_size"]
+    try:
+        size = json.loads((run_dir / "config.json").read_text())["rollout"]["group_size"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        yield f"config.json cannot be read ({type(error).__name__}: {error}); --resume restores it from the store"
+    else:
         ended = (
             "SELECT g.id, COUNT(DISTINCT e.sample) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"
             " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(DISTINCT e.sample) != ?"
