@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -251,13 +251,14 @@ class Policy:
 
                 replies.append(await self._generate(call, index, names, progress))
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(generate)
-            async with arrived:
-                async for output_ids in arrived:
-                    message = await self._read(call, output_ids, names, growing=True)
-                    for delta in sent.growth(message, final=False):
-                        await emit(delta)
+        with one_api_error():
+            async with anyio.create_task_group() as group:
+                group.start_soon(generate)
+                async with arrived:
+                    async for output_ids in arrived:
+                        message = await self._read(call, output_ids, names, growing=True)
+                        for delta in sent.growth(message, final=False):
+                            await emit(delta)
         reply = Reply(replies[0], await self._read(call, replies[0].output_ids, names, growing=False))
         await self._record(call, index, reply, names)
         for delta in sent.growth(reply.message, final=True):
@@ -376,13 +377,20 @@ def _piece(sent: str, text: str, *, final: bool) -> str:
 
 async def all_of(call: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
     """Run `call(0)` to `call(count - 1)` at the same time. The first ApiError ends them all, and is raised as it is."""
-    try:
+    with one_api_error():
         if count == 1:
             await call(0)
         else:
             async with anyio.create_task_group() as group:
                 for index in range(count):
                     group.start_soon(call, index)
+
+
+@contextmanager
+def one_api_error() -> Iterator[None]:
+    """Raise the first ApiError of a group of tasks as it is."""
+    try:
+        yield
     except* ApiError as errors:
         error: BaseException = errors
         while isinstance(error, BaseExceptionGroup):

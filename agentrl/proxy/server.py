@@ -257,8 +257,7 @@ def refusals(method: str, path: str) -> Iterator[Answered]:
     except EngineError as error:
         answered.error = ApiError(503, str(error), code="engine_error")
     except BaseException as error:
-        # A panic of an extension module written in Rust derives from BaseException.
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not _is_failure(error):
             raise
         number = f"req_{uuid.uuid4().hex}"
         log.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
@@ -268,6 +267,13 @@ def refusals(method: str, path: str) -> Iterator[Answered]:
         answered.error = ApiError(500, message, code="internal_error")
     if answered.error is not None:
         answered.reply = refusal(answered.error, path)
+
+
+def _is_failure(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_failure(one) for one in error.exceptions)
+    # A panic of an extension module written in Rust derives from BaseException.
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
