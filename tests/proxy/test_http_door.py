@@ -164,11 +164,14 @@ async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
     async with opened(nano_format) as (engine, proxy):
         session = proxy.open_session()
 
-        async def fail(*_: Any, **__: Any) -> None:
-            raise error
+        def failing(error: BaseException) -> Any:
+            async def fail(*_: Any, **__: Any) -> None:
+                raise error
+
+            return fail
 
         for error in (RuntimeError("broken"), PanicException("broken")):
-            monkeypatch.setattr(engine, "generate", fail)
+            monkeypatch.setattr(engine, "generate", failing(error))
             code, reply = await asked(proxy, CHAT, session=session)
             (number,) = re.findall(r"req_\w+", reply["error"]["message"])
             assert code == 500
