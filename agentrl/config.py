@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentrl.config_section import NotNegative, Positive, Seconds, Section, Share
 from agentrl.errors import ConfigError
+from agentrl.proxy_config import ProxyConfig as ProxyConfig
 from agentrl.trainer_config import TrainerConfig as TrainerConfig
 
 
@@ -126,24 +127,6 @@ class EngineConfig(Section):
         if own:
             raise ValueError(f"flags.{own.pop()} is set by agentrl; remove it")
         return self
-
-
-class ProxyConfig(Section):
-    """The server that agents talk to."""
-
-    host: str = "127.0.0.1"
-    """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
-    port: NotNegative = 0
-    """0: a free one."""
-    max_request_bytes: Positive = 32 * 2**20
-    """A larger request is refused with 413."""
-    max_sessions: Positive = 100_000
-    """Sessions open at the same time."""
-    session_idle_timeout_s: Seconds | None = None
-    """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
-    lives as long as the episode."""
-    write_timeout_s: Seconds = 60
-    """A client that reads nothing of its reply for so long is given up."""
 
 
 class SandboxConfig(Section):

@@ -20,17 +20,22 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-import pydantic_core
+from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.credit import turn_scores
-from agentrl.errors import EngineError, TooManySessionsError
+from agentrl.errors import EngineError, EpisodeError
 from agentrl.proxy.api_error import ApiError, read_body
-from agentrl.proxy.server import Proxy, Reply, refusal
+from agentrl.proxy.bounds import check_body
+from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.openapi import MODEL_APIS, Paths, describe
+from agentrl.proxy.server import Body, Proxy, Reply, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
+from agentrl.proxy.sessions import key_bytes
 
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
@@ -71,6 +76,23 @@ class WeightsBody(_Body):
     version: Annotated[int, Field(ge=0)]
 
 
+SERVICE_APIS: Paths = {
+    ("POST", "/sessions"): OpenBody,
+    ("GET", "/sessions"): None,
+    ("GET", "/sessions/{id}"): None,
+    ("DELETE", "/sessions/{id}"): None,
+    ("POST", "/sessions/{id}/reward"): RewardBody,
+    ("POST", "/sessions/{id}/close"): CloseBody,
+    ("GET", "/sessions/{id}/trajectories"): None,
+    ("POST", "/weights"): WeightsBody,
+}
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return describe({**MODEL_APIS, **SERVICE_APIS})
+
+
 @dataclass
 class _Entry:
     session: Session
@@ -87,19 +109,22 @@ class Service:
         self._admin_key = admin_key
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Answer one HTTP request, the model APIs included."""
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Reply:
+        """Answer one HTTP request, the model APIs included. Its body is read once its key is known to be good."""
+        if (method, path) == ("GET", "/openapi.json"):
+            return Reply(to_json(_document()))
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
             return await self._proxy.handle(method, path, headers, body)
-        try:
-            key = headers.get("authorization", "").removeprefix("Bearer ").strip()
-            if not hmac.compare_digest(key.encode(), self._admin_key.encode()):
+        with refusals(method, path) as answered:
+            if not hmac.compare_digest(key_bytes(bearer_key(headers)), key_bytes(self._admin_key)):
                 raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
-            return Reply(pydantic_core.to_json(await self._answer(method, path, body or b"{}")))
-        except TooManySessionsError as error:
-            return refusal(ApiError(429, str(error), code="too_many_sessions"), path)
-        except ApiError as error:
-            return refusal(error, path)
+            received = b""
+            if method == "POST":
+                received = body if isinstance(body, bytes) else await body()
+                check_body(received, self._proxy.limits)
+            content = await self._answer(method, path, received or b"{}")
+            answered.reply = Reply(await in_thread(lambda: b"".join(json_pieces(content))))
+        return answered.reply
 
     async def _answer(self, method: str, path: str, body: bytes) -> Any:
         match method, path.strip("/").split("/"):
@@ -108,7 +133,8 @@ class Service:
             case "POST", ["sessions"]:
                 return self._open(read_body(OpenBody, body))
             case "GET", ["sessions"]:
-                return {"sessions": [self._state(entry) for entry in self._entries.values()]}
+                entries = list(self._entries.values())
+                return {"sessions": await in_thread(lambda: [self._state(entry) for entry in entries])}
             case "GET", ["sessions", session_id]:
                 return self._state(self._entry(session_id))
             case "DELETE", ["sessions", session_id]:
@@ -121,7 +147,7 @@ class Service:
             case "POST", ["sessions", session_id, "close"]:
                 return self._close(self._entry(session_id), read_body(CloseBody, body))
             case "GET", ["sessions", session_id, "trajectories"]:
-                return self._trajectories(self._entry(session_id))
+                return await in_thread(self._trajectories, self._entry(session_id))
         raise ApiError(404, f"Unknown path {method} {path}.", code="unknown_url")
 
     def _entry(self, session_id: str) -> _Entry:
@@ -158,6 +184,10 @@ class Service:
 
     def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
         if body.branch is not None:
+            try:
+                entry.session.branch(body.branch)
+            except EpisodeError as error:
+                raise ApiError(400, f"Invalid 'branch': {error}.", param="branch", code="invalid_value") from None
             entry.session.branch_rewards[body.branch] = body.value
         elif body.completion_id is None:
             entry.reward = body.value
@@ -187,6 +217,6 @@ class Service:
     async def _load(self, body: WeightsBody) -> dict[str, Any]:
         try:
             pause_s = await self._proxy.engine.update_weights(Path(body.path), body.version)
-        except EngineError as error:
+        except (EngineError, OSError, ValueError) as error:  # ValueError: a path with a null byte in it
             raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
         return {"version": body.version, "pause_s": pause_s}

@@ -98,7 +98,9 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "episode_timeout_s retries max_failed_share drop_uniform_groups keep_calls",
         "engine": "kind servers urls python gpus_per_server flags pause_mode transfer spill request_timeout_s "
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
-        "proxy": "host port max_request_bytes max_sessions session_idle_timeout_s write_timeout_s",
+        "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logprobs "
+        "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads "
+        "session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port",
         "sandbox": "backend image runtime boxes lent_boxes wait_timeout_s",
         "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage gae_discount "
         "gae_lambda gae_unit gae_bootstrap critic_lr value_clip objective turn_discount truncated_turns failed_turns turn_penalty clip_low "

@@ -6,9 +6,14 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from agentrl.proxy.json_text import MAX_JSON_DEPTH, read_json
+
 Body = TypeVar("Body", bound=BaseModel)
 
+_MAX_MESSAGE = 2000
 _OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_LISTED_PROBLEMS = 100
+"""Of more problems in one body, none is looked at: listing them takes longer than finding them."""
 _ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 529: "overloaded_error"}
 
 
@@ -16,9 +21,10 @@ class ApiError(Exception):
     """A request that cannot be answered. `param` names the field at fault."""
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
+        # What a client sent may be quoted in it, at any length.
+        self.message = message if len(message) <= _MAX_MESSAGE else f"{message[:_MAX_MESSAGE]} ..."
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.param = param
         self.code = code
 
@@ -32,6 +38,16 @@ class ApiError(Exception):
         kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
+    def event_json(self, sequence_number: int) -> dict[str, Any]:
+        """The event that ends a stream of the Responses API."""
+        return {
+            "type": "error",
+            "code": self.code or "server_error",
+            "message": self.message,
+            "param": self.param,
+            "sequence_number": sequence_number,
+        }
+
 
 def invalid(param: str, problem: str) -> ApiError:
     """The refusal of one field's value."""
@@ -39,11 +55,19 @@ def invalid(param: str, problem: str) -> ApiError:
 
 
 def read_body(model: type[Body], body: bytes) -> Body:
-    """Check a request body. Raises ApiError 400 that names the field at fault."""
+    """Check a request body: sound JSON, of fields of the right types. Raises ApiError 400 that names the field at fault."""
     try:
-        return model.model_validate_json(body)
+        read_json(body)
+    except ValueError as error:
+        depth = f" (proxy bodies nest at most {MAX_JSON_DEPTH} levels)" if "recursion" in str(error) else ""
+        raise invalid("body", f"it is not sound JSON: {error}{depth}") from None
+    try:
+        # Strict: `true` is no number, and "5" neither.
+        return model.model_validate_json(body, strict=True)
     except ValidationError as error:
-        problems = error.errors()
+        if (count := error.error_count()) > _LISTED_PROBLEMS:
+            raise invalid("body", f"{count} of its fields are unknown or have values of another type") from None
+        problems = error.errors(include_url=False, include_context=False, include_input=False)
     # Of a union, pydantic reports every member; the one that came furthest is what the client meant.
     problem = max(problems, key=lambda p: (p["type"] == "extra_forbidden" and len(p["loc"]) == 1, len(p["loc"])))
     # It also names the member it tried, such as `str`, `list[str]` or a class of ours.

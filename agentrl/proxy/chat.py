@@ -35,7 +35,7 @@ class ChatCompletions:
                 "index": index,
                 "message": reply.message.to_json(),
                 "finish_reason": reply.finish,
-                "logprobs": self._logprobs(request, reply),
+                "logprobs": await self._logprobs(request, call, reply),
             }
 
         await all_of(one, count)
@@ -71,7 +71,7 @@ class ChatCompletions:
             await say({"role": "assistant", "content": ""})
             reply = await self._policy.reply(call, index, emit)
             replies.append(reply)
-            await say({}, finish_reason=reply.finish, logprobs=self._logprobs(request, reply))
+            await say({}, finish_reason=reply.finish, logprobs=await self._logprobs(request, call, reply))
 
         try:
             await all_of(one, request.n or 1)
@@ -80,10 +80,10 @@ class ChatCompletions:
         except ApiError as error:
             await send(error.openai_json())
 
-    def _logprobs(self, request: ChatRequest, reply: Reply) -> Json | None:
+    async def _logprobs(self, request: ChatRequest, call: Call, reply: Reply) -> Json | None:
         if not request.logprobs:
             return None
-        return {"content": self._policy.top_logprobs(reply.generation), "refusal": None}
+        return {"content": await self._policy.logprobs(call, reply.generation), "refusal": None}
 
 
 def _head(call: Call, kind: str) -> Json:

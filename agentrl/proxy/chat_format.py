@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,19 @@ class ChatFormat:
         """Text of ids, special tokens included."""
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
+    @cached_property
+    def longest_token(self) -> int | None:
+        """Bytes of text that one token may stand for, at most. None: any number, as an unknown word is one token."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            return None
+        whole = json.loads(backend.to_str())
+        if self.tokenizer.unk_token_id is not None and not whole["model"].get("byte_fallback"):
+            return None
+        longest = max(len(token.encode()) for token in self.tokenizer.get_vocab())
+        # A normalizer joins characters: NFC makes one of three bytes' accents, at most.
+        return longest * 3 if whole.get("normalizer") else longest
+
     @property
     def stop_token_ids(self) -> list[int]:
         """Ids that end the model's turn."""
@@ -138,12 +152,17 @@ class ChatFormat:
         `call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
         While a reply is `growing`, what may yet become a tool call or a stop string is left out.
         """
-        parsed = self.renderer.parse_response(output_ids, tools=tools or None)
+        try:
+            parsed = self.renderer.parse_response(output_ids, tools=tools or None)
+        except (RecursionError, ValueError):
+            # The model may write what no reader of JSON takes, such as 100,000 brackets: it is text then.
+            return self.plain(output_ids, stop=stop, growing=growing)
         content = parsed.content
         names = call_ids if call_ids is not None else []
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls:
-            well_formed = isinstance(call.name, str) and isinstance(call.arguments, dict | str)
+            name, text = call.name, _json_text(call.arguments)
+            well_formed = isinstance(name, str) and _is_unicode(name) and text is not None
             if call.status != ToolCallParseStatus.OK or not well_formed or not tools:
                 if growing:
                     continue
@@ -152,8 +171,7 @@ class ChatFormat:
                 continue
             if len(calls) == len(names):
                 names.append(call.id or f"call_{uuid.uuid4().hex[:24]}")
-            text = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments, ensure_ascii=False)
-            function = {"name": call.name, "arguments": text}
+            function = {"name": name, "arguments": text}
             calls.append({"id": names[len(calls)], "type": "function", "function": function})
         content, stopped_by = _until(stop, content, growing=growing)
         close = self._special("</think>") if parsed.reasoning_content else None
@@ -165,6 +183,23 @@ class ChatFormat:
         ends = bool(output_ids) and output_ids[-1] in self.stop_token_ids
         content, stopped_by = _until(stop, self.decode(output_ids[:-1] if ends else output_ids), growing=growing)
         return AssistantMessage(content, stopped_by=stopped_by)
+
+
+def _json_text(arguments: object) -> str | None:
+    """Arguments as JSON text; None for what cannot be arguments. A lone surrogate, which the model may escape and no client
+    could read, stays escaped."""
+    if isinstance(arguments, dict):
+        text = json.dumps(arguments, ensure_ascii=False)
+        return text if _is_unicode(text) else json.dumps(arguments)
+    return arguments if isinstance(arguments, str) and _is_unicode(arguments) else None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _until(stops: Sequence[str], text: str, *, growing: bool) -> tuple[str, str | None]:
@@ -241,4 +276,6 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
         load: Any = AutoImageProcessor.from_pretrained
         images = _Processor(load(model_path, backend="pil"))
         chosen = type(chosen)(tokenizer, chosen.config, processor=images)
-    return ChatFormat(tokenizer, chosen, config.max_position_embeddings)
+    chat_format = ChatFormat(tokenizer, chosen, config.max_position_embeddings)
+    _ = chat_format.longest_token  # a large vocabulary takes a while to go through
+    return chat_format

@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.policy import OBJECT_SCHEMA, Ask, Json, NamedTool
 
+Tokens = Annotated[int, Field(ge=1, lt=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**62)]
+
 
 class _Text(BaseModel):
     type: Literal["text"]
@@ -49,9 +52,9 @@ class _Message(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[_Part] | None = None
+    content: str | Annotated[list[_Part], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: Annotated[list[_ToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -127,8 +130,8 @@ class ChatRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str
-    messages: Annotated[list[_Message], Field(min_length=1)]
-    tools: list[_Tool] | None = None
+    messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
+    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _NamedTool | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
@@ -137,9 +140,9 @@ class ChatRequest(BaseModel):
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    seed: int | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
 
@@ -173,6 +176,8 @@ class ChatRequest(BaseModel):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
+            choices=self.n or 1,
+            logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             json_schema=self._json_schema(),
         )

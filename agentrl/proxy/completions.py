@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.chat import usage
-from agentrl.proxy.chat_request import stop_strings
+from agentrl.proxy.chat_request import Seed, Tokens, stop_strings
 from agentrl.proxy.policy import Ask, Call, Delta, Json, Policy, Reply, Send, all_of
 from agentrl.proxy.session import Session
 
-Ids = Annotated[list[int], Field(min_length=1)]
+Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 
 
 class _StreamOptions(BaseModel):
@@ -28,14 +28,19 @@ class CompletionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str
-    prompt: str | Ids | Annotated[list[str], Field(min_length=1)] | Annotated[list[Ids], Field(min_length=1)]
+    prompt: (
+        str
+        | Ids
+        | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
+    )
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | Annotated[list[str], Field(max_length=4)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    seed: int | None = None
+    max_tokens: Tokens | None = None
+    seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     user: str | None = None
@@ -52,6 +57,7 @@ class Completions:
         request = read_body(CompletionRequest, body)
         prompt = request.prompt
         many = isinstance(prompt, list) and not isinstance(prompt[0], int)
+        choices = (len(prompt) if many else 1) * (request.n or 1)
         calls = [
             self._policy.prepare(
                 session,
@@ -63,14 +69,14 @@ class Completions:
                     temperature=request.temperature,
                     top_p=request.top_p,
                     seed=request.seed,
+                    choices=choices,
+                    logprobs=request.logprobs is not None,
                     top_logprobs=request.logprobs or 0,
                 ),
                 "cmpl-",
             )
             for raw in (prompt if many else [prompt])
         ]
-        for call in calls:
-            call.id = calls[0].id
         return request, calls
 
     async def complete(self, request: CompletionRequest, calls: list[Call]) -> Json:
@@ -82,7 +88,11 @@ class Completions:
             replies[index] = await self._policy.reply(calls[index // per_prompt], index % per_prompt)
 
         await all_of(one, len(replies))
-        choices = [self._choice(request, index, reply) for index, reply in enumerate(replies) if reply is not None]
+        choices = [
+            await self._choice(request, calls[0], index, reply)
+            for index, reply in enumerate(replies)
+            if reply is not None
+        ]
         return {**_head(calls[0]), "choices": choices, "usage": _usage(calls, replies)}
 
     async def stream(self, request: CompletionRequest, calls: list[Call], send: Send) -> None:
@@ -97,7 +107,8 @@ class Completions:
                 await send({**head, "choices": [choice]})
 
             reply = replies[index] = await self._policy.reply(calls[index // per_prompt], index % per_prompt, emit)
-            await send({**head, "choices": [{**self._choice(request, index, reply), "text": ""}]})
+            choice = await self._choice(request, calls[0], index, reply)
+            await send({**head, "choices": [{**choice, "text": ""}]})
 
         try:
             await all_of(one, len(replies))
@@ -106,10 +117,10 @@ class Completions:
         except ApiError as error:
             await send(error.openai_json())
 
-    def _choice(self, request: CompletionRequest, index: int, reply: Reply) -> Json:
+    async def _choice(self, request: CompletionRequest, call: Call, index: int, reply: Reply) -> Json:
         choice = {"index": index, "text": reply.message.content, "finish_reason": reply.finish, "logprobs": None}
         if request.logprobs is not None:
-            entries = self._policy.top_logprobs(reply.generation)
+            entries = await self._policy.logprobs(call, reply.generation)
             choice["logprobs"] = {
                 "tokens": [entry["token"] for entry in entries],
                 "token_logprobs": [entry["logprob"] for entry in entries],

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from agentrl.proxy.api_error import ApiError, read_body
+from agentrl.proxy.json_text import read_json
 from agentrl.proxy.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, Send
 from agentrl.proxy.session import Session
@@ -106,7 +105,7 @@ def _content(reply: Reply) -> list[Json]:
 def _input(function: Json) -> Json:
     """Anthropic's clients get the arguments as an object. The policy may have said something else."""
     try:
-        arguments = json.loads(function["arguments"])
+        arguments = read_json(function["arguments"])
     except ValueError:
         return {"arguments": function["arguments"]}
     return arguments if isinstance(arguments, dict) else {"arguments": arguments}

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.proxy.chat_request import joined_text
+from agentrl.proxy.chat_request import Tokens, joined_text
 from agentrl.proxy.policy import Ask, Json, NamedTool
 
 
@@ -57,7 +57,7 @@ class _ToolUse(_Lenient):
 class _ToolResult(_Lenient):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[Annotated[_Text | _Image, Field(discriminator="type")]] = ""
+    content: str | Annotated[list[Annotated[_Text | _Image, Field(discriminator="type")]], Field(fail_fast=True)] = ""
     is_error: bool = False
 
 
@@ -75,7 +75,7 @@ _Block = Annotated[_Text | _Image | _ToolUse | _ToolResult | _Thinking | _Redact
 
 class _Message(BaseModel):
     role: Literal["user", "assistant"]
-    content: str | list[_Block]
+    content: str | Annotated[list[_Block], Field(fail_fast=True)]
 
     def to_json(self) -> list[Json]:
         if isinstance(self.content, str):
@@ -136,9 +136,9 @@ class CountRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str
-    messages: Annotated[list[_Message], Field(min_length=1)]
-    system: str | list[_Text] | None = None
-    tools: list[_Tool] | None = None
+    messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
+    system: str | Annotated[list[_Text], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
     tool_choice: _ToolChoice | None = None
     # The policy thinks, or not, as it was trained to.
     thinking: Json | None = None
@@ -163,8 +163,8 @@ class CountRequest(BaseModel):
 class MessagesRequest(CountRequest):
     """Anthropic's request, as far as it is supported. Any other field is refused by name."""
 
-    max_tokens: Annotated[int, Field(ge=1)]
-    stop_sequences: list[Annotated[str, Field(min_length=1)]] | None = None
+    max_tokens: Tokens
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import anyio
@@ -19,11 +20,16 @@ import anyio
 from agentrl.engine.protocol import Draft, Engine, Generation, Sampling
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError, invalid
+from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
+from agentrl.proxy.fair_work import FairWork
 from agentrl.proxy.journal import RecordedChoice, request_digest
 from agentrl.proxy.session import Prompt, Session
+from agentrl.proxy_config import ProxyLimits
 
 Json = dict[str, Any]
+_BYTES_PER_TOKEN = 8
+_REMEMBERED_TOKENS = 2**15
 OBJECT_SCHEMA = '{"type":"object"}'
 """The schema of `response_format: json_object`."""
 
@@ -52,6 +58,10 @@ class Ask:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
+    choices: int = 1
+    """Replies that are asked for."""
+    logprobs: bool = False
+    """Whether they are to come with their logprobs."""
     top_logprobs: int = 0
     json_schema: str | None = None
     """JSON of the schema that the reply must satisfy."""
@@ -73,6 +83,12 @@ class Call:
     recorded: dict[int, RecordedChoice] = field(default_factory=dict)
     """Replies that are known from before, by choice: whole, or their beginnings."""
     created: int = field(default_factory=lambda: int(time.time()))
+
+    def recall(self) -> None:
+        """Take what is known of it from the session's journal."""
+        if self.session.journal is not None:
+            self.recorded = self.session.journal.take(self.request)
+            self.id = next((choice.completion_id for choice in self.recorded.values()), self.id)
 
 
 @dataclass(frozen=True)
@@ -107,20 +123,33 @@ Send = Callable[[Json], Awaitable[None]]
 class Policy:
     """The model behind an engine. `model` is the only name it answers to. With `training` it refuses what no trainer learns from."""
 
-    def __init__(self, engine: Engine, chat_format: ChatFormat, model: str, *, training: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        chat_format: ChatFormat,
+        model: str,
+        limits: ProxyLimits,
+        work: FairWork,
+        *,
+        training: bool = False,
+    ) -> None:
         self.training = training
         self.engine = engine
         self.format = chat_format
         self.model = model
+        self.limits = limits
+        self.work = work
+        self._token_text = lru_cache(_REMEMBERED_TOKENS)(self._decode_token)
 
     def prepare(self, session: Session, ask: Ask, id_prefix: str) -> Call:
-        """Render the prompt, settle how to sample, and look up what is known. Raises ApiError for what cannot be answered."""
+        """Render the prompt and settle how to sample; this may run in a thread. Raises ApiError for what cannot be answered."""
         prompt, sampling, tools, forced = self._settle(session, ask)
+        if ask.logprobs:
+            logprobs = ask.choices * sampling.max_new_tokens * (1 + ask.top_logprobs)
+            check_count("logprobs", "logprobs (see max_tokens)", logprobs, self.limits.max_logprobs, "max_logprobs")
         request = request_digest(prompt.input_ids, prompt.images, sampling, tools, session.name)
-        recorded = session.journal.take(request) if session.journal else {}
-        known_id = next((choice.completion_id for choice in recorded.values()), None)
-        call_id = known_id or f"{id_prefix}{uuid.uuid4().hex}"
-        return Call(call_id, session, ask, prompt, sampling, tools, forced, request, recorded)
+        session.longest_prompt = max(session.longest_prompt, len(prompt.input_ids))
+        return Call(f"{id_prefix}{uuid.uuid4().hex}", session, ask, prompt, sampling, tools, forced, request)
 
     def count(self, session: Session, ask: Ask) -> int:
         """Tokens of the prompt that a question would be. Raises ApiError for what cannot be answered."""
@@ -133,20 +162,26 @@ class Policy:
         if ask.json_schema is not None and not self.engine.has_grammar:
             message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
             raise ApiError(400, message, param="response_format", code="unsupported_value")
+        check_count("n", "replies", ask.choices, self.limits.max_choices, "max_choices")
+        check_conversation(ask.messages, ask.tools or (), ask.stop, self.limits)
         tools = None if ask.tool_choice == "none" else ask.tools or None
+        self._check_least_length(ask, tools)
         prompt = self.prompt(session, ask, tools)
         forced = self._forced(ask)
         prompt = replace(prompt, input_ids=prompt.input_ids + forced)
         room = self.format.context_length - len(prompt.input_ids)
-        if room < 1:
-            raise ApiError(
-                400,
-                f"This model's maximum context length is {self.format.context_length} tokens, but the messages "
-                f"take {len(prompt.input_ids)}.",
-                param="messages",
-                code="context_length_exceeded",
-            )
+        check_length(len(prompt.input_ids), self.format.context_length)
         return prompt, self._sampling(session, ask, room, tools), tools, forced
+
+    def _check_least_length(self, ask: Ask, tools: list[Tool] | None) -> None:
+        """Refuse what cannot fit, before it is tokenised."""
+        context, longest = self.format.context_length, self.format.longest_token
+        if isinstance(ask.raw, list):
+            check_length(len(ask.raw), context)
+        elif longest is not None and isinstance(ask.raw, str):
+            check_length(len(ask.raw) // longest, context, least=True)
+        elif longest is not None:
+            check_length(least_tokens(ask.messages, tools or (), longest), context, least=True)
 
     def prompt(self, session: Session, ask: Ask, tools: list[Tool] | None) -> Prompt:
         """What the engine is to be sent. Raises ApiError for messages that the format cannot render."""
@@ -171,9 +206,10 @@ class Policy:
             )
         if any(not url.startswith("data:image/") for url in images):
             raise invalid("messages", "an image must be a data URL, such as data:image/png;base64,...; none is fetched")
+        check_images(images, self.limits)
         try:
             return session.prompt(self.format, ask.messages, tools)
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
 
     def _forced(self, ask: Ask) -> list[int]:
@@ -212,7 +248,7 @@ class Policy:
         names: list[str] = []
         if emit is None:
             generation = await self._generate(call, index, names)
-            reply = Reply(generation, self._read(call, generation.output_ids, names, growing=False))
+            reply = Reply(generation, await self._read(call, generation.output_ids, names, growing=False))
             await self._record(call, index, reply, names)
             return reply
         sent = _Sent()
@@ -229,23 +265,29 @@ class Policy:
 
                 replies.append(await self._generate(call, index, names, progress))
 
-        async with anyio.create_task_group() as group:
-            group.start_soon(generate)
-            async with arrived:
-                async for output_ids in arrived:
-                    for delta in sent.growth(self._read(call, output_ids, names, growing=True), final=False):
-                        await emit(delta)
-        reply = Reply(replies[0], self._read(call, replies[0].output_ids, names, growing=False))
+        with one_api_error():
+            async with anyio.create_task_group() as group:
+                group.start_soon(generate)
+                async with arrived:
+                    async for output_ids in arrived:
+                        message = await self._read(call, output_ids, names, growing=True)
+                        for delta in sent.growth(message, final=False):
+                            await emit(delta)
+        reply = Reply(replies[0], await self._read(call, replies[0].output_ids, names, growing=False))
         await self._record(call, index, reply, names)
         for delta in sent.growth(reply.message, final=True):
             await emit(delta)
         return reply
 
-    def _read(self, call: Call, output_ids: list[int], call_ids: list[str], *, growing: bool) -> AssistantMessage:
+    async def _read(self, call: Call, output_ids: list[int], call_ids: list[str], *, growing: bool) -> AssistantMessage:
         ids, stop = call.forced_ids + output_ids, call.ask.stop
-        if call.ask.raw is not None:
-            return self.format.plain(ids, stop=stop, growing=growing)
-        return self.format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
+
+        def read() -> AssistantMessage:
+            if call.ask.raw is not None:
+                return self.format.plain(ids, stop=stop, growing=growing)
+            return self.format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
+
+        return await self.work.run(call.session.key, _BYTES_PER_TOKEN * len(ids), read)
 
     async def _generate(
         self, call: Call, index: int, names: list[str], on_progress: Callable[[list[int]], None] | None = None
@@ -262,10 +304,12 @@ class Policy:
         draft = Draft(recorded.generation if recorded else None)
         nothing = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
         try:
-            with journal.watch(self._choice(call, index, [], nothing), draft) if journal else nullcontext():
-                return await self.engine.generate(
-                    prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, draft=draft
-                )
+            async with call.session.activity.generations:
+                self._check_open(call)
+                with journal.watch(self._choice(call, index, [], nothing), draft) if journal else nullcontext():
+                    return await self.engine.generate(
+                        prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, draft=draft
+                    )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
 
@@ -274,8 +318,7 @@ class Policy:
 
     async def _record(self, call: Call, index: int, reply: Reply, names: list[str]) -> None:
         """Enter a reply into the record, and, unless it comes from there, into the journal."""
-        if call.session.closed:
-            raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
+        self._check_open(call)
         message = reply.message.to_json()
         turn = call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, message, index)
         turn.request, turn.call_ids = call.request, names
@@ -283,16 +326,34 @@ class Policy:
         if call.session.journal is not None and (known is None or known.generation is not reply.generation):
             await call.session.journal.keep(self._choice(call, index, names, reply.generation))
 
-    def top_logprobs(self, generation: Generation) -> list[Json]:
+    @staticmethod
+    def _check_open(call: Call) -> None:
+        if call.session.closed:
+            raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
+
+    async def logprobs(self, call: Call, generation: Generation) -> list[Json]:
         """The logprobs of a reply as OpenAI writes them, one entry a token."""
+        size = logprob_bytes(len(generation.output_ids), call.ask.top_logprobs)
+        return await self.work.run(call.session.key, size, lambda: self._logprobs(generation))
+
+    def _logprobs(self, generation: Generation) -> list[Json]:
         content = [self._token(t, lp) for t, lp in zip(generation.output_ids, generation.logprobs, strict=True)]
         for entry, top in zip(content, generation.top_logprobs or [[]] * len(content), strict=True):
             entry["top_logprobs"] = [self._token(token, logprob) for logprob, token in top]
         return content
 
     def _token(self, token: int, logprob: float) -> Json:
+        text, data = self._token_text(token)
+        return {"token": text, "logprob": logprob, "bytes": data}
+
+    def _decode_token(self, token: int) -> tuple[str, list[int]]:
         text = self.format.tokenizer.decode([token])
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        return text, list(text.encode())
+
+
+def logprob_bytes(tokens: int, top: int) -> int:
+    """About how many bytes the logprobs of so many tokens take as JSON."""
+    return 64 * tokens * (1 + top)
 
 
 def _images(message: Message) -> list[Json]:
@@ -330,13 +391,20 @@ def _piece(sent: str, text: str, *, final: bool) -> str:
 
 async def all_of(call: Callable[[int], Coroutine[Any, Any, None]], count: int) -> None:
     """Run `call(0)` to `call(count - 1)` at the same time. The first ApiError ends them all, and is raised as it is."""
-    try:
+    with one_api_error():
         if count == 1:
             await call(0)
         else:
             async with anyio.create_task_group() as group:
                 for index in range(count):
                     group.start_soon(call, index)
+
+
+@contextmanager
+def one_api_error() -> Iterator[None]:
+    """Raise the first ApiError of a group of tasks as it is."""
+    try:
+        yield
     except* ApiError as errors:
         error: BaseException = errors
         while isinstance(error, BaseExceptionGroup):

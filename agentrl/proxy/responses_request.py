@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
-from agentrl.proxy.chat_request import joined_text
+from agentrl.proxy.chat_request import Tokens, joined_text
 from agentrl.proxy.policy import OBJECT_SCHEMA, Ask, Json, NamedTool
 
 
@@ -47,7 +47,9 @@ class _Image(_Lenient):
         return {"type": "image_url", "image_url": {"url": self.image_url}}
 
 
-_Content = str | list[Annotated[_Text | _Refusal | _Image, Field(discriminator="type")]]
+_Content = (
+    str | Annotated[list[Annotated[_Text | _Refusal | _Image, Field(discriminator="type")]], Field(fail_fast=True)]
+)
 
 
 class _Message(_Lenient):
@@ -75,7 +77,7 @@ class _ReasoningText(_Lenient):
 
 class _Reasoning(_Lenient):
     type: Literal["reasoning"]
-    content: list[_ReasoningText] | None = None
+    content: Annotated[list[_ReasoningText], Field(fail_fast=True)] | None = None
 
 
 _Item = _Message | _FunctionCall | _FunctionCallOutput | _Reasoning
@@ -120,14 +122,14 @@ class ResponsesRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     model: str
-    input: str | Annotated[list[_Item], Field(min_length=1)]
+    input: str | Annotated[list[_Item], Field(min_length=1, fail_fast=True)]
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: list[_Tool] | None = None
+    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _NamedTool | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
-    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_output_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     text: _TextSettings = _TextSettings()

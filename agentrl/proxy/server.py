@@ -9,34 +9,42 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import anyio.abc
 import httpx2
-import pydantic_core
-from aiohttp import web
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.protocol import Engine
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.bounds import check_body
 from agentrl.proxy.chat import ChatCompletions
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completions import Completions
+from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.journal import Journal
+from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.messages import Messages
-from agentrl.proxy.policy import Json, Policy, Send
+from agentrl.proxy.openapi import openapi_document
+from agentrl.proxy.policy import Json, Policy, Send, logprob_bytes
 from agentrl.proxy.responses import Responses
 from agentrl.proxy.session import SamplingDefaults, Session
-from agentrl.proxy.sessions import ProxyLimits, Sessions
+from agentrl.proxy.sessions import Sessions
+from agentrl.proxy_config import ProxyLimits
 
+T = TypeVar("T")
+Body = bytes | Callable[[], Awaitable[bytes]]
+"""A request's body, or how to receive it. Raises ApiError."""
 log = logging.getLogger(__name__)
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
+MAX_TOP_LOGPROBS = 20
+_OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
 
 
 @dataclass
@@ -79,7 +87,8 @@ class Proxy:
     """Where other programs reach it: `http://127.0.0.1:PORT`."""
 
     def __post_init__(self) -> None:
-        policy = Policy(self.engine, self.chat_format, self.model, training=self.training)
+        self._work = FairWork(self.limits.threads)
+        policy = Policy(self.engine, self.chat_format, self.model, self.limits, self._work, training=self.training)
         self._messages = Messages(policy)
         self._endpoints: dict[str, Endpoint] = {
             "/v1/chat/completions": ChatCompletions(policy),
@@ -102,24 +111,16 @@ class Proxy:
         """End a session: its record is final, and its key is answered with 409."""
         self.sessions.close(session)
 
-    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        """Answer one HTTP request."""
-        try:
-            if len(body) > self.limits.max_request_bytes:
-                raise too_large(self.limits)
-            return await self._answer(method, path, headers, body)
-        except EngineError as error:
-            return refusal(ApiError(503, str(error), code="engine_error"), path)
-        except ApiError as error:
-            return refusal(error, path)
-        except Exception as error:
-            log.exception("%s %s failed", method, path)
-            return refusal(_internal(error), path)
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Reply:
+        """Answer one HTTP request. Its body is read once its key is known to be good."""
+        with refusals(method, path) as answered:
+            answered.reply = await self._answer(method, path, headers, body)
+        return answered.reply
 
-    async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ").strip()
+    async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Reply:
+        key = headers.get("x-api-key") or bearer_key(headers)
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": "agentrl"}
-        known = {"/health", "/v1/models", f"/v1/models/{self.model}", COUNT_TOKENS, *self._endpoints}
+        known = {"/health", "/openapi.json", "/v1/models", f"/v1/models/{self.model}", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/health":
                 await self.engine.health()
@@ -130,24 +131,68 @@ class Proxy:
             case "GET", _ if path == f"/v1/models/{self.model}":
                 self.sessions.find(key)
                 return _json(model)
+            case "GET", "/openapi.json":
+                return Reply(to_json(openapi_document()))
             case "POST", _ if path == COUNT_TOKENS:
-                return _json(self._messages.count(self.sessions.find(key), body))
+                return await self._count(self.sessions.find(key), body)
             case "POST", _ if path in self._endpoints:
                 return await self._reply(path, self.sessions.find(key), body)
         if path in known:
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
-    async def _reply(self, path: str, session: Session, body: bytes) -> Reply:
+    async def _count(self, session: Session, body: Body) -> Reply:
+        with self._busy(session):
+            received = await self._received(body)
+            count = await self._prepared(session, received, lambda: self._messages.count(session, received))
+        return _json(count)
+
+    async def _reply(self, path: str, session: Session, body: Body) -> Reply:
         endpoint = self._endpoints[path]
+        with self._busy(session):
+            received = await self._received(body)
+            request, calls = await self._prepared(session, received, lambda: endpoint.prepare(session, received))
+            for call in calls if isinstance(calls, list) else [calls]:
+                call.recall()
+            if not request.stream:
+                content = await endpoint.complete(request, calls)
+                return await self._written(session, content, len(received))
+        return Reply(events=self._events(path, session, lambda send: endpoint.stream(request, calls, send)))
+
+    async def _received(self, body: Body) -> bytes:
+        received = body if isinstance(body, bytes) else await body()
+        check_body(received, self.limits)
+        return received
+
+    async def _prepared(self, session: Session, body: bytes, prepare: Callable[[], T]) -> T:
+        size = len(body)
+        if b"previous_response_id" in body:
+            size += 8 * session.longest_prompt  # the conversation that it goes on from is here already
         if self.chat_format.takes_images and b"image" in body:
-            request, call = await in_thread(endpoint.prepare, session, body)  # images take a while to cut
-        else:
-            request, call = endpoint.prepare(session, body)
-        if request.stream:
-            return Reply(events=self._events(path, session, lambda send: endpoint.stream(request, call, send)))
-        with _busy(session):
-            return _json(await endpoint.complete(request, call))
+            size += 2**20  # images take a while to cut
+        return await self._work.run(session.key, size, prepare)
+
+    async def _written(self, session: Session, content: Json, echoed: int) -> Reply:
+        tokens = next((n for name, n in (content.get("usage") or {}).items() if name in _OUTPUT_TOKENS), 0)
+        logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
+        size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
+        return Reply(await self._work.run(session.key, size, lambda: _bytes(content, size)))
+
+    @contextmanager
+    def _busy(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
+        """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`)."""
+        activity = session.activity
+        if not admitted and activity.requests >= self.limits.max_requests_per_session:
+            limit = f"proxy.max_requests_per_session = {self.limits.max_requests_per_session}"
+            raise ApiError(
+                429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
+            )
+        activity.requests += 1
+        try:
+            yield
+        finally:
+            activity.requests -= 1
+            activity.last_used = time.monotonic()
 
     async def _events(
         self, path: str, session: Session, stream: Callable[[Send], Awaitable[None]]
@@ -156,70 +201,108 @@ class Proxy:
         send, receive = anyio.create_memory_object_stream[Json](16)
         scope = anyio.CancelScope()
         named = path in ("/v1/responses", "/v1/messages")
+        sent = 0
 
         async def run() -> None:
-            with scope, _busy(session):
+            with scope, self._busy(session, admitted=True):
                 async with send:
-                    try:
+                    # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
+                    with refusals("POST", path) as answered:
                         await stream(send.send)
-                    except Exception as error:
-                        # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
-                        log.exception("a streamed reply failed")
-                        await send.send(_error_json(_internal(error), path))
+                    if answered.error is not None:
+                        await send.send(_event_json(answered.error, path, sent))
 
         self._tasks.start_soon(run)
         try:
             async with receive:
                 async for event in receive:
+                    sent += 1
                     name = f"event: {event['type']}\n".encode() if named and "type" in event else b""
-                    yield name + b"data: " + pydantic_core.to_json(event) + b"\n\n"
+                    yield name + b"data: " + await self._event_bytes(session, event) + b"\n\n"
             if not named:
                 yield b"data: [DONE]\n\n"
         finally:
             scope.cancel()
+
+    async def _event_bytes(self, session: Session, event: Json) -> bytes:
+        if not any(choice.get("logprobs") for choice in event.get("choices", ())):
+            return to_json(event)
+        return await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(event)))
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
         """A transport that hands requests straight to this proxy, for clients in this process."""
         return _InProcessTransport(self)
 
 
-class _busy:  # noqa: N801 - a context manager, used like a function
-    """Keeps a session from being closed as idle."""
+@dataclass
+class Answered:
+    """What came of a request."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    def __enter__(self) -> None:
-        self._session.busy += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._session.busy -= 1
-        self._session.last_used = time.monotonic()
+    reply: Reply = field(default_factory=Reply)
+    error: ApiError | None = None
+    """Why it was refused."""
 
 
-def too_large(limits: ProxyLimits) -> ApiError:
-    """The refusal of a body beyond the limit."""
-    message = f"The request is larger than {limits.max_request_bytes} bytes (proxy.max_request_bytes)."
-    return ApiError(413, message, code="request_too_large")
+@contextmanager
+def refusals(method: str, path: str) -> Iterator[Answered]:
+    """Turn what a request raises into the reply that refuses it; only cancellation leaves the context.
+
+    What nobody expects is logged with a number that the client is told, and without headers, which hold keys.
+    """
+    answered = Answered()
+    try:
+        yield answered
+    except ApiError as error:
+        answered.error = error
+    except TooManySessionsError as error:
+        answered.error = ApiError(429, str(error), code="too_many_sessions")
+    except EngineError as error:
+        answered.error = ApiError(503, str(error), code="engine_error")
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        number = f"req_{uuid.uuid4().hex}"
+        log.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        message = f"The proxy failed: {type(error).__name__}: {error} ({number})"
+        answered.error = ApiError(500, message, code="internal_error")
+    if answered.error is not None:
+        answered.reply = refusal(answered.error, path)
+
+
+def _is_failure(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_failure(one) for one in error.exceptions)
+    # A panic of an extension module written in Rust derives from BaseException.
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def bearer_key(headers: Mapping[str, str]) -> str:
+    """The key in `Authorization: Bearer KEY`."""
+    return headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
 def refusal(error: ApiError, path: str) -> Reply:
     """The reply that says why there is none, in the words of the API of `path`."""
-    return Reply(pydantic_core.to_json(_error_json(error, path)), error.status)
+    return Reply(to_json(_error_json(error, path)), error.status)
 
 
 def _error_json(error: ApiError, path: str) -> Json:
     return error.anthropic_json() if path.startswith("/v1/messages") else error.openai_json()
 
 
-def _internal(error: Exception) -> ApiError:
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    return ApiError(500, f"The proxy failed: {type(error).__name__}: {error}", code="internal_error")
+def _event_json(error: ApiError, path: str, sent: int) -> Json:
+    """The event that ends a stream, in the words of the API of `path`, after `sent` others."""
+    return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)
 
 
 def _json(content: Json) -> Reply:
-    return Reply(pydantic_core.to_json(content))
+    return Reply(to_json(content))
+
+
+def _bytes(content: Json, size: int) -> bytes:
+    return b"".join(json_pieces(content)) if size > INLINE_BYTES else to_json(content)
 
 
 class _InProcessTransport(httpx2.AsyncBaseTransport):
@@ -243,68 +326,3 @@ class _EventStream(httpx2.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._events.aclose()
-
-
-Handle = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Reply]]
-
-
-@asynccontextmanager
-async def open_proxy(
-    engine: Engine,
-    chat_format: ChatFormat,
-    model: str,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    limits: ProxyLimits | None = None,
-    training: bool = False,
-    around: Callable[[Proxy], Handle] | None = None,
-) -> AsyncIterator[Proxy]:
-    """Serve `engine` as `model` on `host`:`port` (0: a free one) for the length of the context.
-
-    With `training` what it records is to be trained on, and images, which are not yet, are refused. `around` may answer more paths over HTTP than `Proxy.handle`, which it is expected to call for the rest.
-    """
-    async with anyio.create_task_group() as tasks:
-        proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training)
-        handle = proxy.handle if around is None else around(proxy)
-        app = web.Application(client_max_size=proxy.limits.max_request_bytes)
-
-        async def answer(http: web.Request) -> web.StreamResponse:
-            return await _serve(proxy, handle, http)
-
-        app.router.add_route("*", "/{path:.*}", answer)
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=1, access_log=None)
-        await runner.setup()
-        tasks.start_soon(proxy.sessions.close_idle)
-        try:
-            await web.TCPSite(runner, host, port).start()
-            shown = host.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - all interfaces: this machine is reached so
-            proxy.url = f"http://{shown}:{runner.addresses[0][1]}"
-            yield proxy
-        finally:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(5):
-                await runner.cleanup()
-            tasks.cancel_scope.cancel()
-
-
-async def _serve(proxy: Proxy, handle: Handle, http: web.Request) -> web.StreamResponse:
-    try:
-        body = await http.read()
-    except web.HTTPRequestEntityTooLarge:
-        reply = refusal(too_large(proxy.limits), http.path)
-    else:
-        reply = await handle(http.method, http.path, http.headers, body)
-    if reply.events is None:
-        return web.Response(body=reply.body, status=reply.status, headers=reply.headers)
-    response = web.StreamResponse(status=reply.status, headers=reply.headers)
-    async with aclosing(reply.events) as events:
-        await response.prepare(http)
-        async for event in events:
-            with anyio.move_on_after(proxy.limits.write_timeout_s) as bound:
-                await response.write(event)
-            if bound.cancelled_caught:
-                log.warning("a client read nothing of its reply for %g s", proxy.limits.write_timeout_s)
-                if http.transport is not None:
-                    http.transport.abort()
-                break
-    return response

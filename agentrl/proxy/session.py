@@ -9,12 +9,17 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+import anyio
 import pydantic_core
 
 from agentrl.engine.protocol import Generation, ImageSpan
+from agentrl.errors import EpisodeError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.journal import Journal
+from agentrl.proxy.json_text import read_json
 from agentrl.trajectory import TokenRecord, Turn
+
+MAX_ROLE_CHARACTERS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,19 +47,28 @@ class Prompt:
     """Those whose tokens are in `input_ids`, in order."""
 
 
+@dataclass
+class Activity:
+    """What a session does, those of all its roles together."""
+
+    requests: int = 0
+    """Requests being answered."""
+    last_used: float = field(default_factory=time.monotonic)
+    generations: anyio.Semaphore = field(default_factory=lambda: anyio.Semaphore(64, fast_acquire=True))
+    """Held while the engine works on a reply."""
+
+
 @dataclass(eq=False)
 class Session:
     """The model calls of one episode. Its key is the api key that the agent uses."""
 
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
-    key: str = field(default_factory=lambda: f"sk-agentrl-{secrets.token_urlsafe(24)}")
+    key: str = field(default_factory=lambda: f"sk-agentrl-{secrets.token_urlsafe(24)}", repr=False)
     record: TokenRecord = field(default_factory=TokenRecord)
     closed: bool = False
     conversations: dict[str, list[Message]] = field(default_factory=dict)
     """For the Responses API: id of a response -> the messages up to and including it."""
-    last_used: float = field(default_factory=time.monotonic)
-    busy: int = 0
-    """Requests being answered."""
+    activity: Activity = field(default_factory=lambda: Activity(), repr=False)
     branches: dict[str, Session] = field(default_factory=dict)
     """The same session as its roles see it, by their names."""
     branch_rewards: dict[str, float] = field(default_factory=dict)
@@ -64,6 +78,9 @@ class Session:
     """Whether the role's calls are trained on."""
     journal: Journal | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
+    max_roles: int = 64
+    longest_prompt: int = 0
+    """Tokens of the longest prompt so far: what going on from it costs."""
     _calls: dict[bytes, Turn] = field(default_factory=dict)
     """Conversation up to and including a recorded reply -> the turn that made the reply."""
     _raw: list[tuple[str, Turn]] = field(default_factory=list)
@@ -135,17 +152,20 @@ class Session:
         return turns
 
     def branch(self, name: str) -> Session:
-        """This session as one of its roles: the same record and history, and calls that carry the role's name."""
+        """This session as one of its roles: the same record and history, and calls that carry the role's name.
+
+        Raises EpisodeError for a name that is no word, and for more roles than the session may have.
+        """
         if not name:
             return self
         if name not in self.branches:
+            if len(name) > MAX_ROLE_CHARACTERS or not name.replace("-", "_").isidentifier():
+                shown = repr(name[: MAX_ROLE_CHARACTERS + 1])
+                raise EpisodeError(f"{shown} is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
+            if len(self.branches) >= self.max_roles:
+                raise EpisodeError(f"{name!r} would be one role more than proxy.max_roles = {self.max_roles} allows")
             self.branches[name] = replace(self, name=name)
         return self.branches[name]
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a request of it, or of a role, is being answered."""
-        return any(session.busy for session in (self, *self.branches.values()))
 
     def end(self) -> None:
         """Answer no more."""
@@ -180,6 +200,6 @@ def _digest(before: bytes, message: Message) -> bytes:
 
 def _canonical(arguments: str) -> str:
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
+        return json.dumps(read_json(arguments), sort_keys=True)
     except ValueError:
         return arguments

@@ -7,29 +7,17 @@ import hmac
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import anyio
 
-from agentrl.errors import TooManySessionsError
+from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.journal import Journal
-from agentrl.proxy.session import SamplingDefaults, Session
+from agentrl.proxy.session import Activity, SamplingDefaults, Session
+from agentrl.proxy_config import ProxyLimits
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
 """Keys of ended sessions that are still told apart from unknown ones (409 instead of 401)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProxyLimits:
-    """What the proxy bears."""
-
-    max_request_bytes: int = 32 * 2**20
-    max_sessions: int = 100_000
-    session_idle_timeout_s: float | None = None
-    """A session that no request came for is closed after this. None: whoever opened it closes it."""
-    write_timeout_s: float = 60
-    """A client that reads nothing of its reply for so long is given up."""
 
 
 class Sessions:
@@ -54,7 +42,12 @@ class Sessions:
             raise TooManySessionsError(
                 f"{len(self._open)} sessions are open, as many as proxy.max_sessions allows; close some, or raise it"
             )
-        session = Session(defaults or SamplingDefaults(), journal=journal)
+        session = Session(
+            defaults or SamplingDefaults(),
+            journal=journal,
+            max_roles=self._limits.max_roles,
+            activity=Activity(generations=anyio.Semaphore(self._limits.max_generations_per_session, fast_acquire=True)),
+        )
         self._open[_digest(session.key)] = session
         return session
 
@@ -70,13 +63,16 @@ class Sessions:
 
     def find(self, key: str) -> Session:
         """The open session of a key; `KEY.NAME` is the same session as its role NAME. Raises ApiError 401 for an unknown key,
-        409 for one that has ended."""
+        409 for one that has ended, 400 for a role that it cannot have."""
         key, _, name = key.partition(".")
         digest = _digest(key)
         session = self._open.get(digest)
-        if session is not None and hmac.compare_digest(session.key.encode(), key.encode()):
-            session.last_used = time.monotonic()
-            return session.branch(name)
+        if session is not None and hmac.compare_digest(key_bytes(session.key), key_bytes(key)):
+            session.activity.last_used = time.monotonic()
+            try:
+                return session.branch(name)
+            except EpisodeError as error:
+                raise ApiError(400, f"The key names a role that cannot be: {error}.", code="invalid_role") from None
         if digest in self._closed:
             raise ApiError(409, "The episode of this key has ended.", code="episode_closed")
         raise ApiError(401, "Incorrect API key provided: it names no running episode.", code="invalid_api_key")
@@ -88,9 +84,14 @@ class Sessions:
             await anyio.sleep(min(timeout_s / 4, 60))
             latest = time.monotonic() - timeout_s
             for session in self:
-                if not session.in_use and session.last_used < latest:
+                if not session.activity.requests and session.activity.last_used < latest:
                     self.close(session)
 
 
+def key_bytes(key: str) -> bytes:
+    """A key as bytes. Headers may hold any bytes: those that are not UTF-8 arrive as lone surrogates."""
+    return key.encode(errors="surrogatepass")
+
+
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key_bytes(key)).digest()

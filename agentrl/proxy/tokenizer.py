@@ -33,6 +33,9 @@ class LeanTokenizer:
         return len(self._tokenizer)
 
     def _encode(self, text: str) -> tuple[int, ...]:
+        if len(text) > MAX_REMEMBERED_CHARACTERS:
+            # A batch is encoded without Python's lock, so that the event loop goes on meanwhile.
+            return tuple(self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids)
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
@@ -46,4 +49,6 @@ class LeanTokenizer:
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:
         """Text of ids."""
         ids = [token_ids] if isinstance(token_ids, int) else list(token_ids)
+        if len(ids) > MAX_REMEMBERED_CHARACTERS:
+            return str(self._backend.decode_batch([ids], skip_special_tokens=skip_special_tokens)[0])
         return str(self._backend.decode(ids, skip_special_tokens=skip_special_tokens))

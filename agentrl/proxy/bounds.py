@@ -1,0 +1,95 @@
+"""Bounds of a request, each checked before the work that it bounds.
+
+bytes ─► items ─► JSON ─► messages, tools, choices, stop strings, images, least tokens ─► rendered ─► logprobs
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+from typing import Any
+
+from agentrl.proxy.api_error import ApiError, invalid
+from agentrl.proxy.json_text import MAX_JSON_DEPTH, too_deep
+from agentrl.proxy_config import ProxyLimits
+
+
+def too_large(limits: ProxyLimits) -> ApiError:
+    """The refusal of a body beyond the limit."""
+    message = f"The request is larger than {limits.max_request_bytes} bytes (proxy.max_request_bytes)."
+    return ApiError(413, message, code="request_too_large")
+
+
+def check_body(body: bytes, limits: ProxyLimits) -> None:
+    """Check what can be said of a body before it is read as JSON. Raises ApiError 400 and 413."""
+    if len(body) > limits.max_request_bytes:
+        raise too_large(limits)
+    if len(body) > 2 * limits.max_json_items:  # an item takes two bytes at least
+        items = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+        check_count("body", "commas, brackets and braces", items, limits.max_json_items, "max_json_items")
+
+
+def check_count(field: str, things: str, count: int, limit: int, setting: str) -> None:
+    """Raise ApiError 400 where there are more things in a field than a setting of the proxy allows."""
+    if count > limit:
+        raise invalid(field, f"{count} {things} are more than the {limit} that proxy.{setting} allows")
+
+
+def check_conversation(
+    messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], stop: Sequence[str], limits: ProxyLimits
+) -> None:
+    """Check the parts of a request. Raises ApiError 400 that names the field, its value and the limit."""
+    check_count("messages", "messages", len(messages), limits.max_messages, "max_messages")
+    check_count("tools", "tools", len(tools), limits.max_tools, "max_tools")
+    check_count("stop", "stop strings", len(stop), limits.max_stop_strings, "max_stop_strings")
+    check_count("stop", "bytes", sum(len(text.encode()) for text in stop), limits.max_stop_bytes, "max_stop_bytes")
+    for message in messages:
+        for call in message.get("tool_calls") or ():
+            if too_deep(call["function"]["arguments"]):
+                problem = f"the arguments of a tool call are nested deeper than {MAX_JSON_DEPTH} levels"
+                raise invalid("messages", problem)
+
+
+def least_tokens(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], longest_token: int) -> int:
+    """Fewer tokens than any tokenizer whose longest token has `longest_token` bytes makes of a conversation's texts."""
+    size = sum(_text_bytes(message) for message in messages)
+    for tool in tools:
+        function = tool["function"]
+        size += len(function["name"]) + len(function.get("description") or "")
+    # A template writes the role of each message, at one token or more.
+    return max(size // longest_token, len(messages))
+
+
+def check_length(tokens: int, context_length: int, *, least: bool = False) -> None:
+    """Raise ApiError 400 where a prompt leaves no room for a reply. `least`: it has so many tokens, or more."""
+    if tokens < context_length:
+        return
+    raise ApiError(
+        400,
+        f"This model's maximum context length is {context_length} tokens, but the messages take "
+        f"{'at least ' if least else ''}{tokens}.",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def check_images(urls: Sequence[str], limits: ProxyLimits) -> None:
+    """Check images before they are decoded. Raises ApiError 400."""
+    check_count("messages", "images", len(urls), limits.max_images, "max_images")
+    for url in urls:
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as image:
+                width, height = image.size
+        except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
+            raise invalid("messages", f"an image cannot be read: {error}") from None
+        check_count("messages", "pixels of an image", width * height, limits.max_image_pixels, "max_image_pixels")
+
+
+def _text_bytes(message: dict[str, Any]) -> int:
+    content = message.get("content") or ""
+    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    texts += [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+    return sum(len(text) for text in texts)

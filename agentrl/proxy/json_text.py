@@ -1,0 +1,57 @@
+"""JSON from outside, read and written so that nothing in it raises what nobody expects.
+
+Python's own reader takes NaN, lone surrogates and any depth, each of which fails later and elsewhere: in the tokenizer, in a
+client, on the stack. The one here refuses them, and raises ValueError alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import jiter
+import pydantic_core
+
+MAX_JSON_DEPTH = 200
+"""The depth at which pydantic's reader stops. It is far below Python's limit of recursion, whatever walks a value after it."""
+_SPLIT_DEPTH = 5
+"""How far `json_pieces` takes a reply apart: choices, a choice, its logprobs, their content, one token."""
+
+
+def read_json(text: str | bytes) -> Any:
+    """Read JSON. Raises ValueError for anything else: also NaN, a repeated key, a lone surrogate, bytes that are no UTF-8,
+    more than 4,300 digits, and more than MAX_JSON_DEPTH levels."""
+    data = text.encode() if isinstance(text, str) else text
+    return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
+
+
+def too_deep(text: str) -> bool:
+    """Whether a text is, or begins like, JSON of more than MAX_JSON_DEPTH levels."""
+    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
+        return False
+    try:
+        pydantic_core.from_json(text)
+    except ValueError as error:
+        return str(error).startswith("recursion limit")
+    return False
+
+
+def to_json(value: Any) -> bytes:
+    """Write JSON. What JSON has no number for is null."""
+    return pydantic_core.to_json(value, inf_nan_mode="null")
+
+
+def json_pieces(value: Any, depth: int = _SPLIT_DEPTH) -> Iterator[bytes]:
+    """Write JSON in pieces, so that a thread that writes a large value does not hold the interpreter for long at a time."""
+    if depth and isinstance(value, dict) and value:
+        for index, (key, item) in enumerate(value.items()):
+            yield (b"," if index else b"{") + to_json(key) + b":"
+            yield from json_pieces(item, depth - 1)
+        yield b"}"
+    elif depth and isinstance(value, list) and value:
+        for index, item in enumerate(value):
+            yield b"," if index else b"["
+            yield from json_pieces(item, depth - 1)
+        yield b"]"
+    else:
+        yield to_json(value)

@@ -1,0 +1,265 @@
+"""What a request may ask for: each bound is checked before the work that it bounds, and its refusal names it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
+from tests.components import wait_until
+from tests.instant_engine import InstantEngine
+
+pytestmark = pytest.mark.anyio
+USER = {"role": "user", "content": "1 2 3"}
+CHAT: dict[str, Any] = {"model": "nano", "messages": [USER]}
+TEXT: dict[str, Any] = {"model": "nano", "prompt": "1 2 3"}
+TOOL = {"type": "function", "function": {"name": "add"}}
+DEEP = 100_000
+
+
+@asynccontextmanager
+async def opened(chat_format: ChatFormat, **limits: Any) -> AsyncIterator[tuple[InstantEngine, Proxy]]:
+    engine = InstantEngine()
+    async with open_proxy(engine, chat_format, "nano", limits=ProxyLimits(**limits)) as proxy:
+        yield engine, proxy
+
+
+async def asked(proxy: Proxy, body: Any, path: str = "chat/completions", session: Session | None = None) -> Any:
+    """The status and the JSON of a reply. `body` is JSON, or bytes as they are."""
+    headers = {"authorization": f"Bearer {(session or proxy.open_session()).key}"}
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    reply = await proxy.handle("POST", f"/v1/{path}", headers, content)
+    return reply.status, json.loads(reply.body)
+
+
+def with_arguments(arguments: str) -> dict[str, Any]:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return {**CHAT, "messages": [USER, {"role": "assistant", "tool_calls": [call]}, USER]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit", "path", "body"),
+    [
+        ("max_json_items", 100, "completions", {**TEXT, "prompt": [30] * 200}),
+        ("max_messages", 3, "chat/completions", {**CHAT, "messages": [USER] * 4}),
+        ("max_tools", 2, "chat/completions", {**CHAT, "tools": [TOOL] * 3}),
+        ("max_choices", 10, "completions", {**TEXT, "prompt": ["1", "2", "3"], "n": 4}),
+        ("max_stop_strings", 2, "messages", {**CHAT, "max_tokens": 1, "stop_sequences": ["a", "b", "c"]}),
+        ("max_stop_bytes", 10, "chat/completions", {**CHAT, "stop": "x" * 11}),
+        ("max_logprobs", 100, "chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 20, "max_tokens": 5}),
+    ],
+)
+async def test_a_request_beyond_a_bound_is_refused_by_its_name(
+    nano_format: ChatFormat, setting: str, limit: int, path: str, body: dict[str, Any]
+) -> None:
+    async with opened(nano_format, **{setting: limit}) as (engine, proxy):
+        status, reply = await asked(proxy, body, path)
+        assert status == 400
+        assert f"the {limit} that proxy.{setting} allows" in reply["error"]["message"]
+        assert not engine.order
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 1_000_000}]}),
+        ("completions", {**TEXT, "prompt": "1 2 3 " * 1_000_000}),
+        ("completions", {**TEXT, "prompt": ["1 2 3"] * 20_000}),
+        ("completions", {**TEXT, "prompt": [30] * 200_000}),
+        ("responses", {"model": "nano", "input": "1 2 3 " * 1_000_000}),
+        ("messages", {**CHAT, "max_tokens": 1, "system": "1 2 3 " * 1_000_000}),
+        ("messages/count_tokens", {**CHAT, "system": "1 2 3 " * 1_000_000}),
+    ],
+)
+async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
+    nano_format: ChatFormat, path: str, body: dict[str, Any]
+) -> None:
+    async with opened(nano_format) as (_, proxy):
+        content = json.dumps(body).encode()
+        used = time.thread_time(), time.process_time()
+        status, _ = await asked(proxy, content, path)
+        assert status == 400
+        assert time.thread_time() - used[0] < 0.05, "the event loop's thread did the work"
+        assert time.process_time() - used[1] < 0.5
+
+
+async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(nano_format: ChatFormat) -> None:
+    chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)
+    async with opened(chat_format) as (_, proxy):
+        longest_s = 0.0
+        done = anyio.Event()
+
+        async def watch() -> None:
+            nonlocal longest_s
+            while not done.is_set():
+                before = time.thread_time()
+                await anyio.sleep(0.001)
+                longest_s = max(longest_s, time.thread_time() - before)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(watch)
+            content = json.dumps({**CHAT, "messages": [{"role": "user", "content": "1 2 3 " * 80_000}]}).encode()
+            status, reply = await asked(proxy, content)
+            done.set()
+        assert (status, reply["error"]["code"]) == (400, "context_length_exceeded")
+        assert longest_s < 0.05
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"model": "nano", "messages": NaN}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "temperature": Infinity}',
+        b'{"model": "nano", "model": "nano", "messages": [{"role": "user", "content": "1"}]}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "\xff"}]}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "n": true}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "n": "1"}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "n": -0}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "seed": 1e30}',
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "seed": ' + b"9" * 400 + b"}",
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "seed": ' + b"9" * 5000 + b"}",
+        b'{"model": "nano", "messages": [{"role": "user", "content": "1"}], "max_tokens": ' + b"9" * 400 + b"}",
+        b'{"model": "nano", "messages": ' + b"[" * DEEP + b"]" * DEEP + b"}",
+        b'{"model": "nano", "messages": [], "x": ' + b'{"a":' * 300 + b"1" + b"}" * 300 + b"}",
+        b'{"messages"' + b", 1" * DEEP,
+        json.dumps({str(i): i for i in range(DEEP)}).encode(),
+        json.dumps({"model": "nano", "messages": [{}] * DEEP}).encode(),
+        b"",
+        b"\0",
+        b"[]",
+    ],
+)
+async def test_what_is_no_sound_json_of_the_right_types_is_400(nano_format: ChatFormat, text: bytes) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        for path in ("chat/completions", "completions", "responses", "messages", "messages/count_tokens"):
+            status, reply = await asked(proxy, text, path)
+            assert status == 400, (path, reply)
+        assert not engine.order
+
+
+@pytest.mark.parametrize("opening", ["[", '{"a":', '[{"a":['])
+async def test_tool_arguments_of_any_depth_are_answered_or_refused(nano_format: ChatFormat, opening: str) -> None:
+    levels = sum(opening.count(mark) for mark in "[{")
+    async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 10_000)) as (_, proxy):
+        for depth in (10, 66, 190, 1_000, DEEP):
+            status, reply = await asked(proxy, with_arguments(opening * depth))
+            assert status == (200 if levels * depth <= 200 else 400), reply
+        status, reply = await asked(proxy, with_arguments("[" * DEEP))
+        assert "tool call" in reply["error"]["message"] or reply["error"]["code"] == "context_length_exceeded"
+        status, _ = await asked(proxy, with_arguments('{"a": "\\ud800"}'))
+        assert status in (200, 400)
+
+
+@pytest.mark.parametrize(
+    "said",
+    ['{"name": "add", "arguments": ' + '{"a":' * 5000, '{"name": "add", "arguments": {"a": "\\ud800"}}', '{"name": "\\ud800", "arguments": {}}',
+     '{"name": "add", "arguments": {"a": NaN}}', '{"name": "add", "arguments": {"a": 1e999}}', '{"name": "add", "arguments": {"a": ' + "9" * 5000 + "}}"],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+async def test_whatever_the_model_writes_can_be_answered(nano_format: ChatFormat, said: str, path: str) -> None:
+    tools = {"messages": [{"name": "add", "input_schema": {}}], "responses": [{"type": "function", "name": "add"}]}
+    start, end = (nano_format.tokenizer.convert_tokens_to_ids(t) for t in ("<tool_call>", "</tool_call>"))
+    chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)
+    ids = nano_format.tokenizer.encode(f"\n{said}\n")
+    async with opened(chat_format) as (engine, proxy):
+        engine.reply, engine.tokens = [start, *ids, end], len(ids) + 3
+        body = {
+            "model": "nano",
+            "tools": tools.get(path, [TOOL]),
+            **({"max_tokens": 50_000} if path == "messages" else {}),
+        }
+        body |= {"input": "1"} if path == "responses" else {"messages": [USER]}
+        for stream in (False, True):
+            session = proxy.open_session()
+            headers = {"authorization": f"Bearer {session.key}"}
+            content = json.dumps({**body, "stream": stream}).encode()
+            reply = await proxy.handle("POST", f"/v1/{path}", headers, content)
+            assert reply.status == 200
+            text = reply.body if reply.events is None else b"".join([event async for event in reply.events])
+            assert b"internal_error" not in text
+            if not stream:
+                json.loads(text, parse_constant=pytest.fail)
+            assert len(session.record.turns) == 1
+
+
+async def test_one_session_that_asks_300_times_at_once_leaves_the_engine_to_others(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, max_generations_per_session=8, max_requests_per_session=250) as (engine, proxy):
+        busy, other = proxy.open_session(), proxy.open_session()
+        statuses: list[int] = []
+        await engine.pause("in_place")
+
+        async def ask() -> None:
+            statuses.append((await asked(proxy, CHAT, session=busy))[0])
+
+        async with anyio.create_task_group() as group:
+            for _ in range(300):
+                group.start_soon(ask)
+            await wait_until(lambda: len(statuses) == 50 and engine.in_flight == 8, 20)
+            group.start_soon(asked, proxy, CHAT, "chat/completions", other)
+            await wait_until(lambda: engine.order.count(other.key) == 1, 20)
+            assert len(engine.order) == 9
+            await engine.resume()
+        assert sorted(statuses) == [200] * 250 + [429] * 50
+        assert engine.most_in_flight == 9
+        assert len(busy.record.turns) == 250
+
+
+async def test_roles_are_words_and_bounded_in_number(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, max_roles=3) as (_, proxy):
+        key = proxy.open_session().key
+
+        async def status(name: str) -> int:
+            headers = {"authorization": f"Bearer {key}.{name}"}
+            return (await proxy.handle("GET", "/v1/models", headers, b"")).status
+
+        assert [await status(name) for name in ("a", "b-1", "c", "a", "d")] == [200, 200, 200, 200, 400]
+        assert [await status(name) for name in ("x" * 65, "a b", "1", "\udcff")] == [400] * 4
+
+
+async def test_the_body_is_read_once_the_key_is_known_to_be_good(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        read = 0
+
+        async def body() -> bytes:
+            nonlocal read
+            read += 1
+            return json.dumps(CHAT).encode()
+
+        for key in ("wrong", "ä漢", "\udcff", ""):
+            for name in ("authorization", "x-api-key"):
+                reply = await proxy.handle("POST", "/v1/chat/completions", {name: key}, body)
+                assert reply.status == 401
+        assert read == 0
+        headers = {"x-api-key": proxy.open_session().key}
+        assert (await proxy.handle("POST", "/v1/chat/completions", headers, body)).status == 200
+        assert read == 1
+
+
+async def test_an_image_is_measured_before_it_is_decoded() -> None:
+    import base64
+    import io
+
+    from PIL import Image
+
+    from agentrl.proxy.api_error import ApiError
+    from agentrl.proxy.bounds import check_images
+
+    file = io.BytesIO()
+    Image.new("1", (3000, 3000)).save(file, "PNG")
+    url = "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    check_images([url], ProxyLimits())
+    for urls, limits in (
+        ([url], ProxyLimits(max_image_pixels=1_000_000)),
+        ([url] * 3, ProxyLimits(max_images=2)),
+        (["data:image/png;base64,AAAA"], ProxyLimits()),
+    ):
+        with pytest.raises(ApiError, match="image") as caught:
+            check_images(urls, limits)
+        assert caught.value.status == 400

@@ -1,0 +1,227 @@
+"""What a stranger can draw out on the socket: slow heads, slow bodies, many connections, and bytes that are no HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import time
+from typing import Any
+
+import anyio
+import pytest
+from jsonschema import Draft202012Validator
+
+from agentrl.proxy import ChatFormat, Proxy
+from agentrl.proxy.openapi import MODEL_APIS, openapi_document
+from tests.components import wait_until
+from tests.proxy.test_bounds import CHAT, asked, opened
+
+pytestmark = pytest.mark.anyio
+BODY = json.dumps(CHAT).encode()
+
+
+class Client:
+    """A raw connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def of(cls, proxy: Proxy) -> Client:
+        host, port = proxy.url.removeprefix("http://").split(":")
+        return cls(*await asyncio.open_connection(host, int(port)))
+
+    def send(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def rest(self, timeout_s: float = 10) -> bytes:
+        """What comes until the server closes."""
+        with anyio.fail_after(timeout_s):
+            try:
+                return await self._reader.read()
+            except ConnectionError:
+                return b""
+            finally:
+                self._writer.close()
+
+
+def post(key: str, body: bytes = BODY, *headers: str, length: int | None = None) -> bytes:
+    lines = [
+        "POST /v1/chat/completions HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {key}",
+        "Connection: close",
+        *headers,
+    ]
+    if not any(line.startswith("Transfer-Encoding") for line in headers):
+        lines.append(f"Content-Length: {len(body) if length is None else length}")
+    return "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape") + body
+
+
+async def status(proxy: Proxy, request: bytes, timeout_s: float = 10) -> int:
+    """The status of the reply to one request; 0: the connection was closed without one."""
+    client = await Client.of(proxy)
+    client.send(request)
+    line = (await client.rest(timeout_s)).split(b" ", 2)
+    return int(line[1]) if len(line) > 1 else 0
+
+
+async def test_heads_and_bodies_that_do_not_come_are_given_up(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, head_timeout_s=0.3, body_timeout_s=0.6) as (_, proxy):
+        key = proxy.open_session().key
+        started = time.monotonic()
+        silent, slow, lying = await Client.of(proxy), await Client.of(proxy), await Client.of(proxy)
+        slow.send(b"POST /v1/chat/compl")
+        lying.send(post(key, length=len(BODY) + 1))
+        assert await silent.rest() == await slow.rest() == b""
+        assert b" 408 " in await lying.rest()
+        assert time.monotonic() - started < 5
+
+
+async def test_a_byte_now_and_then_does_not_keep_a_head_open(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, head_timeout_s=0.4) as (_, proxy):
+        client = await Client.of(proxy)
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as group:
+
+                async def drip() -> None:
+                    client.send(b"GET /")
+                    while True:
+                        client.send(b"a")
+                        await anyio.sleep(0.05)
+
+                group.start_soon(drip)
+                assert await client.rest() == b""
+                group.cancel_scope.cancel()
+
+
+async def test_a_connection_is_used_again_until_it_has_idled_for_too_long(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, head_timeout_s=5, keep_alive_timeout_s=0.5) as (_, proxy):
+        client = await Client.of(proxy)
+        for _ in range(3):
+            client.send(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            await anyio.sleep(0.1)
+        assert (await client.rest()).count(b" 200 OK") == 3
+
+
+async def test_500_slow_connections_starve_neither_episodes_nor_other_clients(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, max_connections=50) as (_, proxy):
+        session = proxy.open_session()
+        slow = [await Client.of(proxy) for _ in range(500)]
+        for client in slow:
+            client.send(post("wrong", length=1_000_000))
+        with anyio.fail_after(10):
+            assert (await asked(proxy, CHAT))[0] == 200
+            assert await status(proxy, post(session.key)) == 200
+        for client in slow:
+            client.send(b"x")
+            await client.rest()
+
+
+async def test_a_body_is_not_waited_for_where_the_key_is_wrong(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        assert await status(proxy, post("wrong", b"", length=10_000_000), 5) == 401
+        assert await status(proxy, post("w\udce4\udcff", b"", length=10_000_000), 5) == 401
+        assert await status(proxy, post("\u6f22", b"", length=10_000_000), 5) == 401
+
+
+async def test_what_is_no_request_is_refused_and_no_log_holds_a_key(
+    nano_format: ChatFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with opened(nano_format, max_request_bytes=10_000) as (_, proxy):
+        key = proxy.open_session().key
+        for request, expected in (
+            (post(key, BODY, "Content-Encoding: gzip"), 415),
+            (post(key, BODY, "Transfer-Encoding: chunked"), 400),
+            (post(key, b"5\r\nabc\r\nzz\r\n", "Transfer-Encoding: chunked"), 400),
+            (post(key, b"", length=10_001), 413),
+            (post(key, b"2711\r\n" + b"x" * 10_001 + b"\r\n0\r\n\r\n", "Transfer-Encoding: chunked"), 413),
+            (post(key, BODY, "x: " + "y" * 9000), 400),
+            (post(key, BODY, *(f"x-{i}: y" for i in range(300))), 400),
+            (post(key, BODY, "Content-Length: -1"), 400),
+            (post(key, BODY, "b\x00d: x"), 400),
+            (post(key + "\x00"), 400),
+            (post(key).replace(b"POST", b"PO ST"), 400),
+            (post(key).replace(b"/v1/chat/completions", b"*"), 400),
+            (b"\x16\x03\x01\x02\x00" + b"\xff" * 50 + b"\r\n\r\n", 400),
+            (post(f"{key}.a b"), 400),
+        ):
+            assert await status(proxy, request) == expected, request[:200]
+        assert await status(proxy, post(key)) == 200
+    assert key not in caplog.text
+
+
+async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
+    nano_format: ChatFormat, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class PanicException(BaseException):
+        """What a Rust extension raises when it panics."""
+
+    async with opened(nano_format) as (engine, proxy):
+        session = proxy.open_session()
+
+        def failing(error: BaseException) -> Any:
+            async def fail(*_: Any, **__: Any) -> None:
+                raise error
+
+            return fail
+
+        for error in (RuntimeError("broken"), PanicException("broken")):
+            monkeypatch.setattr(engine, "generate", failing(error))
+            code, reply = await asked(proxy, CHAT, session=session)
+            (number,) = re.findall(r"req_\w+", reply["error"]["message"])
+            assert code == 500
+            assert number in caplog.text
+            for path, body, ends in (
+                ("chat/completions", CHAT, '"internal_error"'),
+                ("completions", {"model": "nano", "prompt": "1"}, '"internal_error"'),
+                ("responses", {"model": "nano", "input": "1"}, "event: error"),
+                ("messages", {**CHAT, "max_tokens": 5}, "event: error"),
+            ):
+                headers = {"x-api-key": session.key}
+                content = json.dumps({**body, "stream": True}).encode()
+                streamed = await proxy.handle("POST", f"/v1/{path}", headers, content)
+                assert streamed.events is not None
+                assert ends in b"".join([event async for event in streamed.events]).decode()
+        await wait_until(lambda: session.activity.requests == 0, 5)
+    assert session.key not in caplog.text
+
+
+async def test_the_document_describes_what_the_proxy_answers(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        reply = await proxy.handle("GET", "/openapi.json", {}, b"")
+        document = json.loads(reply.body)
+        assert document == openapi_document()
+        headers = {"x-api-key": proxy.open_session().key}
+        for method, path in MODEL_APIS:
+            answered = await proxy.handle(method, path.replace("{model}", "nano"), headers, b"{}")
+            assert answered.status in (200, 400), path
+        answers = {*proxy._endpoints, "/v1/messages/count_tokens"}
+        assert {path for method, path in MODEL_APIS if method == "POST"} == answers
+        schema = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"][
+            "schema"
+        ]
+        validator = Draft202012Validator({**schema, "components": document["components"]})
+        for body in (CHAT, {**CHAT, "n": 0}, {**CHAT, "unknown": 1}, {"model": "nano"}, {**CHAT, "stop": ["a"] * 5}):
+            answered_status = (await asked(proxy, body))[0]
+            assert validator.is_valid(body) == (answered_status == 200), body
+
+
+async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(nano_format: ChatFormat) -> None:
+    async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 50_000)) as (engine, proxy):
+        engine.tokens = 10_000
+        body = {**CHAT, "logprobs": True, "top_logprobs": 20, "max_tokens": 10_000, "n": 2}
+        for stream in (False, True):
+            used = time.thread_time()
+            headers = {"x-api-key": proxy.open_session().key}
+            content = json.dumps({**body, "stream": stream}).encode()
+            reply = await proxy.handle("POST", "/v1/chat/completions", headers, content)
+            text = reply.body if reply.events is None else b"".join([event async for event in reply.events])
+            assert time.thread_time() - used < 0.5
+            assert text.count(b'"top_logprobs"') == 20_000
+            if not stream:
+                assert len(json.loads(text)["choices"][1]["logprobs"]["content"][9_999]["top_logprobs"]) == 20
