@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import StoreError
-from agentrl.run_directory import appending, lock_run, read_metrics, remove_unfinished, write_whole
+from agentrl.rollout.store import Store
+from agentrl.run_directory import appending, lock_run, read_config, read_metrics, remove_unfinished, write_whole
 
 HOLD = """
 import subprocess, sys
@@ -67,3 +68,19 @@ def test_checkpoints_that_a_crash_left_half_made_are_removed(tmp_path: Path) -> 
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     remove_unfinished(tmp_path, [Path("elsewhere/checkpoints/step-000002")])
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000002"]
+
+
+def test_a_configuration_that_cannot_be_read_comes_from_the_store_or_is_one_clear_line(tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    with pytest.raises(StoreError, match="holds no run to resume"):
+        read_config(tmp_path)
+    for damaged in ("", '{"seed": ', "[]x", "7"):
+        config.write_text(damaged)
+        with pytest.raises(StoreError, match=r"config\.json cannot be read .* no store has a copy of it"):
+            read_config(tmp_path)
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_life("tasks", '{"seed": 1}')
+        store.begin_life("tasks", '{"seed": 2}')
+    assert read_config(tmp_path) == {"seed": 2}
+    config.write_text('{"seed": 3}')
+    assert read_config(tmp_path) == {"seed": 3}

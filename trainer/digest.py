@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -61,7 +62,7 @@ def _own_part(tensor: Tensor, ranks: Ranks) -> Tensor:
 def _sum(tensor: Tensor, start: int) -> Tensor:
     """S over elements that begin at position `start` of their tensor."""
     bits = tensor.detach().contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
-    columns = _keys(torch.arange(ROW, device=bits.device))
+    columns = _columns(bits.device)
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
     at_a_time = ROWS_AT_A_TIME[bits.device.type]
     done = 0
@@ -71,15 +72,33 @@ def _sum(tensor: Tensor, start: int) -> Tensor:
         if column == 0 and whole_rows:
             count = min(whole_rows, at_a_time)
             part = bits[done : done + count * ROW].view(count, ROW)
-            keys = _keys(torch.arange(ROW + row, ROW + row + count, device=bits.device))
-            total += ((part * columns).sum(1) * keys).sum()
+            total += ((part * columns).sum(1) * _row_keys(row, count, bits.device)).sum()
             done += count * ROW
         else:
             part = bits[done : done + ROW - column]
-            key = _keys(torch.tensor(ROW + row, device=bits.device))
-            total += (part * columns[column : column + len(part)]).sum() * key
+            total += ((part * columns[column : column + len(part)]).sum() * _row_keys(row, 1, bits.device)).sum()
             done += len(part)
     return total
+
+
+def _row_keys(row: int, count: int, device: torch.device) -> Tensor:
+    """[count] the keys u from `row` on."""
+    first = _first_rows(device)
+    if row + count <= len(first):
+        return first[row : row + count]
+    return _keys(torch.arange(ROW + row, ROW + row + count, device=device))
+
+
+@cache
+def _first_rows(device: torch.device) -> Tensor:
+    """[R] the first keys u: small tensors need no others, and there are many of them."""
+    return _keys(torch.arange(ROW, 2 * ROW, device=device))
+
+
+@cache
+def _columns(device: torch.device) -> Tensor:
+    """[R] the keys v."""
+    return _keys(torch.arange(ROW, device=device))
 
 
 def _keys(positions: Tensor) -> Tensor:

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agentrl.config import TrainerConfig
+from agentrl.manifest import read_manifest
+from agentrl.models import NANO
+from agentrl.trainer.checkpoint import optimizer_counts, state_on_disk
 from agentrl.trainer.digest import ROW, _sum, digest
+from agentrl.trainer.policy import Policy
 from agentrl.trainer.ranks import Ranks
+from tests.trainer.random_trees import random_tree
 
 SIZES = st.integers(min_value=2, max_value=3 * ROW)
 
@@ -59,3 +70,25 @@ def test_names_types_and_shapes_count_and_the_order_of_tensors_does_not() -> Non
     assert len(digests) == 6
     assert of(a=a, b=b) == of(b=b, a=a)
     assert of(a=-torch.zeros(3)) != of(a=torch.zeros(3)), "bits, not values"
+
+
+@pytest.mark.parametrize("settings_", [{}, {"lora_rank": 2}, {"advantage": "gae"}], ids=["whole", "adapter", "critic"])
+def test_what_lies_on_the_disk_has_the_digest_of_what_lay_in_memory(settings_: dict[str, Any], tmp_path: Path) -> None:
+    """And what is loaded again; before the first step and after it."""
+    config = TrainerConfig(lr=1e-3, warmup_steps=0, **settings_)
+    policy = Policy(NANO, config)
+    digests = set()
+    for step in range(2):
+        policy.save(tmp_path / str(step), NANO)
+        digests.add(policy.digest())
+        assert (
+            digest(state_on_disk(tmp_path / str(step)), Ranks())
+            == policy.digest()
+            == read_manifest(tmp_path / str(step)).digest
+        )
+        assert optimizer_counts(tmp_path / str(step)) == ({1} if step else set())
+        again = Policy(NANO, config)
+        again.load(tmp_path / str(step))
+        assert again.digest() == policy.digest()
+        policy.step(random_tree(random.Random(7), depth=2))
+    assert len(digests) == 2
