@@ -78,6 +78,7 @@ class DurableTrainer:
         directory = checkpoint_directory(self._run_dir, step)
         score = sum(self._rewards) / len(self._rewards) if self._rewards else None
         with anyio.CancelScope(shield=True), self._as_disk_error(step):
+            await in_thread(self._store.begin_checkpoint, directory)
             await self._ask(lambda: self.client.save(directory))
         self._saving = _Saving(step, directory, score)
         self._rewards.clear()

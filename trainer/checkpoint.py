@@ -12,7 +12,6 @@ It is written to `NAME.partial` and renamed, so that it is there whole or not at
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +32,7 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_shards
 from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from agentrl.disk import make_directory, sync, sync_tree
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, read_adapter
 from agentrl.errors import ConfigError
 from agentrl.trainer.critic import Critic
@@ -82,7 +82,7 @@ def staged_checkpoint(
         partial = directory.with_name(directory.name + ".partial")
         if ranks.rank == 0:
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
+            make_directory(partial)
         ranks.wait_for_writers()
         with _one_process_is_meant():
             for name, content in shards.items():
@@ -96,9 +96,10 @@ def staged_checkpoint(
                 if not (partial / file.name).exists():
                     shutil.copy(file, partial)
             (partial / "checkpoint.json").write_text(json.dumps(state) + "\n")
-            _flush(partial)
+            sync_tree(partial)  # before anything says that it is there
             shutil.rmtree(directory, ignore_errors=True)
             partial.rename(directory)
+            sync(directory.parent)
         ranks.wait_for_writers()
 
     return write
@@ -117,16 +118,6 @@ def _whole_directory(directory: Path) -> Iterator[Path]:
     yield partial
     shutil.rmtree(directory, ignore_errors=True)
     partial.rename(directory)
-
-
-def _flush(directory: Path) -> None:
-    """Have the disk hold the files before anything says that they are there."""
-    for path in [*(file for file in directory.rglob("*") if file.is_file()), directory]:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _copied(value: Any) -> Any:
