@@ -50,7 +50,7 @@ def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "stor
 
 def _lost_store(run_dir: Path) -> str:
     """What to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
-    found = _checkpoint_directories(run_dir)
+    found = whole_checkpoints(run_dir)
     return f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
 
 
@@ -164,7 +164,7 @@ def checkpoint_directory(run_dir: Path, step: int) -> Path:
 def check_checkpoints(run_dir: Path, known: Sequence[Path]) -> None:
     """Raise StoreError when there is a checkpoint that the store does not know: then the store is an older one, or another's."""
     names = {path.name for path in known}
-    for path in _checkpoint_directories(run_dir):
+    for path in whole_checkpoints(run_dir):
         if path.name not in names:
             raise StoreError(
                 f"{run_dir / 'store.sqlite'} knows nothing of {path}: it is older than its checkpoints, or of another run. {RESTORE}; "
@@ -184,7 +184,7 @@ def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
     sync(folder)
 
 
-def _checkpoint_directories(run_dir: Path) -> list[Path]:
+def whole_checkpoints(run_dir: Path) -> list[Path]:
     """The directories that are called what a checkpoint is called, oldest first."""
     folder = run_dir / "checkpoints"
     found = [path for path in folder.iterdir() if _WHOLE.fullmatch(path.name)] if folder.is_dir() else []

@@ -35,7 +35,7 @@ def begin_store(run_dir: Path, tasks: str, *, resume: bool) -> Store:
 def write_noted(store: Store, path: Path, text: str) -> None:
     """Write a file of the run directory, with its digest in the store's ledger, so that a change by others is seen."""
     content = text.encode()
-    store.note_file(path, len(content), hashlib.sha256(content).hexdigest())
+    store.note_file(path, len(content), hashlib.sha256(content).hexdigest(), durable=True)
     write_whole(path, text)
 
 

@@ -190,7 +190,9 @@ class Disk:
             handle.offset = result
         elif handle.path == self._marks_path and name == "write":
             self.marks.append(_bytes(arguments[1]).decode())
-        elif entry is None or (name == "mmap" and ("MAP_SHARED" not in arguments[3] or "PROT_WRITE" not in arguments[2])):
+        elif entry is None or (
+            name == "mmap" and ("MAP_SHARED" not in arguments[3] or "PROT_WRITE" not in arguments[2])
+        ):
             return None
         elif name in ("fsync", "fdatasync"):
             entry.sync()

@@ -85,7 +85,7 @@ def play(store: Store, count: int) -> list[int]:
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
         for sample in range(2):
-            store.add(group, sample, 0, outcome(float(group % 3 == 2 or sample)))
+            store.add(group, sample, 0, outcome(float(group % 3 == 2 or sample), interrupted=sample == 1))
         store.close_group(group, rejected="all rewards are 1" if group % 3 == 2 else None)
         ready += [] if group % 3 == 2 else [group]
     return ready
@@ -117,7 +117,10 @@ async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume:
                     log.flush()
                 note_lines(store, run_dir / "metrics.jsonl")
                 await trainer.checkpoint()
-                step, directory = trainer.weights.version, run_dir / "checkpoints" / f"step-{trainer.weights.version:06d}"
+                step, directory = (
+                    trainer.weights.version,
+                    run_dir / "checkpoints" / f"step-{trainer.weights.version:06d}",
+                )
                 mark(written=step, files=files(directory))
                 if number < checkpoints:
                     await trainer.commit()

@@ -58,7 +58,9 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Recording:
     folder = tmp_path_factory.mktemp("power-cut")
     (folder / "disk").mkdir()
     shape = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 8}
-    Qwen3ForCausalLM(Qwen3Config(**shape, num_attention_heads=1, num_key_value_heads=1)).save_pretrained(folder / "model")
+    Qwen3ForCausalLM(Qwen3Config(**shape, num_attention_heads=1, num_key_value_heads=1)).save_pretrained(
+        folder / "model"
+    )
     arguments = [str(folder / name) for name in ("disk/run", "model", "marks")]
     words = [*strace(folder / "trace"), sys.executable, "-m", "tests.power_cut_program", *arguments]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -98,7 +100,7 @@ def promised(disk: Disk) -> Promised:
             said.step = mark["committed"]
         if "written" in mark:
             said.whole.setdefault(mark["written"], []).append(mark["files"])
-        said.batches |= {step: groups for step, groups in mark.get("batches", [])}
+        said.batches |= dict(mark.get("batches", []))
     return said
 
 

@@ -163,9 +163,9 @@ class Store:
                 "data.eval_share, seed and rollout.group_size must stay as they were. Restore them, or start a new run."
             )
 
-    def note_file(self, path: Path, size: int, digest: str) -> None:
+    def note_file(self, path: Path, size: int, digest: str, *, durable: bool = False) -> None:
         """Note what a file of the run directory holds, or its first `size` bytes if it grows."""
-        with self._writing() as db:
+        with self._writing(durable=durable) as db:
             ledger.append(db, "file", self._relative(path), size, digest)
 
     def open_group(self, group_id: int, epoch: int, task: int) -> None:
