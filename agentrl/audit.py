@@ -6,8 +6,10 @@ The store's own transactions should make each of these claims true, whatever die
                each is trained on, dropped with a reason, waiting to be trained on, or unfinished
     episodes   none finished twice; of a group that was trained on, every one finished or failed with an error
     ledger     what the store says happened, entry by entry, is what its tables and the run's files hold
-    batches    one for every step up to the newest checkpoint, none of them empty, each in one checkpoint
-    checkpoint the newest one is on disk, whole, and says that it is of the step that the store says
+    batches    one for every step up to the newest checkpoint, none of them empty, each in one checkpoint; every sequence is in
+               one minibatch at most; the digest chain goes from the first to the last (`agentrl.training_history`)
+    checkpoints every one that is kept is whole by its checksums; its manifest says what the store says; the weights and the
+               optimizer on disk have the digest of the step's end; the optimizer itself counts as many steps as the batches
     calls      those that are kept belong to episodes that have not ended
 """
 
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.audit_ledger import wrong_ledger
+from agentrl.audit_training import some, wrong_batches, wrong_checkpoints
 from agentrl.errors import StoreError
 from agentrl.rollout.database import check_pages, check_version
 from agentrl.rollout.schema import SCHEMA_VERSION
@@ -61,7 +64,11 @@ def audit(run_dir: Path) -> Audit:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
-        return _examine(db, run_dir, present)
+        found = _examine(db, run_dir, present)
+        checkpoints = list(wrong_checkpoints(db, run_dir))
+        db.execute("COMMIT")
+        found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
+        return found
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path} cannot be read: {error}") from error
     finally:
@@ -93,8 +100,7 @@ def _examine(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> Audi
         violations=[
             *_wrong_tasks(db),
             *_wrong_episodes(db, run_dir),
-            *_wrong_batches(db),
-            *_wrong_checkpoint(db, run_dir),
+            *wrong_batches(db),
             *_wrong_references(db),
             *_unknown_checkpoints(db, present),
             *wrong_ledger(db, run_dir),
@@ -106,7 +112,7 @@ def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
     ids = [group for (group,) in db.execute("SELECT id FROM groups ORDER BY id")]
     missing = sorted(set(range(len(ids))) - set(ids))
     if missing:
-        yield f"groups {_some(missing)} were never handed out, later ones were"
+        yield f"groups {some(missing)} were never handed out, later ones were"
     for epoch, task, count in db.execute("SELECT epoch, task, COUNT(*) FROM groups GROUP BY 1, 2 HAVING COUNT(*) > 1"):
         yield f"task {task} was handed out {count} times in epoch {epoch}"
     whole = db.execute(
@@ -168,41 +174,10 @@ def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterato
             yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"
 
 
-def _wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
-    steps = [step for (step,) in db.execute("SELECT step FROM batches ORDER BY step")]
-    last = db.execute("SELECT COALESCE(MAX(step), 0) FROM checkpoints").fetchone()[0]
-    if steps != list(range(1, last + 1)):
-        wrong = sorted(set(steps) ^ set(range(1, last + 1)))
-        yield f"the newest checkpoint is of step {last}, but steps {_some(wrong)} have no batch, or one that is in no checkpoint"
-    empty = "SELECT step FROM batches WHERE NOT EXISTS (SELECT 1 FROM groups WHERE groups.step = batches.step)"
-    for (step,) in db.execute(empty):
-        yield f"the batch of step {step} holds no group"
-    for (group,) in db.execute(
-        "SELECT id FROM groups WHERE step IS NOT NULL AND step NOT IN (SELECT step FROM batches)"
-    ):
-        yield f"group {group} is in a batch that does not exist"
-    wrong_checkpoint = (
-        "SELECT b.step, b.checkpoint FROM batches b WHERE b.checkpoint !="
-        " (SELECT MIN(c.step) FROM checkpoints c WHERE c.step >= b.step)"
-    )
-    for step, checkpoint in db.execute(wrong_checkpoint):
-        yield f"the batch of step {step} is in the checkpoint of step {checkpoint}, not in the first one after it"
-
-
-def _wrong_checkpoint(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
-    newest = db.execute("SELECT step, path FROM checkpoints ORDER BY step DESC LIMIT 1").fetchone()
-    if newest is None:
-        return
-    step, path = newest
-    try:
-        written = json.loads((run_dir / path / "checkpoint.json").read_text())["step"]
-    except (OSError, ValueError, KeyError) as error:
-        yield f"the newest checkpoint {path} cannot be read: {error}"
-        return
-    if written != step:
-        yield f"the newest checkpoint {path} is of step {written}, not {step}"
-
-
-def _some(numbers: list[int]) -> str:
-    shown = ", ".join(map(str, numbers[:5]))
-    return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"
+def _still_kept(db: sqlite3.Connection, step: int) -> bool:
+    """Whether the files of a checkpoint should be there even now: a run that goes on may have deleted them meanwhile."""
+    row = db.execute(
+        "SELECT kept OR damaged IS NOT NULL OR step = (SELECT MAX(step) FROM checkpoints) FROM checkpoints WHERE step = ?",
+        (step,),
+    ).fetchone()
+    return row is None or bool(row[0])

@@ -31,8 +31,8 @@ class _Story:
     def add(self, kind: str, values: list[Any]) -> None:
         """Take in an entry, as `agentrl.rollout.store` writes it."""
         if kind == "life":
-            life, started_at, self.tasks = values
-            self.lives[life] = [started_at]
+            life, started_at, config, self.tasks = values
+            self.lives[life] = [started_at, config]
         elif kind == "open":
             group, epoch, task = values
             self.groups[group] = [epoch, task, "open", None, None]
@@ -41,13 +41,16 @@ class _Story:
             self.groups[group][2:4] = [state, reason]
         elif kind == "checkpoint":
             step, life, path, score, made_at, batches = values
-            self.checkpoints[step] = [life, path, score, made_at, 1]
+            self.checkpoints[step] = [life, path, score, made_at, 1, None]
             for batch_step, groups in batches:
                 for group in groups:
                     self.groups[group][4] = batch_step
         elif kind == "forget":
             for step in values[0]:
                 self.checkpoints[step][4] = 0
+        elif kind == "damaged":
+            step, reason = values
+            self.checkpoints[step][4:6] = [0, reason]
         elif kind == "file":
             name, size, digest = values
             self.files.setdefault(name, []).append((size, digest))
@@ -79,9 +82,9 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     if row is not None:
         violations.append(f"episode {row[0]} is not in the ledger")
     yield from violations
-    yield from _differences(db, "life", "SELECT life, started_at FROM lives", story.lives)
+    yield from _differences(db, "life", "SELECT life, started_at, config FROM lives", story.lives)
     yield from _differences(db, "group", "SELECT id, epoch, task, state, reason, step FROM groups", story.groups)
-    made = "SELECT step, life, path, score, made_at, kept FROM checkpoints"
+    made = "SELECT step, life, path, score, made_at, kept, damaged FROM checkpoints"
     yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
     tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
     if story.lives and tasks != (story.tasks,):

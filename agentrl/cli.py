@@ -85,6 +85,11 @@ def _parser() -> argparse.ArgumentParser:
     audit = commands.add_parser("audit", help="prove from a run's store that nothing was lost", allow_abbrev=False)
     audit.add_argument("run_dir", type=Path, metavar="RUN")
     audit.add_argument("--json", action="store_true", help="print everything as JSON")
+    audit.add_argument(
+        "--retrain",
+        action="store_true",
+        help="train the recorded batches from scratch, and compare the weights of every step",
+    )
     audit.set_defaults(command=_audit)
 
     replay = commands.add_parser("replay", help="run one episode again from its record", allow_abbrev=False)
@@ -128,8 +133,9 @@ def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         "--help",
         "--limits",
         "--json",
+        "--retrain",
     }
-    switches = {"--help", "--limits", "--json"}
+    switches = {"--help", "--limits", "--json", "--retrain"}
     rest: list[str] = []
     overrides: dict[str, str] = {}
     queue = list(words)
@@ -336,11 +342,16 @@ def _audit(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     if overrides:
         raise ConfigError(f"audit takes no --{next(iter(overrides))}")
     found = audit(args.run_dir)
+    retrained = None
+    if args.retrain and not found.violations:
+        from agentrl.retrain import retrain
+
+        retrained = anyio.run(retrain, args.run_dir)
     if args.json:
-        print(json.dumps(asdict(found), indent=2))
+        print(json.dumps(asdict(found) | {"retrained": retrained and asdict(retrained)}, indent=2))
     else:
-        show_audit(found)
-    return 1 if found.violations else 0
+        show_audit(found, retrained)
+    return 1 if found.violations or (retrained and retrained.wrong) else 0
 
 
 def _replay(args: argparse.Namespace, overrides: dict[str, str]) -> int:

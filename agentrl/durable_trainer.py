@@ -2,14 +2,15 @@
 
     step ─► batch is consumed ─► save (the trainer writes, and trains on) ─► commit: checkpoint and batches, in one transaction
 
-A trainer that dies is started again from the last committed checkpoint and goes through the batches since in their order: the
-weights are then those that it had, and the rest of the run notices nothing.
+A trainer that dies, or that fails in the middle of a step, is started again from the last committed checkpoint and goes through
+the batches since in their order: the weights are then those that it had, and the rest of the run notices nothing. What a
+checkpoint contains is what its own manifest says; the run only checks that it is what it meant.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +19,24 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.errors import DiskError, TrainerError, TrainerLostError
+from agentrl.errors import CheckpointError, DiskError, TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.manifest import Manifest, check_files, read_manifest
 from agentrl.rollout.store import Store
-from agentrl.run_directory import checkpoint_directory
+from agentrl.run_directory import checkpoint_directory, set_aside
 from agentrl.trainer_client import TrainerClient, Weights
+from agentrl.training_history import TrainedStep
 
 T = TypeVar("T")
 SAVE_TIMEOUT_S = 300.0
 """Bound of the checkpoint that is made when the run ends."""
 MAX_LOSSES = 3
-"""How often the trainer may die over one request before the run ends."""
+"""How often the trainer may die, or fail in the middle of a step, over one request before the run ends."""
 
 
 @dataclass(frozen=True)
 class _Saving:
     step: int
+    chain: str
     directory: Path
     score: float | None
     """Mean reward of the steps that led to it."""
@@ -49,38 +53,55 @@ class DurableTrainer:
         self._run_dir = run_dir
         self._keep = keep
         self._say = say
-        self._consumed: list[tuple[int, list[int]]] = []
-        """(step, groups) of the batches that no checkpoint contains yet."""
+        self._since = ""
+        """The chain of the newest whole checkpoint."""
+        self._consumed: list[TrainedStep] = []
+        """The steps that no whole checkpoint contains yet."""
         self._rewards: list[float] = []
         """Mean reward of each step since the last checkpoint."""
         self._saving: _Saving | None = None
 
+    @property
+    def _chain(self) -> str:
+        """The chain of what the trainer holds, as far as the run knows."""
+        return self._consumed[-1].chain if self._consumed else self._since
+
     async def load(self) -> Weights:
-        """Go on from the last checkpoint, or begin with the model as it is."""
-        checkpoint = await in_thread(self._store.last_checkpoint)
-        self.weights = await self.client.load(checkpoint[1] if checkpoint else None)
+        """Go on from the last whole checkpoint, or begin with the model as it is. What a damaged checkpoint contained is trained
+        again, and checkpointed again."""
+        await self._ask(self._restore)
+        if self._consumed:
+            await self.checkpoint()
+            await self.commit()
         return self.weights
 
     async def step(self, groups: list[int]) -> dict[str, float]:
         """Train on some groups; the step's metrics. The new weights are `weights`."""
-        self.weights, metrics = await self._ask(lambda: self.client.step(groups))
-        self._consumed.append((self.weights.version, groups))
+        step = self.weights.version + 1
+        try:
+            self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, self._chain))
+        except TrainerNotWholeError as error:
+            raise TrainerError(
+                f"step {step} failed {MAX_LOSSES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
+                f"mend the cause, and go on with agentrl train --resume {self._run_dir}"
+            ) from error
+        self._consumed.append(trained)
         return metrics
 
     def add_reward(self, reward: float) -> None:
         """The mean reward of a step counts for the checkpoint that follows it: the best one is kept."""
         self._rewards.append(reward)
 
-    async def checkpoint(self) -> None:
+    async def checkpoint(self, losses: int = MAX_LOSSES) -> None:
         """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
-        await self.commit()
+        await self.commit(losses)
         step = self.weights.version
         directory = checkpoint_directory(self._run_dir, step)
         score = sum(self._rewards) / len(self._rewards) if self._rewards else None
         with anyio.CancelScope(shield=True), self._as_disk_error(step):
             await in_thread(self._store.begin_checkpoint, directory)
-            await self._ask(lambda: self.client.save(directory))
-        self._saving = _Saving(step, directory, score)
+            await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
+        self._saving = _Saving(step, self._chain, directory, score)
         self._rewards.clear()
 
     async def commit_if_written(self) -> None:
@@ -88,51 +109,103 @@ class DurableTrainer:
         if not self.client.saving:
             await self.commit()
 
-    async def commit(self) -> None:
-        """Record the checkpoint that was begun, with the batches it contains, when it is written."""
+    async def commit(self, losses: int = MAX_LOSSES) -> None:
+        """Record the checkpoint that was begun, with the batches that its manifest says it contains, when it is written."""
         if (saving := self._saving) is None:
             return
         with anyio.CancelScope(shield=True):
             with self._as_disk_error(saving.step):
-                await self._ask(self.client.saved)
+                await self._ask(self.client.saved, losses)
             if self._saving is not saving:
                 return  # the trainer died with it; the next checkpoint will contain its batches
-            contained = [batch for batch in self._consumed if batch[0] <= saving.step]
-            await in_thread(self._store.commit_checkpoint, saving.step, saving.directory, contained, saving.score)
-            self._saving, self._consumed = None, self._consumed[len(contained) :]
+            manifest = await in_thread(read_manifest, saving.directory)
+            self._check(manifest, saving)
+            groups = [trained.group_ids for trained in self._consumed if trained.step <= saving.step]
+            await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups, saving.score)
+            self._saving, self._since = None, manifest.chain
+            self._consumed = [trained for trained in self._consumed if trained.step > manifest.step]
         for old in await in_thread(self._store.forget_checkpoints, self._keep):
             await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
 
     async def save_the_rest(self) -> None:
-        """Checkpoint what no checkpoint contains, also when the run is being cancelled."""
-        with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
-            await self.commit()
-            while self._consumed:  # again, if the trainer dies with it
-                await self.checkpoint()
-                await self.commit()
+        """Checkpoint what no checkpoint contains, also when the run is being cancelled.
 
-    async def _ask(self, ask: Callable[[], Awaitable[T]]) -> T:
+        A trainer that holds something else, such as a step whose answer nobody waited for, is started again once and goes
+        through what the run knows of. Where that fails too, the batches wait in the store, to be trained when the run goes on.
+        """
+        with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
+            await self.commit(losses=1)
+            while self._consumed:  # again, if the trainer dies with it
+                await self.checkpoint(losses=1)
+                await self.commit(losses=1)
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]], max_losses: int = MAX_LOSSES) -> T:
         losses = 0
         while True:
             try:
                 if losses:
-                    await self._start_again([groups for _, groups in self._consumed])
+                    await self._start_again()
                 return await ask()
             except TrainerLostError as lost:
                 losses += 1
-                if losses > MAX_LOSSES:
+                if losses > max_losses:
                     raise
                 self._say(
                     f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"
                 )
 
-    async def _start_again(self, batches: Sequence[list[int]]) -> None:
+    async def _start_again(self) -> None:
+        """A new process that holds what the one before held, as far as the run knows."""
         self._saving = None
-        checkpoint = await in_thread(self._store.last_checkpoint)
         await self.client.start_again()
-        await self.client.load(checkpoint[1] if checkpoint else None)
-        for groups in batches:
-            await self.client.step(groups)
+        await self._restore()
+
+    async def _restore(self) -> None:
+        """Load the newest whole checkpoint, and go through the batches since: those that the store knows, because a checkpoint
+        that contained them is damaged, and those that no checkpoint contains yet."""
+        after, checkpoint = await self._newest_whole()
+        recorded = [batch.trained for batch in await in_thread(self._store.batches, after)]
+        again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
+        weights = await self.client.load(checkpoint)
+        if checkpoint is None:
+            await in_thread(self._store.note_first_chain, weights.chain)
+        if recorded:
+            self._say(
+                f"training steps {after + 1} to {after + len(recorded)} again, on the batches that the store names"
+            )
+        since, consumed, same = weights.chain, [], True
+        for before in again:
+            weights, trained, _ = await self.client.step(before.group_ids, weights.chain)
+            consumed.append(trained)
+            if same and trained.digest != before.digest:
+                same = False
+                self._say(
+                    f"step {trained.step}, taken again, gave weights that differ in their bits: sums on several threads, ranks or a GPU "
+                    "are rounded in any order, or settings have changed"
+                )
+        self.weights, self._since, self._consumed = weights, since, consumed
+
+    async def _newest_whole(self) -> tuple[int, Path | None]:
+        """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are set aside."""
+        while (newest := await in_thread(self._store.last_checkpoint)) is not None:
+            step, directory = newest
+            try:
+                await in_thread(check_files, directory)
+            except CheckpointError as damaged:
+                kept_at = await in_thread(set_aside, self._run_dir, directory)
+                await in_thread(self._store.mark_damaged, step, str(damaged))
+                self._say(f"the checkpoint of step {step} is damaged: {damaged}; what is left of it is in {kept_at}")
+                continue
+            return step, directory
+        return 0, None
+
+    @staticmethod
+    def _check(manifest: Manifest, saving: _Saving) -> None:
+        if (manifest.step, manifest.chain) != (saving.step, saving.chain):
+            raise TrainerError(
+                f"{saving.directory} is of step {manifest.step} and not what was to be saved; it is not recorded, and its batches "
+                "wait in the store"
+            )
 
     @contextmanager
     def _as_disk_error(self, step: int) -> Iterator[None]:

@@ -6,6 +6,7 @@
     │   ├── WorkflowError     the workflow file
     │   ├── TaskFileError     the task file, with its line number
     │   └── StoreError        the run directory cannot be used as asked
+    │       └── CheckpointError   a checkpoint is damaged
     ├── EngineError           an inference server refused, failed or went silent
     ├── EpisodeError          one episode failed; it is recorded and the run goes on
     │   ├── EpisodeTimeoutError
@@ -18,6 +19,7 @@
     ├── TooManySessionsError  the proxy has as many sessions open as it may
     ├── TrainerError          the trainer process failed
     │   └── TrainerLostError  it died, or went silent
+    │       └── TrainerNotWholeError  a step failed in its middle, or it holds other steps than it should
     ├── DiskError             the run directory does not take what is to be written
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -87,6 +89,10 @@ class StoreError(UsageError):
     """The run directory cannot be used as asked."""
 
 
+class CheckpointError(StoreError):
+    """A checkpoint is damaged, or not of this agentrl. The message names the file."""
+
+
 class TooManySessionsError(AgentRLError):
     """The proxy has as many sessions open as `proxy.max_sessions` allows."""
 
@@ -97,6 +103,10 @@ class TrainerError(AgentRLError):
 
 class TrainerLostError(TrainerError):
     """The trainer process died or went silent."""
+
+
+class TrainerNotWholeError(TrainerLostError):
+    """What the trainer holds is not what its run knows of: only a new process, from a checkpoint, goes on."""
 
 
 class DiskError(AgentRLError):

@@ -4,6 +4,7 @@ config.json         the run's configuration
 store.sqlite        tasks, episodes, batches (`agentrl.rollout.store`)
 metrics.jsonl       one line a training step
 checkpoints/        step-000010/, ...
+damaged/            checkpoints that were found not to hold what was written
 lock                held by the run that is going on, and by its trainer
 """
 
@@ -11,13 +12,14 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,18 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 def checkpoint_directory(run_dir: Path, step: int) -> Path:
     """Where the checkpoint of a step is."""
     return run_dir / "checkpoints" / f"step-{step:06d}"
+
+
+def set_aside(run_dir: Path, checkpoint: Path) -> Path:
+    """Move what is left of a damaged checkpoint out of the way, into `damaged/`; where it is now."""
+    folder = run_dir / "damaged"
+    folder.mkdir(exist_ok=True)
+    target = next(
+        path for number in itertools.count(1) if not (path := folder / f"{checkpoint.name}-{number}").exists()
+    )
+    with suppress(FileNotFoundError):
+        checkpoint.rename(target)
+    return target
 
 
 def check_checkpoints(run_dir: Path, known: Sequence[Path]) -> None:

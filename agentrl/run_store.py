@@ -11,8 +11,8 @@ from agentrl.rollout.store import Store
 from agentrl.run_directory import check_checkpoints, remove_unfinished, write_whole
 
 
-def begin_store(run_dir: Path, tasks: str, *, resume: bool) -> Store:
-    """Open the store of a run that starts, or starts again, and delete what its last life left half made.
+def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
+    """Open the store of a run that starts, or starts again with this `config`, and delete what its last life left half made.
 
     Raises StoreError, before anything is deleted, for a store that is missing, empty, damaged, older than the checkpoints
     beside it, or of other tasks.
@@ -22,10 +22,10 @@ def begin_store(run_dir: Path, tasks: str, *, resume: bool) -> Store:
         if resume:
             store.check()
         unwanted = store.unwanted_checkpoints()
-        check_checkpoints(run_dir, [*store.kept_checkpoints(), *unwanted])
+        check_checkpoints(run_dir, store.known_checkpoints())
         store.check_tasks(tasks)
         remove_unfinished(run_dir, unwanted)
-        store.begin_life(tasks)
+        store.begin_life(tasks, config)
     except BaseException:
         store.close()
         raise

@@ -17,6 +17,7 @@ from agentrl.audit import Audit
 from agentrl.config import RunConfig
 from agentrl.evaluate import Evaluation, Interval
 from agentrl.replay import Replay
+from agentrl.retrain import Retrained
 from agentrl.train import RunView
 
 REFRESH_PER_S = 4
@@ -129,7 +130,7 @@ def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
         console.print(f"the first failure:\n{result.first_error}", highlight=False, markup=False)
 
 
-def show_audit(found: Audit, console: Console | None = None) -> None:
+def show_audit(found: Audit, retrained: Retrained | None = None, console: Console | None = None) -> None:
     """Print what became of everything in a run, and what is wrong."""
     console = console or Console()
     checkpoint = "none" if found.last_checkpoint is None else f"of step {found.last_checkpoint}"
@@ -152,6 +153,8 @@ def show_audit(found: Audit, console: Console | None = None) -> None:
         console.print(f"WRONG: {violation}", highlight=False, markup=False)
     if not found.violations:
         console.print("nothing is lost, nothing is doubled", highlight=False)
+    if retrained is not None:
+        console.print(retrained.text(), highlight=False, markup=False)
 
 
 def show_replay(found: Replay, console: Console | None = None) -> None:

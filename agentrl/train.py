@@ -143,7 +143,9 @@ async def _run_to_the_end(
     run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
         identity = f"{tasks.identity}, in groups of {config.rollout.group_size}"
-        store = stack.enter_context(await in_thread(lambda: begin_store(run_dir, identity, resume=resume)))
+        store = stack.enter_context(
+            await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=resume))
+        )
         await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
         view.phase = "starting engine and trainer"
         weights_dir = stack.enter_context(empty_directory(weights_directory(run_dir)))

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.child_process import ChildProcess, child_process
-from agentrl.errors import TrainerError, TrainerLostError
+from agentrl.errors import TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.training_history import TrainedStep
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,8 @@ class Weights:
 
     version: int
     path: Path
+    chain: str
+    """Of all that they were trained on (`agentrl.training_history`)."""
 
 
 class TrainerClient:
@@ -51,18 +54,18 @@ class TrainerClient:
 
     async def load(self, checkpoint: Path | None) -> Weights:
         """Start from a checkpoint, or from the model as it is."""
-        reply = await self._ask(op="load", checkpoint=None if checkpoint is None else str(checkpoint))
-        return Weights(reply["version"], Path(reply["weights"]))
+        return _weights(await self._ask(op="load", checkpoint=None if checkpoint is None else str(checkpoint)))
 
-    async def step(self, groups: Sequence[int]) -> tuple[Weights, dict[str, float]]:
-        """Train on some groups; the new weights and the step's metrics."""
-        reply = await self._ask(op="step", groups=list(groups))
+    async def step(self, groups: Sequence[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
+        """Train on some groups, where the chain is `after`; the new weights, what they were trained on, and the step's metrics."""
+        reply = await self._ask(op="step", groups=list(groups), after=after)
         self.saving = reply["saving"]
-        return Weights(reply["version"], Path(reply["weights"])), reply["metrics"]
+        return _weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
-    async def save(self, directory: Path) -> None:
-        """Begin to write a checkpoint of what the trainer holds now."""
-        await self._ask(op="save", directory=str(directory))
+    async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
+        """Begin to write a checkpoint of `step` and its chain, with the history after the chain `since`. Raises
+        TrainerNotWholeError when the trainer holds anything else."""
+        await self._ask(op="save", directory=str(directory), step=step, chain=chain, since=since)
         self.saving = True
 
     async def saved(self) -> None:
@@ -100,7 +103,8 @@ class TrainerClient:
         self._unread += 1
         reply: dict[str, Any] = json.loads(await self._read())
         if "error" in reply:
-            raise TrainerError(f"{command['op']} failed in the trainer: {reply['error']}")
+            kind = TrainerNotWholeError if reply["lost"] else TrainerError
+            raise kind(f"{command['op']} failed in the trainer: {reply['error']}")
         return reply
 
     async def _read(self) -> str:
@@ -109,16 +113,33 @@ class TrainerClient:
         return line
 
 
+def _weights(reply: dict[str, Any]) -> Weights:
+    return Weights(reply["version"], Path(reply["weights"]), reply["chain"])
+
+
 @asynccontextmanager
 async def open_trainer(
-    run_dir: Path, weights_dir: Path, timeout_s: float, lock: int, ranks: int = 1
+    run_dir: Path,
+    weights_dir: Path,
+    timeout_s: float,
+    lock: int | None,
+    ranks: int = 1,
+    *,
+    config: Path | None = None,
+    log: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
-    """A trainer of so many ranks for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`."""
+    """A trainer of so many ranks for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`.
+
+    `config` and `log`, where given, stand in for those of the run.
+    """
     elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *elastic, "-m", "agentrl.trainer", str(run_dir), str(weights_dir)]
+    command += [str(config)] if config else []
+    fds = [] if lock is None else [lock]
+    written_to = log or run_dir / "trainer.log"
 
     def process() -> AbstractAsyncContextManager[ChildProcess]:
-        return child_process("trainer", command, log=run_dir / "trainer.log", error=TrainerLostError, pass_fds=[lock])
+        return child_process("trainer", command, log=written_to, error=TrainerLostError, pass_fds=fds)
 
     client = TrainerClient(process, timeout_s)
     try:

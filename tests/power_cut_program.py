@@ -24,6 +24,7 @@ from agentrl.run_directory import appending, config_text, prepare_run_dir, write
 from agentrl.run_store import begin_store, note_lines, write_noted
 from agentrl.trainer.__main__ import TrainerProcess
 from agentrl.trainer_client import TrainerClient, Weights
+from agentrl.training_history import TrainedStep
 from tests.rollout.test_store import kept_choice, outcome
 
 TASKS = "7 tasks 0123, in order, in groups of 2"
@@ -54,19 +55,19 @@ class InProcess:
     async def load(self, checkpoint: Path | None) -> Weights:
         return self._weights(self._process.load(None if checkpoint is None else str(checkpoint)))
 
-    async def step(self, groups: list[int]) -> tuple[Weights, dict[str, float]]:
-        reply = self._process.step(groups)
-        return self._weights(reply), reply["metrics"]
+    async def step(self, groups: list[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
+        reply = self._process.step(groups, after)
+        return self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
-    async def save(self, directory: Path) -> None:
-        self._process.save(str(directory))
+    async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
+        self._process.save(str(directory), step, chain, since)
         self._process.saved()  # what happens meanwhile would come in another order each time
 
     async def saved(self) -> None:
         self._process.saved()
 
     def _weights(self, reply: dict[str, Any]) -> Weights:
-        return Weights(reply["version"], Path(reply["weights"]))
+        return Weights(reply["version"], Path(reply["weights"]), reply["chain"])
 
 
 def files(directory: Path) -> dict[str, str]:
@@ -97,7 +98,7 @@ async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume:
     prepare_run_dir(settings, resume=resume)
     if not resume:
         write_config(settings)
-    with begin_store(run_dir, TASKS, resume=resume) as store:
+    with begin_store(run_dir, TASKS, config_text(settings), resume=resume) as store:
         write_noted(store, run_dir / "config.json", config_text(settings))
         mark(created=True)
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.life}")

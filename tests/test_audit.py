@@ -6,13 +6,17 @@ import json
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentrl.audit import audit
 from agentrl.errors import StoreError
+from agentrl.manifest import read_manifest, write_manifest
 from agentrl.rollout.store import KeptCall, Store
+from tests.chains import commit_whole
 from tests.rollout.test_store import kept_choice, outcome
 
 
@@ -28,10 +32,8 @@ def run_dir(tmp_path: Path) -> Path:
             if group < 6:
                 store.close_group(group, rejected="all rewards are 0.5" if group == 2 else None)
         store.keep_calls([KeptCall(6, 1, kept_choice([1, 2], "stop"))])
-        for step, groups in ((2, [(1, [0, 1]), (2, [3, 4])]),):
-            store.commit_checkpoint(step, tmp_path / "checkpoints" / f"step-{step}", groups)
-    (tmp_path / "checkpoints" / "step-2").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "step-2" / "checkpoint.json").write_text('{"step": 2}')
+        store.note_first_chain("c0")
+        commit_whole(store, 2, tmp_path / "checkpoints" / "step-2", [(1, [0, 1]), (2, [3, 4])])
     (tmp_path / "config.json").write_text(json.dumps({"rollout": {"group_size": 2}}))
     return tmp_path
 
@@ -69,7 +71,30 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
             "is in the checkpoint of step 9, not in the first one after",
         ),
         ("UPDATE checkpoints SET step = 3", "steps 3 have no batch"),
-        ("UPDATE checkpoints SET path = 'checkpoints/none'", "the newest checkpoint checkpoints/none cannot be read"),
+        ("UPDATE checkpoints SET path = 'checkpoints/none'", "the checkpoint checkpoints/none is damaged"),
+        ("UPDATE batches SET digest = 'x' WHERE step = 1", "the digest chain breaks at step 1"),
+        ("UPDATE batches SET chain = 'x' WHERE step = 1", "the digest chain breaks at step 2"),
+        ("UPDATE batches SET optimizer_steps = 2 WHERE step = 2", "took 2 optimizer steps over 1 minibatches"),
+        (
+            "UPDATE batches SET optimizer_steps = 0 WHERE step = 2",
+            "has 2 optimizer steps in it, the batches up to it had 1",
+        ),
+        (
+            'UPDATE batches SET minibatches = \'[[[0, "0-1"], [1, "0-2"]]]\' WHERE step = 1',
+            "group 1 of step 1 has no sequence 2",
+        ),
+        (
+            'UPDATE batches SET minibatches = \'[[[0, "0-1"]], [[0, "1"]]]\' WHERE step = 1',
+            "sequence 1 of group 0 was trained on twice in step 1",
+        ),
+        ("UPDATE batches SET groups = '[[0, 2], [5, 2]]' WHERE step = 1", "was trained on groups 0, 5, the store has"),
+        ("UPDATE batches SET groups = 'none' WHERE step = 1", "the batch of step 1 cannot be read"),
+        ("UPDATE batches SET life = 9 WHERE step = 1", "was trained in a life that never was"),
+        ("UPDATE facts SET value = 'x' WHERE name = 'chain'", "the digest chain breaks at step 1"),
+        ("DELETE FROM facts WHERE name = 'chain'", "the model that the run began with is not recorded"),
+        ("UPDATE checkpoints SET chain = 'x'", "the checkpoint of step 2 has another digest chain than its batch"),
+        ("UPDATE checkpoints SET kept = 0", "the newest checkpoint, of step 2, is not kept"),
+        ("UPDATE checkpoints SET damaged = 'why'", "the checkpoint of step 2 is damaged (why)"),
     ],
 )
 def test_every_kind_of_damage_is_found(run_dir: Path, damage: str, violation: str) -> None:
@@ -79,9 +104,40 @@ def test_every_kind_of_damage_is_found(run_dir: Path, damage: str, violation: st
     assert [text for text in audit(run_dir).violations if violation in text] != []
 
 
-def test_a_checkpoint_of_another_step_is_found(run_dir: Path) -> None:
-    (run_dir / "checkpoints" / "step-2" / "checkpoint.json").write_text('{"step": 1}')
-    assert audit(run_dir).violations == ["the newest checkpoint checkpoints/step-2 is of step 1, not 2"]
+def test_every_change_of_a_checkpoints_files_is_found(run_dir: Path) -> None:
+    checkpoint = run_dir / "checkpoints" / "step-2"
+    for path in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        flipped = bytes([*content[:-3], content[-3] ^ 1, *content[-2:]])
+        for damaged in (b"", content[:-9], flipped):
+            path.write_bytes(damaged)
+            (found,) = audit(run_dir).violations
+            assert "is damaged" in found
+        path.unlink()
+        assert "cannot be read" in audit(run_dir).violations[0]
+        path.write_bytes(content)
+    (checkpoint / "model-2.safetensors").write_text("")
+    assert "holds model-2.safetensors, which is not in its manifest" in audit(run_dir).violations[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "violation"),
+    [
+        ({"step": 1}, "is damaged: the history of step 1 does not follow"),
+        ({"optimizer_steps": 3}, "has 3 optimizer steps in it, the batches up to it had 2"),
+        ({"optimizer_steps": 3}, "has an optimizer that took 2 steps, its manifest says 3"),
+        ({"digest": "x"}, "has another digest than step 2 of the store"),
+        ({"digest": "x"}, "holds other weights, or another optimizer, than its manifest says"),
+        ({"chain": "x"}, "does not lead to its chain"),
+        ({"since": "x"}, "is damaged: the history of step 1 does not follow"),
+        ({"history": ()}, "does not lead to its chain"),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_found(run_dir: Path, changes: dict[str, Any], violation: str) -> None:
+    """Also one whose own checksum is right."""
+    checkpoint = run_dir / "checkpoints" / "step-2"
+    write_manifest(checkpoint, replace(read_manifest(checkpoint), **changes))
+    assert [text for text in audit(run_dir).violations if violation in text] != []
 
 
 def test_the_command_says_so_and_fails(run_dir: Path) -> None:

@@ -17,16 +17,21 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agentrl.audit import audit
 from agentrl.errors import StoreError
 from agentrl.rollout.database import create_database
-from agentrl.rollout.ledger import SCHEMA as LEDGER_SCHEMA
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.store import KeptCall
 from agentrl.run_store import begin_store, write_noted
+from tests.chains import commit_whole
 from tests.power_cut_program import TASKS, life
 from tests.rollout.test_store import kept_choice, outcome
 
 Damage = Callable[[Path], None]
 NEWEST = "checkpoints/step-000010"
 BEST = "checkpoints/step-000002"
+CHECKPOINT_FILES = [
+    f"{directory}/{name}"
+    for directory in (NEWEST, BEST)
+    for name in ("checkpoint.json", "model.safetensors", "config.json", "optimizer/state.safetensors")
+]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +54,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     moment("killed")
     anyio.run(lambda: life(run_dir, folder / "model", said, resume=True, checkpoints=2))
     moment("killed twice")
-    with begin_store(run_dir, TASKS, resume=True) as store:
+    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         write_noted(store, run_dir / "eval_before.json", '{"mean_reward": 0.5}\n')
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7)
@@ -73,7 +78,7 @@ def test_a_run_that_nobody_damaged_is_clean(runs: dict[str, Path], moment: str) 
 def test_a_run_is_clean_while_it_goes_on(runs: dict[str, Path], tmp_path: Path) -> None:
     """Between any two transactions of it, with the store open."""
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")
-    with begin_store(run_dir, TASKS, resume=True) as store:
+    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         assert audit(run_dir).violations == []
         store.keep_calls([KeptCall(store.next_group_id() - 1, 1, kept_choice([7], "stop", "c"))])
         assert audit(run_dir).violations == []
@@ -154,14 +159,18 @@ def a_record_in_the_file(run_dir: Path) -> None:
 def an_empty_store(run_dir: Path) -> None:
     for path in run_dir.glob("store.sqlite*"):
         path.unlink()
-    create_database(run_dir / "store.sqlite", SCHEMA + LEDGER_SCHEMA, SCHEMA_VERSION)
+    create_database(run_dir / "store.sqlite", SCHEMA, SCHEMA_VERSION)
 
 
 def an_unknown_checkpoint(run_dir: Path) -> None:
     shutil.copytree(run_dir / NEWEST, run_dir / "checkpoints" / "step-000099")
 
 
-FILES = ["config.json", "metrics.jsonl", "summary.json", "eval_before.json"]
+def another_file(run_dir: Path) -> None:
+    (run_dir / NEWEST / "training_args.bin").write_bytes(b"not ours")
+
+
+FILES = ["config.json", "metrics.jsonl", "summary.json", "eval_before.json", *CHECKPOINT_FILES]
 GROUP = "(SELECT MIN(id) FROM groups WHERE step = 1)"
 OTHER = "(SELECT MAX(id) FROM groups WHERE step = 5)"
 REJECTED = "(SELECT MIN(id) FROM groups WHERE state = 'rejected')"
@@ -190,6 +199,16 @@ CHECKPOINT = {
     "score": "score + 1",
     "made_at": "made_at + 1",
     "kept": "0",
+    "chain": "'0'",
+    "damaged": "'no'",
+}
+BATCH = {
+    "life": "9",
+    "groups": "replace(groups, '2]', '1]')",
+    "minibatches": "'[]'",
+    "optimizer_steps": "optimizer_steps + 1",
+    "digest": "'0'",
+    "chain": "'0'",
 }
 DAMAGES: dict[str, Damage] = {
     "a group that was trained on is gone": sql(f"DELETE FROM groups WHERE id = {GROUP}"),
@@ -239,14 +258,16 @@ DAMAGES: dict[str, Damage] = {
     "a call with another choice": sql("UPDATE calls SET choice = 1"),
     "a batch is gone": sql("DELETE FROM batches WHERE step = 3"),
     "the newest batch is gone": sql("DELETE FROM batches WHERE step = 10"),
-    "a batch that nobody trained on": sql("INSERT INTO batches (step, checkpoint) SELECT 11, 10"),
+    "a batch that nobody trained on": sql(
+        "INSERT INTO batches SELECT 11, 10, life, groups, minibatches, optimizer_steps, digest, chain FROM batches WHERE step = 10"
+    ),
     "a batch in a later checkpoint": sql("UPDATE batches SET checkpoint = 10 WHERE step = 3"),
     "a batch in no checkpoint": sql("UPDATE batches SET checkpoint = 3 WHERE step = 3"),
     "a batch of another step": sql("UPDATE batches SET step = 12 WHERE step = 10"),
     "the newest checkpoint is forgotten": sql("DELETE FROM checkpoints WHERE step = 10"),
     "an old checkpoint is forgotten": sql("DELETE FROM checkpoints WHERE step = 4"),
     "a deleted checkpoint that is kept": sql("UPDATE checkpoints SET kept = 1 WHERE step = 4"),
-    "a life that never was": sql("INSERT INTO lives VALUES (9, 0)"),
+    "a life that never was": sql("INSERT INTO lives VALUES (9, 0, '{}')"),
     "a life is gone": sql("DELETE FROM lives WHERE life = 1"),
     "two lives in each other's place": swapped("lives", "life", "started_at", "1", "2"),
     "tasks that are others": sql("UPDATE facts SET value = '8 tasks 9999' WHERE name = 'tasks'"),
@@ -295,6 +316,21 @@ DAMAGES: dict[str, Damage] = {
         f"a checkpoint with another {name}": sql(f"UPDATE checkpoints SET {name} = {to} WHERE step = 10")
         for name, to in CHECKPOINT.items()
     },
+    **{
+        f"a batch with another {name}": sql(f"UPDATE batches SET {name} = {to} WHERE step = 3")
+        for name, to in BATCH.items()
+    },
+    "a step that another minibatch repeats": sql(
+        "UPDATE batches SET minibatches = json_insert(minibatches, '$[#]', json_extract(minibatches, '$[0]')) WHERE step = 3"
+    ),
+    "two steps with each other's weights": swapped("batches", "step", "digest", "3", "4"),
+    "the model that the run began with is another": sql("UPDATE facts SET value = '0' WHERE name = 'chain'"),
+    "the model that the run began with is unknown": sql("DELETE FROM facts WHERE name = 'chain'"),
+    "a checkpoint without its optimizer": removed(f"{NEWEST}/optimizer"),
+    "a checkpoint without its weights": removed(f"{BEST}/model.safetensors"),
+    "a checkpoint with a file of somebody else's": another_file,
+    "two checkpoints with each other's weights": exchanged(f"{NEWEST}/model.safetensors", f"{BEST}/model.safetensors"),
+    "two checkpoints with each other's optimizers": exchanged(f"{NEWEST}/optimizer", f"{BEST}/optimizer"),
     **{f"{name}, one bit of it": edited(name, flipped) for name in FILES},
     **{f"{name} that is cut off": edited(name, lambda content: content[: len(content) // 2]) for name in FILES},
     **{f"{name} that is empty": edited(name, lambda _: b"") for name in FILES},
@@ -324,7 +360,7 @@ def test_an_older_copy_of_the_store_is_found(runs: dict[str, Path], tmp_path: Pa
     shutil.copy(runs["killed"] / "store.sqlite", run_dir / "store.sqlite")
     assert any("it is older than its checkpoints" in text for text in verdict(run_dir))
     with pytest.raises(StoreError, match=r"it is older than its checkpoints.*Nothing was deleted"):
-        begin_store(run_dir, TASKS, resume=True)
+        begin_store(run_dir, TASKS, "{}", resume=True)
     assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
         "step-000002",
         "step-000010",
@@ -337,17 +373,16 @@ def test_a_log_that_is_lost_is_found(runs: dict[str, Path], tmp_path: Path) -> N
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")
     directory = run_dir / "checkpoints" / "step-000011"
     with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as reader:
-        with begin_store(run_dir, TASKS, resume=True) as store:
+        with begin_store(run_dir, TASKS, "{}", resume=True) as store:
             reader.execute("BEGIN")
             reader.execute("SELECT COUNT(*) FROM groups").fetchone()
             ready = [group.id for group in store.unused_groups() if group.state == "ready"]
             store.begin_checkpoint(directory)
-            shutil.copytree(run_dir / NEWEST, directory)
-            store.commit_checkpoint(11, directory, [(11, ready[:1])])
+            commit_whole(store, 11, directory, [(11, ready[:1])])
             for name in ("store.sqlite", "metrics.jsonl"):
                 shutil.copy(run_dir / name, tmp_path / name)
     shutil.copy(tmp_path / "store.sqlite", run_dir / "store.sqlite")
     assert any("it is older than its checkpoints" in text for text in verdict(run_dir))
     with pytest.raises(StoreError, match=r"it is older than its checkpoints.*Nothing was deleted"):
-        begin_store(run_dir, TASKS, resume=True)
+        begin_store(run_dir, TASKS, "{}", resume=True)
     assert directory.is_dir()

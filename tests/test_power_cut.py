@@ -111,12 +111,12 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
         # The run had not begun: then the directory must be good for a new one.
         prepare_run_dir(settings, resume=False)
         write_config(settings)
-        begin_store(run_dir, TASKS, resume=False).close()
+        begin_store(run_dir, TASKS, "{}", resume=False).close()
         return audit(run_dir).violations
     wrong = audit(run_dir).violations
     RunConfig.model_validate_json((run_dir / "config.json").read_text())
     prepare_run_dir(settings, resume=True)
-    with begin_store(run_dir, TASKS, resume=True) as store:
+    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         step, _ = store.last_checkpoint() or (0, None)
         if step < said.step:
             wrong.append(f"checkpoint {said.step} was committed, and the newest is {step}")

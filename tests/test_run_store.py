@@ -15,6 +15,7 @@ from agentrl.models import NANO
 from agentrl.rollout.store import Store
 from agentrl.run_directory import prepare_run_dir
 from agentrl.run_store import begin_store
+from tests.chains import commit
 
 TASKS = "3 tasks"
 
@@ -22,13 +23,13 @@ TASKS = "3 tasks"
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """A run with checkpoints of steps 1 to 3, of which the last was written and not committed."""
-    with begin_store(tmp_path, TASKS, resume=False) as store:
+    with begin_store(tmp_path, TASKS, "{}", resume=False) as store:
         for group in range(3):
             store.open_group(group, 0, group)
             store.close_group(group)
         for step in (1, 2):
             checkpoint(store, tmp_path, step)
-            store.commit_checkpoint(step, tmp_path / f"checkpoints/step-{step:06d}", [(step, [step])])
+            commit(store, step, tmp_path / f"checkpoints/step-{step:06d}", [(step, [step])])
         checkpoint(store, tmp_path, 3)
     return tmp_path
 
@@ -45,18 +46,18 @@ def names(run_dir: Path) -> list[str]:
 
 
 def test_a_checkpoint_that_a_crash_kept_from_being_committed_is_removed(run_dir: Path) -> None:
-    with begin_store(run_dir, TASKS, resume=True) as store:
+    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         assert store.unwanted_checkpoints() == []
     assert names(run_dir) == ["step-000001", "step-000002"]
 
 
 def test_a_trainer_that_dies_between_writing_and_committing_leaves_nothing_unknown(run_dir: Path) -> None:
     """Its checkpoint is given up, and the run goes on to the next one before it is killed."""
-    with begin_store(run_dir, TASKS, resume=True) as store:
+    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         checkpoint(store, run_dir, 3)
         checkpoint(store, run_dir, 4)
-        store.commit_checkpoint(4, run_dir / "checkpoints/step-000004", [])
-    begin_store(run_dir, TASKS, resume=True).close()
+        commit(store, 3, run_dir / "checkpoints/step-000004", [(3, [0])])
+    begin_store(run_dir, TASKS, "{}", resume=True).close()
     assert names(run_dir) == ["step-000001", "step-000002", "step-000004"]
 
 
@@ -100,7 +101,7 @@ def test_a_store_that_was_lost_is_refused_and_nothing_is_deleted(
     damage(run_dir / "store.sqlite")
     before = sorted(run_dir.rglob("*"))
     with pytest.raises(StoreError, match=rf"{message}.*Nothing was deleted\. Put back the store\.sqlite") as refused:
-        begin_store(run_dir, TASKS, resume=True)
+        begin_store(run_dir, TASKS, "{}", resume=True)
     assert "\n" not in str(refused.value)
     assert names(run_dir) == ["step-000001", "step-000002", "step-000003"]
     assert [path for path in before if not path.exists() and not path.name.endswith(("-wal", "-shm"))] == []
@@ -120,14 +121,14 @@ def test_checkpoints_without_a_store_are_no_place_for_a_run(run_dir: Path, resum
 def test_the_log_of_a_store_that_is_gone_never_becomes_part_of_a_new_one(tmp_path: Path) -> None:
     (tmp_path / "store.sqlite-wal").write_bytes(b"frames")
     with pytest.raises(StoreError, match=r"store\.sqlite-wal is left of a store that is gone"):
-        begin_store(tmp_path, TASKS, resume=False)
+        begin_store(tmp_path, TASKS, "{}", resume=False)
     assert [path.name for path in tmp_path.iterdir()] == ["store.sqlite-wal"]
 
 
 def test_a_committed_checkpoint_is_in_the_database_file_itself(run_dir: Path, tmp_path: Path) -> None:
     with Store(run_dir / "store.sqlite", must_exist=True) as store:
         store.open_group(7, 1, 0)
-        store.commit_checkpoint(3, run_dir / "checkpoints/step-000003", [])
+        commit(store, 3, run_dir / "checkpoints/step-000003", [(3, [0])])
         alone = tmp_path / "alone.sqlite"
         alone.write_bytes((run_dir / "store.sqlite").read_bytes())
     with Store(alone, must_exist=True) as copy:

@@ -1,16 +1,22 @@
-"""The trainer process: `python -m agentrl.trainer RUN_DIR WEIGHTS_DIR`, started by `agentrl train`.
+"""The trainer process: `python -m agentrl.trainer RUN_DIR WEIGHTS_DIR [CONFIG]`, started by `agentrl train`.
 
 It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
 standard input closes. Episodes it reads from the run's store, weights it publishes into WEIGHTS_DIR.
 
-    {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH}
-    {"op": "step", "groups": [ids]}                -> {"version": 1, "weights": PATH, "metrics": {...}, "saving": false}
-    {"op": "save", "directory": PATH}              -> {}, while it is written
+    {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH, "chain": HEX}
+    {"op": "step", "groups": [ids], "after": HEX}  -> {"version": 1, "weights": PATH, "chain": HEX, "trained": {...}, "metrics": {...},
+                                                       "saving": false}
+    {"op": "save", "directory": PATH, "step": 1, "chain": HEX, "since": HEX}
+                                                   -> {}, while it is written
     {"op": "saved"}                                -> {}, when it is
     {"op": "join_weight_group", "address": ..., ...} -> {}
     {"op": "weight_buckets"}                       -> {"buckets": [{"names", "dtypes", "shapes"}]}
     {"op": "send_bucket", "index": 0}              -> {}
-    any of them, failed                            -> {"error": TEXT}
+    any of them, failed                            -> {"error": TEXT, "lost": false}
+
+A step is all or nothing. The process keeps the chain of what it has trained (`agentrl.training_history`), `after` and `chain` say what the
+run takes it to be, and where that is not so nothing is done. After an error in the middle of a step no command but the end of
+the process is obeyed. `lost` says that only a new process, from a checkpoint, goes on.
 """
 
 from __future__ import annotations
@@ -21,23 +27,27 @@ import shutil
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.credit import turn_earnings
+from agentrl.errors import AgentRLError, TrainerNotWholeError
 from agentrl.rollout.store import Store, StoredEpisode
 from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
-from agentrl.trainer.policy import Policy
+from agentrl.trainer.policy import Policy, StepResult
 from agentrl.trainer.ranks import Ranks, gathered, join_ranks
 from agentrl.trainer.teacher import with_teacher
+from agentrl.training_history import TrainedStep, first_chain, trained_step
 from agentrl.trajectory import TokenRecord, Trajectory
 
 BUCKET_BYTES = 512 * 2**20
@@ -108,11 +118,22 @@ def longest_reply(record: TokenRecord) -> int:
     return max((len(turn.output_ids) for turn in record.turns), default=0)
 
 
+def weight_quantiles(log_weights: torch.Tensor) -> dict[str, float]:
+    """The 1st, 50th and 99th percentile of p/b over any number of tokens. `log_weights`: [M] log p/b."""
+    if not len(log_weights):
+        return {}
+    # torch.quantile refuses more than 2^24 numbers.
+    values = np.exp(np.quantile(log_weights.float().numpy(), [0.01, 0.5, 0.99])).tolist()
+    return dict(zip(("weight_p01", "weight_p50", "weight_p99"), values, strict=True))
+
+
 class TrainerProcess:
     """The commands."""
 
-    def __init__(self, run_dir: Path, weights_dir: Path, ranks: Ranks | None = None) -> None:
-        self._config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+    def __init__(
+        self, run_dir: Path, weights_dir: Path, ranks: Ranks | None = None, config: RunConfig | None = None
+    ) -> None:
+        self._config = config or read_config(run_dir / "config.json")
         self._weights_dir = weights_dir
         self._published: dict[int, Path] = {}
         self._weight_group: WeightGroup | None = None
@@ -124,34 +145,100 @@ class TrainerProcess:
         self._policy = Policy(Path(self._config.model.path), self._config.trainer, self._ranks)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] | None = None
+        self._began = ""
+        """The chain of what was loaded."""
+        self._history: list[TrainedStep] = []
+        """The steps since then."""
+        self._broken: str | None = None
+        """What happened in the middle of a step, or of loading."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the policy is that of the history, and no step has failed in its middle."""
+        return self._broken is None
+
+    @property
+    def chain(self) -> str:
+        """The chain of all that the policy has been trained on."""
+        return self._history[-1].chain if self._history else self._began
+
+    @contextmanager
+    def _whole_or_never(self) -> Iterator[None]:
+        """Around what changes the policy: where it fails, what is in memory is no policy any more."""
+        try:
+            yield
+        except BaseException as error:
+            self._broken = f"{type(error).__name__}: {error}"
+            raise
+
+    def _check(self, chain: str | None = None) -> None:
+        """Raise TrainerNotWholeError unless the policy is whole and, where one is given, of this `chain`."""
+        if self._broken is not None:
+            raise TrainerNotWholeError(f"a step had failed in its middle ({self._broken})")
+        if chain is not None and chain != self.chain:
+            raise TrainerNotWholeError(
+                f"the trainer has finished step {self._policy.version}, which the run did not learn of"
+            )
 
     def load(self, checkpoint: str | None) -> dict[str, Any]:
         """Go on from a checkpoint, or from the model as it is."""
-        if checkpoint is not None:
-            self._policy.load(Path(checkpoint))
-        return self._publish()
+        self._check()
+        with self._whole_or_never():
+            if checkpoint is not None:
+                self._began = self._policy.load(Path(checkpoint)).chain
+            else:
+                self._began = first_chain(self._policy.model_digest())
+            self._history = []
+            self._adopt_published()
+            return self._publish()
 
-    def step(self, groups: list[int]) -> dict[str, Any]:
-        """Train on some groups and publish the new weights."""
+    def step(self, groups: list[int], after: str | None = None) -> dict[str, Any]:
+        """Train on some groups and publish the new weights, if the policy's chain is `after`."""
         started = time.perf_counter()
+        self._check(after)
         episodes = self._store.episodes(groups)
-        sequences = training_sequences(episodes, self._config.trainer)
+        by_group = {
+            group: training_sequences(list(members), self._config.trainer)
+            for group, members in groupby(episodes, key=lambda episode: episode.group_id)
+        }
+        sequences = [s for own in by_group.values() for s in own]
         # Weights of an earlier life are gone, and their versions may have been given to others since.
         own = [e for e in episodes if e.life == self._store.life and not e.replayed_tokens]
         current = training_sequences(own, self._config.trainer)
-        version = self._policy.version
-        metrics = staleness(sequences, version)
-        compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)
-        if compared is not None:
-            metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
         moving = with_gradient(sequences, self._config.trainer)
+        origins = {id(s): (group, number) for group, own in by_group.items() for number, s in enumerate(own)}
+        dealt = [origins[id(s)] for s in moving]
+        metrics = staleness(sequences, self._policy.version)
         if url := self._config.trainer.teacher_url:
             timeout_s = self._config.trainer.step_timeout_s
             moving = self._ranks.same(with_teacher(moving, url, timeout_s) if self._ranks.rank == 0 else [])
             metrics |= distance_to_teacher(moving)
-        result = self._policy.step(moving)
+        with self._whole_or_never():
+            # Whatever a step draws at random, it draws again when it is taken again.
+            torch.manual_seed(self._config.seed + self._policy.version)
+            compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)
+            if compared is not None:
+                metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
+            result = self._policy.step(moving)
+            metrics |= self._metrics(result, sequences)
+            trained = trained_step(
+                self.chain,
+                self._policy.version,
+                tuple((group, len(by_group.get(group, ()))) for group in sorted(groups)),
+                [[dealt[i] for i in part] for part in result.minibatches],
+                result.optimizer_steps,
+                self._policy.digest(),
+            )
+            self._history.append(trained)
+            reply = self._publish()
+        metrics["train_s"] = time.perf_counter() - started
+        saving = self._writing is not None and not self._writing.done()
+        return {**reply, "trained": trained.to_json(), "metrics": metrics, "saving": saving}
+
+    def _metrics(self, result: StepResult, sequences: Sequence[TrainingSequence]) -> dict[str, float]:
+        """What a step did, in numbers."""
         tokens = max(1.0, result.stats.tokens)
-        metrics |= {
+        metrics = {
             "loss": result.loss,
             "grad_norm": result.grad_norm,
             "skipped_optimizer_steps": result.skipped,
@@ -164,21 +251,25 @@ class TrainerProcess:
             "kl_step": result.stats.kl / tokens,
             "entropy": result.stats.entropy / tokens,
             "computed_tokens": result.computed_tokens,
+            **result.critic,
+            **weight_quantiles(result.log_weights),
         }
-        metrics |= result.critic
         if self._config.trainer.kl != "none":
             metrics["kl_reference"] = result.stats.kl_reference / tokens
-        if len(result.log_weights):
-            quantiles = torch.quantile(result.log_weights.float(), torch.tensor([0.01, 0.5, 0.99])).exp().tolist()
-            metrics |= dict(zip(("weight_p01", "weight_p50", "weight_p99"), quantiles, strict=True))
-        reply = self._publish()
-        metrics["train_s"] = time.perf_counter() - started
-        return {**reply, "metrics": metrics, "saving": self._writing is not None and not self._writing.done()}
+        return metrics
 
-    def save(self, directory: str) -> dict[str, Any]:
-        """Begin to write a checkpoint of the policy as it is now, once the one before is written."""
+    def save(self, directory: str, step: int, chain: str, since: str) -> dict[str, Any]:
+        """Begin to write a checkpoint, once the one before is written, if the policy is that of `step` and `chain`. Its manifest
+        holds the steps after the chain `since`."""
+        self._check(chain)
+        chains = [self._began, *(trained.chain for trained in self._history)]
+        if step != self._policy.version or since not in chains:
+            raise TrainerNotWholeError(
+                f"the trainer is at step {self._policy.version}, and was to save step {step} since {since}"
+            )
         self.saved()
-        write = self._policy.staged(Path(directory), Path(self._config.model.path))
+        history = self._history[chains.index(since) :]
+        write = self._policy.staged(Path(directory), Path(self._config.model.path), since=since, history=history)
         self._writing = self._writer.submit(write)
         return {}
 
@@ -211,13 +302,23 @@ class TrainerProcess:
             self._weight_group.send(self._buckets[index])
         return {}
 
+    def _adopt_published(self) -> None:
+        """Take over the weights that a trainer before this one published for the run: servers may still load them."""
+        if self._ranks.rank == 0:
+            for path in self._weights_dir.glob("v*.partial"):
+                shutil.rmtree(path, ignore_errors=True)
+        found = {int(path.name[1:]): path for path in self._weights_dir.glob("v*") if path.name[1:].isdigit()}
+        self._published = self._ranks.same(found)
+
     def _publish(self) -> dict[str, Any]:
-        path = self._published[self._policy.version] = self._policy.publish(self._weights_dir)
+        current = self._policy.version
+        path = self._published[current] = self._policy.publish(self._weights_dir)
         for version in sorted(self._published)[:-PUBLISHED_VERSIONS_KEPT]:
-            old = self._published.pop(version)
-            if self._ranks.rank == 0:
-                shutil.rmtree(old, ignore_errors=True)
-        return {"version": self._policy.version, "weights": str(path)}
+            if version != current:
+                old = self._published.pop(version)
+                if self._ranks.rank == 0:
+                    shutil.rmtree(old, ignore_errors=True)
+        return {"version": current, "weights": str(path), "chain": self.chain}
 
 
 def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, float]:
@@ -230,13 +331,18 @@ def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, 
     return {"staleness_mean": float(lag.mean()), "staleness_max": float(lag.max())}
 
 
+def read_config(path: Path) -> RunConfig:
+    """A run's configuration."""
+    return RunConfig.model_validate_json(path.read_text())
+
+
 def main() -> None:
     """Answer commands until standard input closes."""
     # Whatever a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
+    config = read_config(Path(sys.argv[3]) if len(sys.argv) > 3 else run_dir / "config.json")
     ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     process: TrainerProcess | None = None
     while line := ranks.same(sys.stdin.readline() if ranks.rank == 0 else ""):
@@ -244,14 +350,18 @@ def main() -> None:
         operation = command.pop("op")
         try:
             if process is None:
-                process = TrainerProcess(run_dir, weights_dir, ranks)
+                process = TrainerProcess(run_dir, weights_dir, ranks, config)
             reply = getattr(process, operation)(**command)
         except Exception as error:
             traceback.print_exc()
             # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
             if ranks.rank and not isinstance(error, FloatingPointError):
                 sys.exit(1)
-            reply = {"error": f"{type(error).__name__}: {error}"}
+            broken = process is not None and not process.whole
+            # An error that would come again is not worth a new process.
+            for_good = isinstance(error, FloatingPointError | AgentRLError)
+            lost = isinstance(error, TrainerNotWholeError) or (broken and not for_good)
+            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost}
         if ranks.rank == 0:
             answers.write(json.dumps(reply) + "\n")
             answers.flush()

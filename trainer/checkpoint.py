@@ -2,39 +2,31 @@
 
     model.safetensors, config.json, tokenizer files      the model, whole; a LoRA adapter merged in
     adapter/                                             the adapter, where one is trained
-    optimizer/                                           torch.distributed.checkpoint: loads on any number of ranks
-    critic/                                              the critic and its optimizer, where there is one, in the same form
-    checkpoint.json                                      step, optimizer steps
+    optimizer/state.safetensors                          what AdamW remembers, as PARAMETER.KEY; loads on any number of ranks
+    critic/model.safetensors, optimizer.safetensors      the critic and its optimizer, where there is one
+    checkpoint.json                                      the manifest (`agentrl.manifest`): steps, digests, checksums
 
-It is written to `NAME.partial` and renamed, so that it is there whole or not at all.
+It is written to `NAME.partial` and renamed, so that it is there whole or not at all. No file of it is a pickle.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.checkpoint.state_dict_loader import load as load_shards
-from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentrl.disk import make_directory, sync, sync_tree
-from agentrl.engine.adapter import ADAPTER_WEIGHTS, read_adapter
-from agentrl.errors import ConfigError
+from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
+from agentrl.errors import CheckpointError, ConfigError
+from agentrl.manifest import Manifest, check_files, write_manifest
 from agentrl.trainer.critic import Critic
 from agentrl.trainer.lora import is_adapted, merged, write_adapter
 from agentrl.trainer.ranks import Ranks, gathered
@@ -58,36 +50,59 @@ def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
     ranks.same(None)  # no rank goes on before the files are there
 
 
+def trained_state(model: nn.Module, optimizer: torch.optim.Optimizer, critic: Critic | None) -> dict[str, Tensor]:
+    """All that training changes, by name: the trained parameters, what their optimizer remembers, and the critic's."""
+    state = {**_named("model", trained_parameters(model)), **_named("optimizer", remembered(model, optimizer))}
+    if critic is not None:
+        state |= _named("critic.model", dict(critic.named_parameters()))
+        state |= _named("critic.optimizer", remembered(critic, critic.optimizer))
+    return state
+
+
+def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def remembered(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """What an optimizer remembers of the trained parameters of `model`, as PARAMETER.KEY; {} before its first step."""
+    return {
+        f"{name}.{key}": value
+        for name, parameter in trained_parameters(model).items()
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
 def staged_checkpoint(
     directory: Path,
     *,
     model: Any,
-    wrapped: nn.Module,
     optimizer: torch.optim.Optimizer,
     files: Iterable[Path],
-    state: dict[str, int],
+    manifest: Manifest,
     critic: Critic | None,
     ranks: Ranks,
 ) -> Callable[[], None]:
     """Copy all that a checkpoint holds; returns what writes it, for another thread, while training goes on.
 
-    `wrapped` holds `model` as the optimizer knows it; `files` are copied beside the weights.
+    `files` are copied beside the weights. Rank 0 copies one tensor whole after the other, and writes; the others do nothing more.
     """
-    weights = gathered(model.named_parameters(), ranks, lambda tensor: tensor.cpu().clone())
-    shards = {"optimizer": _copied(get_optimizer_state_dict(wrapped, optimizer))}
+
+    def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return gathered(tensors.items(), ranks, lambda tensor: tensor.to("cpu", copy=True).contiguous())
+
+    weights = copied(dict(model.named_parameters()))
+    beside = {"optimizer/state.safetensors": copied(remembered(model, optimizer))}
     if critic is not None:
-        shards["critic"] = _copied(_critic_state(critic))
+        beside["critic/model.safetensors"] = copied(dict(critic.named_parameters()))
+        beside["critic/optimizer.safetensors"] = copied(remembered(critic, critic.optimizer))
 
     def write() -> None:
-        partial = directory.with_name(directory.name + ".partial")
-        if ranks.rank == 0:
-            shutil.rmtree(partial, ignore_errors=True)
-            make_directory(partial)
-        ranks.wait_for_writers()
-        with _one_process_is_meant():
-            for name, content in shards.items():
-                save_shards(content, checkpoint_id=partial / name, process_group=ranks.writers)
-        if ranks.rank == 0:
+        if ranks.rank:
+            return
+        with _whole_directory(directory) as partial:
+            for name, tensors in beside.items():
+                (partial / name).parent.mkdir(exist_ok=True)
+                save_file(tensors, partial / name)
             _write_model(model, merged(model, weights), partial)
             if is_adapted(model):
                 (partial / "adapter").mkdir()
@@ -95,12 +110,9 @@ def staged_checkpoint(
             for file in files:
                 if not (partial / file.name).exists():
                     shutil.copy(file, partial)
-            (partial / "checkpoint.json").write_text(json.dumps(state) + "\n")
+            write_manifest(partial, manifest)
             sync_tree(partial)  # before anything says that it is there
-            shutil.rmtree(directory, ignore_errors=True)
-            partial.rename(directory)
-            sync(directory.parent)
-        ranks.wait_for_writers()
+        sync(directory.parent)
 
     return write
 
@@ -114,25 +126,68 @@ def _write_model(model: Any, weights: dict[str, Tensor], directory: Path) -> Non
 def _whole_directory(directory: Path) -> Iterator[Path]:
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    yield partial
-    shutil.rmtree(directory, ignore_errors=True)
-    partial.rename(directory)
+    make_directory(partial)
+    try:
+        yield partial
+        shutil.rmtree(directory, ignore_errors=True)
+        partial.rename(directory)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # where there was no room, half of it takes what is left
+        raise
 
 
-def _copied(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.detach().cpu().clone()
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_copied(item) for item in value)
-    return value
+def read_checkpoint(
+    directory: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, critic: Critic | None, ranks: Ranks
+) -> Manifest:
+    """Load a checkpoint, made by any number of ranks; its manifest. Nothing is loaded unless every file is what was written.
+
+    Raises CheckpointError for one that is damaged, ConfigError for one that does not fit the model and the configuration.
+    """
+    manifest, error = None, None
+    if ranks.rank == 0:
+        try:
+            manifest = check_files(directory)
+        except CheckpointError as damaged:
+            error = str(damaged)
+    manifest, error = ranks.same((manifest, error))
+    if manifest is None:
+        raise CheckpointError(error)
+    _read_weights(model, directory)
+    _read_remembered(model, optimizer, directory / "optimizer" / "state.safetensors")
+    if critic is not None:
+        if not (directory / "critic").is_dir():
+            raise ConfigError(f'{directory} was trained without a critic, and trainer.advantage = "gae" has one')
+        weights = load_file(directory / "critic" / "model.safetensors")
+        _fill_all(dict(critic.named_parameters()), weights, directory / "critic")
+        _read_remembered(critic, critic.optimizer, directory / "critic" / "optimizer.safetensors")
+    return manifest
 
 
-def read_checkpoint(model: nn.Module, directory: Path) -> None:
-    """Load a checkpoint's weights, or its adapter, into a model, spread over ranks or not. Raises ConfigError when the checkpoint
-    has an adapter and the model none, or the other way round."""
+def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
+    """What a checkpoint holds of `trained_state`, one tensor at a time."""
+    adapted = (directory / "adapter").is_dir()
+    files = {
+        "model": directory / ("adapter/" + ADAPTER_WEIGHTS if adapted else "model.safetensors"),
+        "optimizer": directory / "optimizer" / "state.safetensors",
+        "critic.model": directory / "critic" / "model.safetensors",
+        "critic.optimizer": directory / "critic" / "optimizer.safetensors",
+    }
+    for prefix, file in files.items():
+        if prefix.startswith("critic") and not file.is_file():
+            continue
+        with safe_open(file, "pt") as saved:
+            for name in saved.keys():  # noqa: SIM118
+                own = name_in_model(name) if adapted and prefix == "model" else name
+                yield f"{prefix}.{own}", saved.get_tensor(name)
+
+
+def optimizer_counts(directory: Path) -> set[int]:
+    """How many steps a checkpoint's optimizer itself says that it took, over all parameters; {} before its first."""
+    with safe_open(directory / "optimizer" / "state.safetensors", "pt") as saved:
+        return {int(saved.get_tensor(name)) for name in saved.keys() if name.endswith(".step")}  # noqa: SIM118
+
+
+def _read_weights(model: nn.Module, directory: Path) -> None:
     has, wants = (directory / "adapter").is_dir(), is_adapted(model)
     if has != wants:
         raise ConfigError(
@@ -152,51 +207,36 @@ def read_published(model: nn.Module, directory: Path) -> None:
         raise ConfigError(
             f"{directory / ADAPTER_WEIGHTS} is of another trainer.lora_rank, or of other trainer.lora_targets"
         )
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            _fill(parameter, weights[name])
+    _fill_all(parameters, weights, directory)
 
 
-def read_optimizer(wrapped: nn.Module, optimizer: torch.optim.Optimizer, directory: Path) -> None:
-    """Load a checkpoint's optimizer, made by any number of ranks."""
-    state = get_optimizer_state_dict(wrapped, optimizer)
-    with _one_process_is_meant():
-        load_shards(state, checkpoint_id=directory / "optimizer")
-    set_optimizer_state_dict(wrapped, optimizer, state)
+def _read_remembered(model: nn.Module, optimizer: torch.optim.Optimizer, file: Path) -> None:
+    """Load what an optimizer remembered. How it goes on is as it was made: rates and decay come from the configuration."""
+    optimizer.state.clear()
+    with safe_open(file, "pt") as saved:
+        names = set(saved.keys())
+        for name, parameter in trained_parameters(model).items():
+            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"{name}.{key}" in names]
+            for key in keys:
+                tensor = saved.get_tensor(f"{name}.{key}")
+                if key != "step":  # a number, which stays on the CPU
+                    tensor, whole_tensor = torch.zeros_like(parameter), tensor
+                    _fill(tensor, whole_tensor)
+                optimizer.state[parameter][key] = tensor
 
 
-def read_critic(critic: Critic, directory: Path) -> None:
-    """Load a checkpoint's critic with its optimizer, made by any number of ranks."""
-    state = _critic_state(critic)
-    with _one_process_is_meant():
-        load_shards(state, checkpoint_id=directory / "critic")
-    set_model_state_dict(critic, state["weights"])
-    set_optimizer_state_dict(critic, critic.optimizer, state["optimizer"])
+def _fill_all(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor], directory: Path) -> None:
+    for name, parameter in parameters.items():
+        if name not in tensors or tensors[name].shape != parameter.shape:
+            raise ConfigError(f"{directory} does not fit the model: {name} is not in it, or of another shape")
+    for name, parameter in parameters.items():
+        _fill(parameter, tensors[name])
 
 
-def _critic_state(critic: Critic) -> dict[str, Any]:
-    return {
-        "weights": get_model_state_dict(critic),
-        "optimizer": get_optimizer_state_dict(critic, critic.optimizer),
-    }
-
-
-def read_state(directory: Path) -> dict[str, int]:
-    """A checkpoint's numbers."""
-    state: dict[str, int] = json.loads((directory / "checkpoint.json").read_text())
-    return state
-
-
-@contextmanager
-def _one_process_is_meant() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-        yield
-
-
+@torch.no_grad()
 def _fill(parameter: Tensor, tensor: Tensor) -> None:
     if isinstance(parameter, DTensor):
-        own = distribute_tensor(tensor, parameter.device_mesh, parameter.placements).to_local()
-        parameter.to_local().copy_(own)
+        own = distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
+        parameter.to_local().copy_(own.to_local())  # every rank has read the tensor, and takes its own part
     else:
         parameter.copy_(tensor)

@@ -69,7 +69,9 @@ class Critic(nn.Module):
         self.config = config
         self.ranks = ranks or Ranks()
         self.device = device or torch.device("cpu")
-        model: Any = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            model_path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
         use_tree_attention(model)
         if config.recompute_activations:
             model.activation_checkpointing_enable()

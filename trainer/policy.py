@@ -13,24 +13,26 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
+from agentrl.errors import CheckpointError
+from agentrl.manifest import Manifest
 from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.checkpoint import (
     read_checkpoint,
-    read_critic,
-    read_optimizer,
     read_published,
-    read_state,
     staged_checkpoint,
     trained_parameters,
+    trained_state,
     write_weights,
 )
 from agentrl.trainer.critic import Critic, Returns, explained_variance
+from agentrl.trainer.digest import digest
 from agentrl.trainer.lora import adapter_off, add_adapter
 from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
 from agentrl.trainer.objectives import m2_cutoff, token_shares
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
 from agentrl.trainer.ranks import Ranks, whole
 from agentrl.trainer.scored_model import ScoredModel, Scores
+from agentrl.training_history import TrainedStep
 
 MAX_SKIPPED_IN_A_ROW = 3
 """Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
@@ -57,6 +59,10 @@ class StepResult:
     """[M] log p/b of every trained token."""
     critic: dict[str, float]
     """`value_loss` and `explained_variance`, where there is a critic."""
+    optimizer_steps: int
+    """Optimizer steps that were taken."""
+    minibatches: list[list[int]]
+    """Numbers of the sequences that each minibatch held."""
 
 
 class Policy:
@@ -106,7 +112,7 @@ class Policy:
 
     def step(self, sequences: Sequence[TrainingSequence]) -> StepResult:
         """One training step: K optimizer steps of decoupled PPO over `sequences`, in an order drawn from the version."""
-        minibatches, sizes = self._minibatches(sequences)
+        minibatches, sizes, dealt = self._minibatches(sequences)
         with torch.no_grad():
             proximal = [[self._proximal(batch) for batch in packs] for packs in minibatches]
             references = [[self._reference(batch) for batch in packs] for packs in minibatches]
@@ -149,10 +155,14 @@ class Policy:
             }
             if returns
             else {},
+            optimizer_steps=len(grad_norms),
+            minibatches=dealt,
         )
 
-    def _minibatches(self, sequences: Sequence[TrainingSequence]) -> tuple[list[list[Pack]], list[tuple[int, int]]]:
-        """This rank's packs of each minibatch, and of each minibatch, all ranks', the trained (tokens, sequences).
+    def _minibatches(
+        self, sequences: Sequence[TrainingSequence]
+    ) -> tuple[list[list[Pack]], list[tuple[int, int]], list[list[int]]]:
+        """This rank's packs of each minibatch; of each, all ranks', the trained (tokens, sequences); and the numbers of these.
 
         Neighbours in tree order are dealt together, so that they share in one pack.
         """
@@ -163,8 +173,10 @@ class Policy:
         order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(self.version)).tolist()
         parts = [order[k :: config.minibatches] for k in range(config.minibatches)]
         packed = [pack([s for i in part for s in blocks[i]], config.tokens_per_pack) for part in parts if part]
+        numbers = {id(sequence): number for number, sequence in enumerate(sequences)}
+        dealt = [sorted(numbers[id(s)] for i in part for s in blocks[i]) for part in parts if part]
         sizes = [(sum(b.tokens for b in packs), sum(b.trained_sequences for b in packs)) for packs in packed]
-        return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes
+        return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes, dealt
 
     def _proximal(self, batch: Pack) -> Tensor | None:
         """[M] log p; None where no forward pass gives it: "m2po" holds θ to b, "likelihood" to nothing, and an interpolated p
@@ -310,36 +322,60 @@ class Policy:
         write_weights(self.model, target, self.ranks)
         return target
 
+    def digest(self) -> str:
+        """The digest of all that training changes (`agentrl.trainer.digest`)."""
+        return digest(trained_state(self.model, self.optimizer, self.critic).items(), self.ranks)
+
+    def model_digest(self) -> str:
+        """The digest of the model alone, trained or not."""
+        return digest(self.model.named_parameters(), self.ranks)
+
     def save(self, directory: Path, model_path: Path) -> None:
         """Write a checkpoint (`agentrl.trainer.checkpoint`), with the tokenizer and whatever else is beside the model."""
         self.staged(directory, model_path)()
 
-    def staged(self, directory: Path, model_path: Path) -> Callable[[], None]:
-        """A checkpoint of the policy as it is now; call what is returned, in any thread, to write it."""
+    def staged(
+        self, directory: Path, model_path: Path, *, since: str = "", history: Sequence[TrainedStep] = ()
+    ) -> Callable[[], None]:
+        """A checkpoint of the policy as it is now; call what is returned, in any thread, to write it.
+
+        `history`: the steps that led to it from the checkpoint whose chain is `since`.
+        """
         beside = [f for f in model_path.iterdir() if f.is_file() and f.suffix not in (".safetensors", ".bin", ".pt")]
+        manifest = Manifest(
+            step=self.version,
+            optimizer_steps=self._optimizer_steps,
+            digest=history[-1].digest if history else self.digest(),
+            chain=history[-1].chain if history else since,
+            since=since,
+            history=tuple(history),
+        )
         return staged_checkpoint(
             directory,
             model=self.model,
-            wrapped=self.scored,
             optimizer=self.optimizer,
             files=beside,
-            state={"step": self.version, "optimizer_steps": self._optimizer_steps},
+            manifest=manifest,
             critic=self.critic,
             ranks=self.ranks,
         )
 
-    def load(self, directory: Path) -> None:
-        """Go on from a checkpoint, made by any number of ranks."""
-        read_checkpoint(self.model, directory)
-        read_optimizer(self.scored, self.optimizer, directory)
-        if self.critic and (directory / "critic").exists():
-            read_critic(self.critic, directory)
-        state = read_state(directory)
-        self.version, self._optimizer_steps = state["step"], state["optimizer_steps"]
+    def load(self, directory: Path) -> Manifest:
+        """Go on from a checkpoint, made by any number of ranks; its manifest. Raises CheckpointError for a damaged one."""
+        manifest = read_checkpoint(
+            directory, model=self.model, optimizer=self.optimizer, critic=self.critic, ranks=self.ranks
+        )
+        self.version, self._optimizer_steps = manifest.step, manifest.optimizer_steps
+        if self.digest() != manifest.digest:
+            raise CheckpointError(f"{directory} holds other weights, or another optimizer, than its manifest says")
+        return manifest
 
 
 def _load(model_path: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    # Of other forms of weights some are pickles, which run code when they are read.
+    return AutoModelForCausalLM.from_pretrained(
+        model_path, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+    )
 
 
 def _sum(stats: Sequence[LossStats]) -> LossStats:

@@ -31,8 +31,6 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    writers: Any = None
-    """The ranks' process group for writing checkpoints beside training; None for one process."""
 
     def same(self, value: T) -> T:
         """Rank 0's value, on every rank."""
@@ -52,6 +50,14 @@ class Ranks:
         numbers: list[float] = total.tolist()
         return numbers
 
+    def add(self, numbers: Sequence[int]) -> list[int]:
+        """Integers below 2⁶⁴ added up over the ranks, exactly."""
+        if self.size == 1:
+            return list(numbers)
+        halves = torch.tensor([[number >> 32, number & 0xFFFFFFFF] for number in numbers], dtype=torch.int64)
+        dist.all_reduce(halves)
+        return [(high << 32) + low for high, low in halves.tolist()]
+
     def gather(self, values: Tensor) -> Tensor:
         """1-D tensors of all ranks, end to end, on the CPU."""
         if self.size == 1:
@@ -59,11 +65,6 @@ class Ranks:
         everyone: list[Any] = [None] * self.size
         dist.all_gather_object(everyone, values.cpu())
         return torch.cat(everyone)
-
-    def wait_for_writers(self) -> None:
-        """Return when every rank's writer is here."""
-        if self.size > 1:
-            dist.barrier(group=self.writers)
 
     def share(self, packs: Sequence[Pack]) -> list[Pack]:
         """This rank's packs. All ranks have as many, because they gather the weights together: where there are too few, a
@@ -98,8 +99,7 @@ def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    writers = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
-    return Ranks(dist.get_rank(), dist.get_world_size(), writers)
+    return Ranks(dist.get_rank(), dist.get_world_size())
 
 
 def whole(tensor: Tensor) -> Tensor:

@@ -42,10 +42,11 @@ def name_in_file(name: str) -> str:
 def read_adapter(directory: Path) -> dict[str, Tensor]:
     """The tensors of an adapter by the names of the adapted model's parameters."""
     saved = load_file(directory / ADAPTER_WEIGHTS)
-    return {_name_in_model(name): tensor for name, tensor in saved.items()}
+    return {name_in_model(name): tensor for name, tensor in saved.items()}
 
 
-def _name_in_model(name: str) -> str:
+def name_in_model(name: str) -> str:
+    """The name in the adapted model of a parameter that is saved under `name`."""
     before, kind, after = name.removeprefix(_PREFIX).rpartition(".weight")
     return f"{before}{_ADAPTER}weight{after}" if kind else name
 

@@ -53,7 +53,9 @@ class BatchingEngine:
 
     def __init__(self, model_path: Path, *, dtype: str = "float32", max_total_tokens: int = 65_536) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(model_path)
-        self.model = AutoModelForCausalLM.from_pretrained(model_path, dtype=getattr(torch, dtype))
+        self.model = AutoModelForCausalLM.from_pretrained(
+            model_path, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+        )
         use_varlen_attention(self.model)
         config = self.model.config.get_text_config()
         # A sequence that the whole cache cannot hold would end the generation loop.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from agentrl.rollout import batches, ledger
+
 SCHEMA_VERSION = 3
 
-SCHEMA = """
+_RUN = """
 CREATE TABLE groups (
     id INTEGER PRIMARY KEY,
     epoch INTEGER NOT NULL,
@@ -43,16 +45,9 @@ CREATE TABLE calls (
     digest TEXT NOT NULL,
     UNIQUE (group_id, sample, request, completion_id, choice)
 );
-CREATE TABLE batches (step INTEGER PRIMARY KEY, checkpoint INTEGER NOT NULL REFERENCES checkpoints (step));
-CREATE TABLE checkpoints (
-    step INTEGER PRIMARY KEY,
-    life INTEGER NOT NULL,
-    path TEXT NOT NULL,
-    score REAL,
-    made_at REAL NOT NULL,
-    kept INTEGER NOT NULL DEFAULT 1
-);
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
-CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL);
+CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+
+SCHEMA = _RUN + batches.SCHEMA + ledger.SCHEMA

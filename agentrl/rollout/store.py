@@ -26,8 +26,10 @@ from typing import Any
 
 from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.errors import StoreError
+from agentrl.manifest import Manifest
 from agentrl.proxy import RecordedChoice
-from agentrl.rollout import ledger
+from agentrl.rollout import batches, ledger
+from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.database import check_pages, create_database, open_database, reporting, transaction
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
@@ -109,7 +111,7 @@ class Store:
         self._lock = threading.Lock()
         self._path = path
         if not must_exist and not path.exists():
-            create_database(path, SCHEMA + ledger.SCHEMA, SCHEMA_VERSION)
+            create_database(path, SCHEMA, SCHEMA_VERSION)
         self._db = open_database(path, SCHEMA_VERSION)
         with reporting(path):
             self.life: int = self._db.execute("SELECT COALESCE(MAX(life), 0) FROM lives").fetchone()[0]
@@ -139,8 +141,8 @@ class Store:
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self._path.parent))
 
-    def begin_life(self, tasks: str = "") -> None:
-        """Note that the run starts, or starts again, and that what no checkpoint was made of is gone.
+    def begin_life(self, tasks: str = "", config: str = "{}") -> None:
+        """Note that the run starts, or starts again, its configuration as JSON, and that checkpoints that were only begun are gone.
 
         Raises StoreError when its `tasks` are not those it started with.
         """
@@ -149,9 +151,17 @@ class Store:
             db.execute("INSERT OR IGNORE INTO facts VALUES ('tasks', ?)", (tasks,))
             self.life += 1
             started_at = time.time()
-            db.execute("INSERT INTO lives VALUES (?, ?)", (self.life, started_at))
+            db.execute("INSERT INTO lives VALUES (?, ?, ?)", (self.life, started_at, config))
             db.execute("DELETE FROM begun_checkpoints")
-            ledger.append(db, "life", self.life, started_at, tasks)
+            ledger.append(db, "life", self.life, started_at, config, tasks)
+
+    def configuration(self, life: int) -> str:
+        """The configuration of a life, as JSON. Raises StoreError when there is no such life."""
+        with self._lock:
+            row = self._db.execute("SELECT config FROM lives WHERE life = ?", (life,)).fetchone()
+        if row is None:
+            raise StoreError(f"{self._path} knows no life {life}")
+        return str(row[0])
 
     def check_tasks(self, tasks: str) -> None:
         """Raise StoreError when `tasks` are not those that the run started with."""
@@ -282,26 +292,36 @@ class Store:
             db.execute("INSERT OR IGNORE INTO begun_checkpoints VALUES (?)", (self._relative(path),))
 
     def commit_checkpoint(
-        self, step: int, path: Path, consumed: Sequence[tuple[int, Sequence[int]]], score: float | None = None
+        self, path: Path, manifest: Manifest, groups: Sequence[Sequence[int]], score: float | None = None
     ) -> None:
-        """Record a checkpoint, in the run directory, together with the (step, group ids) of every batch trained since the one before.
+        """Record a checkpoint, in the run directory, together with every batch trained since the one before, from its manifest.
 
-        `score`: what the checkpoint is worth, for keeping the best. Raises StoreError if a group is in a batch already.
+        `groups`: the group ids that each of these batches was meant to have. `score`: what the checkpoint is worth, for keeping
+        the best. Raises StoreError if a group is in a batch already, or the manifest does not go on from what is recorded.
         """
         with self._writing(durable=True) as db:
-            row = (step, self.life, self._relative(path), score, time.time())
-            db.execute("INSERT INTO checkpoints (step, life, path, score, made_at) VALUES (?, ?, ?, ?, ?)", row)
-            db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (self._relative(path),))
-            ledger.append(db, "checkpoint", *row, [[batch_step, list(groups)] for batch_step, groups in consumed])
-            for batch_step, group_ids in consumed:
-                db.execute("INSERT INTO batches VALUES (?, ?)", (batch_step, step))
-                for group_id in group_ids:
-                    done = db.execute(
-                        "UPDATE groups SET step = ? WHERE id = ? AND step IS NULL AND state = 'ready'",
-                        (batch_step, group_id),
-                    )
-                    if done.rowcount != 1:
-                        raise StoreError(f"group {group_id} of step {batch_step} was not waiting to be trained on")
+            where = self._relative(path)
+            batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups], score)
+            db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
+            query = "SELECT step, life, path, score, made_at FROM checkpoints WHERE step = ?"
+            row = db.execute(query, (manifest.step,)).fetchone()
+            ledger.append(db, "checkpoint", *row, [[trained.step, trained.group_ids] for trained in manifest.history])
+
+    def note_first_chain(self, chain: str) -> None:
+        """Note the digest chain that the run begins with. Raises StoreError when it began with another model."""
+        with self._writing() as db:
+            batches.note_first_chain(db, chain)
+
+    def batches(self, after: int = 0) -> list[StoredBatch]:
+        """The batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
+        with self._lock:
+            return batches.batches(self._db, after)
+
+    def mark_damaged(self, step: int, reason: str) -> None:
+        """Note that a checkpoint cannot be loaded. It is not kept any more."""
+        with self._writing(durable=True) as db:
+            db.execute("UPDATE checkpoints SET damaged = ?, kept = 0 WHERE step = ?", (reason, step))
+            ledger.append(db, "damaged", step, reason)
 
     def forget_checkpoints(self, keep: int) -> list[Path]:
         """Mark all but the newest `keep` checkpoints, and the best, as deleted, durably; returns the directories to delete."""
@@ -322,15 +342,23 @@ class Store:
 
     def unwanted_checkpoints(self) -> list[Path]:
         """The directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed."""
-        query = "SELECT path FROM checkpoints WHERE NOT kept UNION SELECT path FROM begun_checkpoints ORDER BY path"
+        return self._checkpoints("SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL")
+
+    def known_checkpoints(self) -> list[Path]:
+        """The directories of all checkpoints that were ever committed, or that were begun."""
+        return self._checkpoints("SELECT path FROM checkpoints")
+
+    def _checkpoints(self, query: str) -> list[Path]:
         with self._lock:
-            rows = self._db.execute(query).fetchall()
+            rows = self._db.execute(f"{query} UNION SELECT path FROM begun_checkpoints ORDER BY path").fetchall()
         return [self._path.parent / path for (path,) in rows]
 
     def last_checkpoint(self) -> tuple[int, Path] | None:
-        """(step, directory) of the newest checkpoint."""
+        """(step, directory) of the newest checkpoint that is not known to be damaged."""
         with self._lock:
-            row = self._db.execute("SELECT step, path FROM checkpoints ORDER BY step DESC LIMIT 1").fetchone()
+            row = self._db.execute(
+                "SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1"
+            ).fetchone()
         return (row[0], self._path.parent / row[1]) if row else None
 
     def unused_groups(self) -> list[StoredGroup]:

@@ -16,6 +16,7 @@ from agentrl.proxy import RecordedChoice
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.store import KeptCall, Store, StoredGroup
 from agentrl.trajectory import TokenRecord
+from tests.chains import commit, manifest_of
 
 
 def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
@@ -49,7 +50,7 @@ def test_a_batch_is_unused_until_a_checkpoint_contains_it(tmp_path: Path) -> Non
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
         assert [group.id for group in store.unused_groups()] == [0, 1, 2]
-        store.commit_checkpoint(2, tmp_path / "step-2", [(1, [0]), (2, [2])])
+        commit(store, 2, tmp_path / "step-2", [(1, [0]), (2, [2])])
         assert [group.id for group in store.unused_groups()] == [1]
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
 
@@ -69,7 +70,9 @@ def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_pat
 def test_old_checkpoints_are_handed_out_for_deletion(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         for step in (1, 2, 3):
-            store.commit_checkpoint(step, tmp_path / str(step), [])
+            store.open_group(step, 0, step)
+            store.close_group(step)
+            commit(store, step, tmp_path / str(step), [(step, [step])])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "2", tmp_path / "1"]
         assert store.last_checkpoint() == (3, tmp_path / "3")
 
@@ -106,9 +109,9 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
 def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        store.commit_checkpoint(1, tmp_path / "step-1", [(1, [0])])
+        commit(store, 1, tmp_path / "step-1", [(1, [0])])
         with pytest.raises(StoreError, match="group 0 of step 2 was not waiting"):
-            store.commit_checkpoint(2, tmp_path / "step-2", [(2, [1, 0])])
+            commit(store, 2, tmp_path / "step-2", [(2, [1, 0])])
         assert store.last_checkpoint() == (1, tmp_path / "step-1"), "none of it is committed"
         assert [group.id for group in store.unused_groups()] == [1, 2]
         with pytest.raises(sqlite3.IntegrityError):
@@ -168,6 +171,44 @@ def test_a_run_that_comes_back_with_other_tasks_is_refused(tmp_path: Path) -> No
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         for step, score in ((1, 0.2), (2, 0.9), (3, 0.4), (4, 0.5)):
-            store.commit_checkpoint(step, tmp_path / str(step), [], score)
+            store.open_group(step, 0, step)
+            store.close_group(step)
+            commit(store, step, tmp_path / str(step), [(step, [step])], score)
         assert store.forget_checkpoints(keep=1) == [tmp_path / "3", tmp_path / "1"]
         assert store.kept_checkpoints() == [tmp_path / "2", tmp_path / "4"]
+
+
+def test_a_checkpoint_is_recorded_with_what_its_manifest_says_and_with_nothing_else(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        fill(store)
+        store.note_first_chain("c0")
+        path = tmp_path / "step-1"
+        manifest = manifest_of(store, 1, [(1, [0])])
+        with pytest.raises(StoreError, match=r"step 1 was to train on groups \[1\], not on \[0\]"):
+            store.commit_checkpoint(path, manifest, [[1]])
+        with pytest.raises(StoreError, match="does not go on from what the store holds"):
+            store.commit_checkpoint(path, replace(manifest, since="elsewhere"), [[0]])
+        assert store.batches() == []
+        for _ in range(2):  # whoever was cancelled while it was committed asks again
+            store.commit_checkpoint(path, manifest, [[0]])
+        (batch,) = store.batches()
+        assert batch.trained == manifest.history[0]
+        with pytest.raises(StoreError, match="does not go on from what the store holds"):
+            store.commit_checkpoint(path, replace(manifest, chain="another"), [[0]])
+        with pytest.raises(StoreError, match="not the one that the run began with"):
+            store.note_first_chain("c1")
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        fill(store)
+        commit(store, 1, tmp_path / "step-1", [(1, [0])])
+        again = manifest_of(store, 2, [(2, [2])])
+        commit(store, 2, tmp_path / "step-2", [(2, [2])])
+        store.mark_damaged(2, "a byte has changed")
+        assert store.last_checkpoint() == (1, tmp_path / "step-1")
+        assert [batch.trained.group_ids for batch in store.batches(after=1)] == [[2]]
+        assert [group.id for group in store.unused_groups()] == [1], "what it was trained on stays used"
+        store.commit_checkpoint(tmp_path / "step-2", again, [[2]])
+        assert store.last_checkpoint() == (2, tmp_path / "step-2")
+        assert [batch.trained.step for batch in store.batches()] == [1, 2]

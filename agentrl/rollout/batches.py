@@ -1,0 +1,133 @@
+"""The tables of the store that say which batch is in which checkpoint, and what was computed from it."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+
+from agentrl.errors import StoreError
+from agentrl.manifest import Manifest
+from agentrl.training_history import TrainedStep
+
+SCHEMA = """
+CREATE TABLE batches (
+    step INTEGER PRIMARY KEY,
+    checkpoint INTEGER NOT NULL REFERENCES checkpoints (step),
+    life INTEGER NOT NULL,
+    groups TEXT NOT NULL,
+    minibatches TEXT NOT NULL,
+    optimizer_steps INTEGER NOT NULL,
+    digest TEXT NOT NULL,
+    chain TEXT NOT NULL
+);
+CREATE TABLE checkpoints (
+    step INTEGER PRIMARY KEY,
+    life INTEGER NOT NULL,
+    path TEXT NOT NULL,
+    score REAL,
+    made_at REAL NOT NULL,
+    kept INTEGER NOT NULL DEFAULT 1,
+    chain TEXT NOT NULL,
+    damaged TEXT
+);
+"""
+"""A batch's `life` is the one that trained it; `groups` and `minibatches` are those of its TrainedStep, as JSON. `damaged`: why a
+checkpoint cannot be loaded, until it is made again."""
+
+
+@dataclass(frozen=True)
+class StoredBatch:
+    """A batch that a checkpoint contains, or contained before it was damaged."""
+
+    life: int
+    trained: TrainedStep
+
+
+def first_chain(db: sqlite3.Connection) -> str:
+    """chain_0 of the run; "" before it has begun to train."""
+    row = db.execute("SELECT value FROM facts WHERE name = 'chain'").fetchone()
+    return str(row[0]) if row else ""
+
+
+def note_first_chain(db: sqlite3.Connection, chain: str) -> None:
+    """Note what the run begins with. Raises StoreError when it began with something else."""
+    db.execute("INSERT OR IGNORE INTO facts VALUES ('chain', ?)", (chain,))
+    if first_chain(db) != chain:
+        raise StoreError(
+            "the model in model.path is not the one that the run began with: its weights have another digest. Restore it, or "
+            "start a new run."
+        )
+
+
+def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
+    """The batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
+    rows = db.execute(
+        "SELECT life, step, groups, minibatches, optimizer_steps, digest, chain FROM batches WHERE step > ? ORDER BY step",
+        (after,),
+    ).fetchall()
+    names = ("step", "groups", "minibatches", "optimizer_steps", "digest", "chain")
+    found = []
+    for number, (life, *values) in enumerate(rows, after + 1):
+        step, groups, minibatches, *rest = values
+        try:
+            content = dict(zip(names, (step, json.loads(groups), json.loads(minibatches), *rest), strict=True))
+            found.append(StoredBatch(life, TrainedStep.from_json(content)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"the batch of step {step} cannot be read: {error}") from error
+        if step != number:
+            raise StoreError(f"the batch of step {number} is missing")
+    return found
+
+
+def commit(
+    db: sqlite3.Connection, life: int, path: str, manifest: Manifest, groups: list[list[int]], score: float | None
+) -> None:
+    """Record a checkpoint with the batches that its manifest names, `groups` being the groups of each. One that was damaged is
+    made again with the same batches. Raises StoreError when a group is in another batch, or the chain does not go on."""
+    known = db.execute("SELECT chain FROM checkpoints WHERE step = ? AND damaged IS NULL", (manifest.step,)).fetchone()
+    if known == (manifest.chain,):
+        return  # whoever committed it was cancelled before it could know
+    first = manifest.step - len(manifest.history) + 1
+    before = db.execute("SELECT chain FROM batches WHERE step = ?", (first - 1,)).fetchone()
+    if manifest.since != (before[0] if before else first_chain(db)) or known:
+        raise StoreError(f"the checkpoint of step {manifest.step} does not go on from what the store holds")
+    db.execute(
+        "INSERT INTO checkpoints (step, life, path, score, made_at, chain) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET life = excluded.life, path = excluded.path, made_at = excluded.made_at, kept = 1,"
+        " score = COALESCE(excluded.score, score), chain = excluded.chain, damaged = NULL",
+        (manifest.step, life, path, score, time.time(), manifest.chain),
+    )
+    for trained, expected in zip(manifest.history, groups, strict=True):
+        if sorted(expected) != trained.group_ids:
+            raise StoreError(f"step {trained.step} was to train on groups {expected}, not on {trained.group_ids}")
+        _commit_batch(db, life, manifest.step, trained)
+
+
+def _commit_batch(db: sqlite3.Connection, life: int, checkpoint: int, trained: TrainedStep) -> None:
+    content = trained.to_json()
+    computed = (
+        json.dumps(content["groups"]),
+        json.dumps(content["minibatches"]),
+        trained.optimizer_steps,
+        trained.digest,
+        trained.chain,
+    )
+    again = db.execute(
+        "UPDATE batches SET life = ?, groups = ?, minibatches = ?, optimizer_steps = ?, digest = ?, chain = ? WHERE step = ?",
+        (life, *computed, trained.step),
+    )
+    if again.rowcount:
+        rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (trained.step,)).fetchall()
+        if [group for (group,) in rows] != trained.group_ids:
+            raise StoreError(f"step {trained.step} was trained again on other groups than before")
+        db.execute("UPDATE checkpoints SET chain = ? WHERE step = ?", (trained.chain, trained.step))
+        return
+    db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (trained.step, checkpoint, life, *computed))
+    for group_id in trained.group_ids:
+        done = db.execute(
+            "UPDATE groups SET step = ? WHERE id = ? AND step IS NULL AND state = 'ready'", (trained.step, group_id)
+        )
+        if done.rowcount != 1:
+            raise StoreError(f"group {group_id} of step {trained.step} was not waiting to be trained on")

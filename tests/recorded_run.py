@@ -1,0 +1,84 @@
+"""A run whose episodes are all there, made of random tokens: what a trainer needs, without an engine."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.config import RunConfig, load_config
+from agentrl.durable_trainer import DurableTrainer
+from agentrl.engine.protocol import Generation, VersionSpan
+from agentrl.models import NANO
+from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.store import Store
+from agentrl.run_directory import lock_run, write_config
+from agentrl.trainer_client import open_trainer
+from agentrl.trajectory import TokenRecord
+
+GROUPS_A_BATCH, GROUP_SIZE = 2, 3
+SETTINGS: dict[str, Any] = {
+    "minibatches": 2,
+    "lr": 1e-3,
+    "warmup_steps": 3,
+    "checkpoint_every": 2,
+    "tokens_per_pack": 64,
+}
+
+
+def batch(step: int) -> list[int]:
+    """The groups of a step, the first being 1."""
+    return [GROUPS_A_BATCH * (step - 1) + i for i in range(GROUPS_A_BATCH)]
+
+
+def record_run(run_dir: Path, steps: int = 4, **trainer: Any) -> RunConfig:
+    """Make the run: enough groups, ready to be trained on, for so many steps."""
+    run_dir.mkdir()
+    config = load_config(
+        (),
+        {},
+        run_dir=str(run_dir),
+        model={"path": str(NANO)},
+        rollout={"group_size": GROUP_SIZE, "batch_size": GROUP_SIZE * GROUPS_A_BATCH},
+        trainer={**SETTINGS, **trainer},
+    )
+    write_config(config)
+    rng = random.Random(5)
+    with Store(run_dir / "store.sqlite") as store:
+        store.begin_life("tasks", config.model_dump_json())
+        for group in range(GROUPS_A_BATCH * steps):
+            store.open_group(group, 0, group)
+            for sample in range(GROUP_SIZE):
+                record = TokenRecord()
+                ids = [rng.randrange(9, 470) for _ in range(24)]
+                logprobs = [-rng.random() for _ in range(12)]
+                reply = Generation(
+                    output_ids=ids[12:], logprobs=logprobs, versions=[VersionSpan(0, 0, 12)], finish="stop"
+                )
+                record.add("call", None, ids[:12], reply, 1.0)
+                store.add(group, sample, 0, Outcome(status="finished", reward=float(sample), metrics={}, record=record))
+            store.close_group(group)
+    return config
+
+
+@asynccontextmanager
+async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> AsyncIterator[DurableTrainer]:
+    """A life of the run: its trainer, loaded."""
+    config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
+    store = await in_thread(Store, run_dir / "store.sqlite")
+    await in_thread(store.begin_life, "tasks", config.model_dump_json())
+    lock = await in_thread(lock_run, run_dir)
+    try:
+        async with open_trainer(run_dir, run_dir / "weights", 60, lock) as client:
+            trainer = DurableTrainer(client, store, run_dir, keep=keep, say=say)
+            await trainer.load()
+            yield trainer
+    finally:
+        os.close(lock)
+        with store:
+            pass
