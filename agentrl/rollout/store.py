@@ -142,10 +142,8 @@ class Store:
         return str(path.relative_to(self._path.parent))
 
     def begin_life(self, tasks: str = "", config: str = "{}") -> None:
-        """Note that the run starts, or starts again, its configuration as JSON, and that checkpoints that were only begun are gone.
-
-        Raises StoreError when its `tasks` are not those it started with.
-        """
+        """Note that the run starts, or starts again, its configuration as JSON, and that checkpoints only begun are gone. Raises
+        StoreError when its `tasks` are not those it started with."""
         self.check_tasks(tasks)
         with self._writing(durable=True) as db:
             db.execute("INSERT OR IGNORE INTO facts VALUES ('tasks', ?)", (tasks,))
@@ -336,29 +334,27 @@ class Store:
 
     def kept_checkpoints(self) -> list[Path]:
         """The directories of the checkpoints that are kept, oldest first."""
-        with self._lock:
-            rows = self._db.execute("SELECT path FROM checkpoints WHERE kept ORDER BY step").fetchall()
-        return [self._path.parent / path for (path,) in rows]
+        return self._directories("SELECT path FROM checkpoints WHERE kept ORDER BY step")
 
     def unwanted_checkpoints(self) -> list[Path]:
         """The directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed."""
-        return self._checkpoints("SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL")
+        begun = "UNION SELECT path FROM begun_checkpoints"
+        return self._directories(f"SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL {begun}")
 
     def known_checkpoints(self) -> list[Path]:
         """The directories of all checkpoints that were ever committed, or that were begun."""
-        return self._checkpoints("SELECT path FROM checkpoints")
+        return self._directories("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
 
-    def _checkpoints(self, query: str) -> list[Path]:
+    def _directories(self, query: str) -> list[Path]:
         with self._lock:
-            rows = self._db.execute(f"{query} UNION SELECT path FROM begun_checkpoints ORDER BY path").fetchall()
+            rows = self._db.execute(query).fetchall()
         return [self._path.parent / path for (path,) in rows]
 
     def last_checkpoint(self) -> tuple[int, Path] | None:
         """(step, directory) of the newest checkpoint that is not known to be damaged."""
         with self._lock:
-            row = self._db.execute(
-                "SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1"
-            ).fetchone()
+            query = "SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1"
+            row = self._db.execute(query).fetchone()
         return (row[0], self._path.parent / row[1]) if row else None
 
     def unused_groups(self) -> list[StoredGroup]:
