@@ -137,8 +137,11 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
         yield f"sample {sample} of group {group} finished twice"
     for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
-    size = _group_size(run_dir)
-    if size is not None:
+    try:
+        size = json.loads((run_dir / "config.json").read_text())["rollout"]["group_size"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        yield f"config.json cannot be read ({type(error).__name__}: {error}); --resume restores it from the store"
+    else:
         ended = (
             "SELECT g.id, COUNT(DISTINCT e.sample) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"
             " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(DISTINCT e.sample) != ?"
@@ -151,14 +154,6 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     )
     for group, sample in db.execute(orphans):
         yield f"calls of sample {sample} of group {group} are kept, which has ended"
-
-
-def _group_size(run_dir: Path) -> int | None:
-    """By config.json; None where it cannot be read, which is for the ledger to judge."""
-    try:
-        return int(json.loads((run_dir / "config.json").read_text())["rollout"]["group_size"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _wrong_references(db: sqlite3.Connection) -> Iterator[str]:

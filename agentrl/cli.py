@@ -22,7 +22,7 @@ from typing import Any
 import anyio
 
 from agentrl.config import RunConfig, config_keys, load_config
-from agentrl.errors import AgentRLError, ConfigError, StoreError, UsageError
+from agentrl.errors import AgentRLError, ConfigError, UsageError
 from agentrl.models import model_directory
 
 SERVE_IDLE_TIMEOUT_S = 3600.0
@@ -197,11 +197,9 @@ def _run_config(args: argparse.Namespace, overrides: dict[str, str], run_dir: st
         return config if config.run_dir else config.model_copy(update={"run_dir": time.strftime(run_dir)})
     if args.workflow or args.config or args.tasks or args.model or args.engine:
         raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
-    saved = args.resume / "config.json"
-    if not saved.is_file():
-        raise StoreError(f"{args.resume} holds no run to resume")
-    content: dict[str, Any] = json.loads(saved.read_text())
-    return load_config((), overrides, **content)
+    from agentrl.run_directory import read_config
+
+    return load_config((), overrides, **read_config(args.resume))
 
 
 def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:

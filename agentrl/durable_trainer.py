@@ -49,6 +49,7 @@ class DurableTrainer:
         self, client: TrainerClient, store: Store, run_dir: Path, *, keep: int, say: Callable[[str], None]
     ) -> None:
         self.client = client
+        self.weights: Weights
         self._store = store
         self._run_dir = run_dir
         self._keep = keep

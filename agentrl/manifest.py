@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,9 +126,3 @@ def _sum(path: Path) -> FileSum:
 
 def _own_sum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def checkpoints_in(directory: Path) -> Iterator[Path]:
-    """The checkpoints in a directory of them, newest first; those that are still being written are left out."""
-    found = directory.iterdir() if directory.is_dir() else ()
-    yield from sorted((p for p in found if p.is_dir() and p.suffix != ".partial"), reverse=True)

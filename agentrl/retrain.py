@@ -7,12 +7,15 @@ processor and the same torch) every digest is the same, bit for bit; then the we
 
 from __future__ import annotations
 
+import shutil
 import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RunConfig
@@ -59,8 +62,7 @@ async def retrain(run_dir: Path) -> Retrained:
     recorded = [batch.trained for _, batches in parts for batch in batches]
     again: list[TrainedStep] = []
     exact = True
-    async with AsyncExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-retrain-")))
+    async with _scratch_directory() as scratch:
         checkpoint = None
         for number, (config, batches) in enumerate(parts):
             folder = scratch / str(number)
@@ -73,6 +75,16 @@ async def retrain(run_dir: Path) -> Retrained:
     same = next((n for n, (one, other) in enumerate(pairs) if one != other), len(again))
     difference = _difference(again[same], recorded[same]) if same < len(recorded) else None
     return Retrained(len(recorded), same, exact, difference)
+
+
+@asynccontextmanager
+async def _scratch_directory() -> AsyncIterator[Path]:
+    path = Path(await in_thread(lambda: tempfile.mkdtemp(prefix="agentrl-retrain-")))
+    try:
+        yield path
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(lambda: shutil.rmtree(path, ignore_errors=True))
 
 
 async def _retrain(

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -64,6 +65,11 @@ def check_model(config: RunConfig) -> None:
         )
     if not (Path(config.model.path) / "config.json").is_file():
         raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
+    if not any(Path(config.model.path).glob("*.safetensors")):
+        raise ConfigError(
+            f"model.path = {config.model.path!r} holds no weights as .safetensors; other forms may be pickles, which run code when they "
+            "are read. If you trust it, convert it with transformers: save_pretrained(DIRECTORY)"
+        )
     if config.trainer.lora_rank is not None and find_spec("peft") is None:
         raise ConfigError("trainer.lora_rank needs peft: pip install 'agentrl[lora]'")
 
@@ -121,6 +127,38 @@ def write_config(config: RunConfig) -> None:
 def config_text(config: RunConfig) -> str:
     """What config.json holds."""
     return config.model_dump_json(indent=2) + "\n"
+
+
+def read_config(run_dir: Path) -> dict[str, Any]:
+    """A run's configuration, as JSON; that of its newest life in the store, where `config.json` cannot be read. Raises StoreError
+    when that cannot be read either."""
+    path = run_dir / "config.json"
+    try:
+        content: dict[str, Any] = dict(json.loads(path.read_text()))
+        return content
+    except (OSError, ValueError, TypeError) as error:
+        store = run_dir / "store.sqlite"
+        if not path.is_file() and not store.is_file():
+            raise StoreError(f"{run_dir} holds no run to resume") from error
+        kept = _config_in(store) if store.is_file() else None
+        if kept is None:
+            raise StoreError(
+                f"{path} cannot be read ({error}), and no store has a copy of it: restore it, or begin a new run"
+            ) from error
+        return kept
+
+
+def _config_in(store: Path) -> dict[str, Any] | None:
+    """The configuration of the newest life in a store, None where there is none."""
+    try:
+        db = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            (text,) = db.execute("SELECT config FROM lives ORDER BY life DESC LIMIT 1").fetchone()
+        finally:
+            db.close()
+        return dict(json.loads(text)) or None
+    except (sqlite3.Error, TypeError, ValueError):
+        return None
 
 
 @contextmanager

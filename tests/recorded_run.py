@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import os
+import queue
 import random
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import anyio
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.child_process import ChildProcess
 from agentrl.config import RunConfig, load_config
 from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.models import NANO
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.store import Store
-from agentrl.run_directory import lock_run, write_config
-from agentrl.trainer_client import open_trainer
+from agentrl.run_directory import write_config
+from agentrl.trainer.__main__ import Commands
+from agentrl.trainer.ranks import Ranks
+from agentrl.trainer_client import TrainerClient
 from agentrl.trajectory import TokenRecord
 
 GROUPS_A_BATCH, GROUP_SIZE = 2, 3
@@ -66,19 +71,55 @@ def record_run(run_dir: Path, steps: int = 4, **trainer: Any) -> RunConfig:
     return config
 
 
+class ThreadTrainer(ChildProcess):
+    """The trainer process as a thread of this one, which saves its start: it takes lines, and answers them one by one."""
+
+    def __init__(self, run_dir: Path, config: RunConfig) -> None:
+        self._commands = Commands(run_dir, run_dir / "weights", config, Ranks())
+        self._answers: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._run)
+
+    async def write_line(self, line: str) -> None:
+        self._asked.put(line)
+
+    async def read_line(self, timeout_s: float) -> str:
+        with anyio.fail_after(timeout_s):
+            while self._answers.empty():
+                await anyio.sleep(0.005)
+        return self._answers.get_nowait()
+
+    def _run(self) -> None:
+        while (line := self._asked.get()) is not None:
+            self._answers.put(self._commands.answer(line))
+
+    def end(self) -> None:
+        self._asked.put(None)
+
+
 @asynccontextmanager
 async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> AsyncIterator[DurableTrainer]:
     """A life of the run: its trainer, loaded."""
     config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
-    store = await in_thread(Store, run_dir / "store.sqlite")
-    await in_thread(store.begin_life, "tasks", config.model_dump_json())
-    lock = await in_thread(lock_run, run_dir)
-    try:
-        async with open_trainer(run_dir, run_dir / "weights", 60, lock) as client:
+
+    @asynccontextmanager
+    async def process() -> AsyncIterator[ChildProcess]:
+        child = ThreadTrainer(run_dir, config)
+        child.thread.start()
+        try:
+            yield child
+        finally:
+            child.end()
+            with anyio.CancelScope(shield=True):
+                await in_thread(child.thread.join)
+
+    with await in_thread(Store, run_dir / "store.sqlite") as store:
+        await in_thread(store.begin_life, "tasks", config.model_dump_json())
+        client = TrainerClient(process, 60)
+        await client.start()
+        try:
             trainer = DurableTrainer(client, store, run_dir, keep=keep, say=say)
             await trainer.load()
             yield trainer
-    finally:
-        os.close(lock)
-        with store:
-            pass
+        finally:
+            await client.stop()

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from agentrl.config import RunConfig, TrainerConfig
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.replay import replay
+from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
 from agentrl.run_directory import weights_directory
 from agentrl.trainer.__main__ import TrainerProcess, training_sequences
@@ -229,6 +230,33 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     assert checkpoint is not None
     assert checkpoint[0] == metrics(run_dir)[-1]["step"], "Ctrl-C checkpoints the last step"
     assert_goes_on(run_dir, checkpoint[0])
+
+
+@pytest.mark.timeout(400)
+def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: list[str], tmp_path: Path) -> None:
+    """The second one leaves a step whose answer nobody reads. The weights then are what the record says, bit for bit."""
+    run_dir = tmp_path / "run"
+    # Packs that share nothing, and optimizer steps in each, make steps long enough to be hit.
+    slow = [*command, "--rollout.max_concurrent=16", "--trainer.tokens_per_pack=1", "--trainer.minibatches=4"]
+    with long_run(slow, run_dir) as process:
+        wait_for_step(run_dir, 3)
+        time.sleep(0.5)
+        os.kill(process.pid, signal.SIGINT)
+        time.sleep(0.15)
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert left_behind(run_dir) == []
+    with Store(run_dir / "store.sqlite") as store:
+        steps = store.batches()[-1].trained.step
+    assert audit(run_dir).violations == []
+    words = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={steps + 1}"]
+    resumed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=120)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert audit(run_dir).violations == []
+    found = anyio.run(retrain, run_dir)
+    assert (found.same, found.steps, found.exact) == (steps + 1, steps + 1, True)
 
 
 def assert_goes_on(run_dir: Path, step: int) -> None:

@@ -336,6 +336,34 @@ def read_config(path: Path) -> RunConfig:
     return RunConfig.model_validate_json(path.read_text())
 
 
+class Commands:
+    """A trainer process as lines. The trainer is made with the first command, so that what goes wrong in that is answered too."""
+
+    def __init__(self, run_dir: Path, weights_dir: Path, config: RunConfig, ranks: Ranks) -> None:
+        self._make = lambda: TrainerProcess(run_dir, weights_dir, ranks, config)
+        self._process: TrainerProcess | None = None
+        self.ranks = ranks
+
+    def answer(self, line: str) -> str:
+        """Carry out one command; the answer to it."""
+        command = json.loads(line)
+        operation = command.pop("op")
+        try:
+            self._process = self._process or self._make()
+            reply = getattr(self._process, operation)(**command)
+        except Exception as error:
+            traceback.print_exc()
+            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
+            if self.ranks.rank and not isinstance(error, FloatingPointError):
+                sys.exit(1)
+            broken = self._process is not None and not self._process.whole
+            # An error that would come again is not worth a new process.
+            for_good = isinstance(error, FloatingPointError | AgentRLError)
+            lost = isinstance(error, TrainerNotWholeError) or (broken and not for_good)
+            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost}
+        return json.dumps(reply)
+
+
 def main() -> None:
     """Answer commands until standard input closes."""
     # Whatever a library prints must not mix with the answers.
@@ -343,27 +371,14 @@ def main() -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
     config = read_config(Path(sys.argv[3]) if len(sys.argv) > 3 else run_dir / "config.json")
-    ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
-    process: TrainerProcess | None = None
+    commands = Commands(
+        run_dir, weights_dir, config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
+    )
+    ranks = commands.ranks
     while line := ranks.same(sys.stdin.readline() if ranks.rank == 0 else ""):
-        command = json.loads(line)
-        operation = command.pop("op")
-        try:
-            if process is None:
-                process = TrainerProcess(run_dir, weights_dir, ranks, config)
-            reply = getattr(process, operation)(**command)
-        except Exception as error:
-            traceback.print_exc()
-            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
-            if ranks.rank and not isinstance(error, FloatingPointError):
-                sys.exit(1)
-            broken = process is not None and not process.whole
-            # An error that would come again is not worth a new process.
-            for_good = isinstance(error, FloatingPointError | AgentRLError)
-            lost = isinstance(error, TrainerNotWholeError) or (broken and not for_good)
-            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost}
+        reply = commands.answer(line)
         if ranks.rank == 0:
-            answers.write(json.dumps(reply) + "\n")
+            answers.write(reply + "\n")
             answers.flush()
 
 

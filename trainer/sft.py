@@ -23,7 +23,8 @@ from renderers import build_training_sample
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, TaskFileError, TrainerError
+from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
+from agentrl.manifest import check_files
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.run_directory import (
@@ -31,6 +32,7 @@ from agentrl.run_directory import (
     checkpoint_directory,
     lock_run,
     prepare_run_dir,
+    set_aside,
     write_config,
     write_whole,
 )
@@ -78,7 +80,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})
     policy = Policy(Path(config.model.path), trainer, ranks)
-    last = ranks.same(newest(run_dir))
+    last = ranks.same(newest(run_dir) if first else None)
     if last is not None:
         policy.load(last)
     before = nll(policy, unseen) if last is None else None
@@ -170,8 +172,17 @@ def nll(policy: Policy, sequences: Sequence[TrainingSequence]) -> float | None:
 
 
 def newest(run_dir: Path) -> Path | None:
-    """The newest whole checkpoint of a run."""
-    return max((path for path in run_dir.glob("checkpoints/step-*") if path.suffix != ".partial"), default=None)
+    """The newest whole checkpoint of a run. What is damaged is set aside, and said; the steps that it had are taken again."""
+    found = [path for path in run_dir.glob("checkpoints/step-*") if path.suffix != ".partial"]
+    for path in sorted(found, reverse=True):
+        try:
+            check_files(path)
+        except CheckpointError as damaged:
+            kept_at = set_aside(run_dir, path)
+            print(f"a checkpoint is damaged: {damaged}; what is left of it is in {kept_at}", flush=True)
+        else:
+            return path
+    return None
 
 
 def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) -> list[TrainingSequence]:
