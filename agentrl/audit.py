@@ -5,6 +5,7 @@ The store's own transactions should make each of these claims true, whatever die
     tasks      the numbers handed out have no gap; no task came twice in an epoch, and none is missing from a whole one;
                each is trained on, dropped with a reason, waiting to be trained on, or unfinished
     episodes   none finished twice; of a group that was trained on, every one finished or failed with an error
+    ledger     what the store says happened, entry by entry, is what its tables and the run's files hold
     batches    one for every step up to the newest checkpoint, none of them empty, each in one checkpoint; every sequence is in
                one minibatch at most; the digest chain goes from the first to the last (`agentrl.training_history`)
     checkpoints every one that is kept is whole by its checksums; its manifest says what the store says; the weights and the
@@ -22,9 +23,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentrl.audit_ledger import wrong_ledger
 from agentrl.audit_training import some, wrong_batches, wrong_checkpoints
 from agentrl.errors import StoreError
-from agentrl.rollout.store import SCHEMA_VERSION
+from agentrl.rollout.database import check_pages, check_version
+from agentrl.rollout.schema import SCHEMA_VERSION
+from agentrl.run_directory import whole_checkpoints
 
 
 @dataclass(frozen=True)
@@ -56,11 +60,11 @@ def audit(run_dir: Path) -> Audit:
         raise StoreError(f"{run_dir} holds no run")
     db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
     try:
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        if version != SCHEMA_VERSION:
-            raise StoreError(f"{path} has schema {version}; this agentrl reads {SCHEMA_VERSION}")
+        check_version(db, path, SCHEMA_VERSION)
+        present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
-        found = _examine(db, run_dir)
+        check_pages(db, path)
+        found = _examine(db, run_dir, present)
         checkpoints = list(wrong_checkpoints(db, run_dir))
         db.execute("COMMIT")
         found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
@@ -71,7 +75,7 @@ def audit(run_dir: Path) -> Audit:
         db.close()
 
 
-def _examine(db: sqlite3.Connection, run_dir: Path) -> Audit:
+def _examine(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> Audit:
     def one(query: str) -> Any:
         return db.execute(query).fetchone()[0]
 
@@ -97,6 +101,9 @@ def _examine(db: sqlite3.Connection, run_dir: Path) -> Audit:
             *_wrong_tasks(db),
             *_wrong_episodes(db, run_dir),
             *wrong_batches(db),
+            *_wrong_references(db),
+            *_unknown_checkpoints(db, present),
+            *wrong_ledger(db, run_dir),
         ],
     )
 
@@ -147,6 +154,19 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     )
     for group, sample in db.execute(orphans):
         yield f"calls of sample {sample} of group {group} are kept, which has ended"
+
+
+def _wrong_references(db: sqlite3.Connection) -> Iterator[str]:
+    for table, row, other, _ in db.execute("PRAGMA foreign_key_check"):
+        yield f"row {row} of {table} is of something that {other} does not have"
+
+
+def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterator[str]:
+    known = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints").fetchall()
+    names = {Path(path).name for (path,) in known}
+    for path in present:
+        if path.name not in names:
+            yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"
 
 
 def _still_kept(db: sqlite3.Connection, step: int) -> bool:

@@ -100,6 +100,7 @@ class DurableTrainer:
         directory = checkpoint_directory(self._run_dir, step)
         score = sum(self._rewards) / len(self._rewards) if self._rewards else None
         with anyio.CancelScope(shield=True), self._as_disk_error(step):
+            await in_thread(self._store.begin_checkpoint, directory)
             await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
         self._saving = _Saving(step, self._chain, directory, score)
         self._rewards.clear()

@@ -153,7 +153,7 @@ def _found(
     if not (run_dir / "store.sqlite").is_file():
         raise StoreError(f"{run_dir} holds no run")
     config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
-    with Store(run_dir / "store.sqlite") as store:
+    with Store(run_dir / "store.sqlite", must_exist=True) as store:
         recorded = store.episode(episode_id)
     source, _ = training_and_held_out(config, tasks)
     found = source.of_group(recorded.group_id)

@@ -1,4 +1,4 @@
-"""The directory of a run: whose it is, and how files in it are written so that a crash leaves none of them torn.
+"""The directory of a run: whose it is, and how files in it are written so that no crash and no power cut leaves one torn.
 
 config.json         the run's configuration
 store.sqlite        tasks, episodes, batches (`agentrl.rollout.store`)
@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import shutil
 import sqlite3
 import time
@@ -25,10 +26,15 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig
+from agentrl.disk import make_directory, sync
 from agentrl.errors import ConfigError, StoreError
+from agentrl.rollout.database import RESTORE
 
 ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""
+
+_WHOLE = re.compile(r"step-\d{6,}")
+_PARTIAL = re.compile(r"step-\d{6,}\.partial")
 
 
 def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.sqlite") -> None:
@@ -39,8 +45,16 @@ def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "stor
     if exists and not resume:
         raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
     if resume and not exists:
-        raise StoreError(f"{run_dir} holds no run to resume")
-    run_dir.mkdir(parents=True, exist_ok=True)
+        raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
+    if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
+        raise StoreError(f"{run_dir} holds no run{lost}")
+    make_directory(run_dir)
+
+
+def _lost_store(run_dir: Path) -> str:
+    """What to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
+    found = whole_checkpoints(run_dir)
+    return f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
 
 
 def check_model(config: RunConfig) -> None:
@@ -97,15 +111,22 @@ def _alive(process: str) -> bool:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole, or as it was before."""
+    """Write a file so that it is there whole, or as it was before, and stays when this returns."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text)
+    sync(partial)
     partial.replace(path)
+    sync(path.parent)
 
 
 def write_config(config: RunConfig) -> None:
     """Write a run's configuration into its directory."""
-    write_whole(Path(config.run_dir) / "config.json", config.model_dump_json(indent=2) + "\n")
+    write_whole(Path(config.run_dir) / "config.json", config_text(config))
+
+
+def config_text(config: RunConfig) -> str:
+    """What config.json holds."""
+    return config.model_dump_json(indent=2) + "\n"
 
 
 def read_config(run_dir: Path) -> dict[str, Any]:
@@ -142,22 +163,36 @@ def _config_in(store: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Any]:
-    """A file of lines to append to. A last line that a crash tore is cut off first."""
-    content = path.read_bytes() if path.exists() else b""
-    if not content.endswith(b"\n"):
-        with path.open("ab") as file:
-            file.truncate(content.rfind(b"\n") + 1)
+    """A file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
+    with path.open("ab") as file:
+        file.truncate(sum(map(len, whole_lines(path.read_bytes()))))
+    sync(path.parent)
     with path.open("a") as file:
-        yield file
+        try:
+            yield file
+        finally:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def whole_lines(content: bytes) -> list[bytes]:
+    """The lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
+    lines = []
+    for line in content.splitlines(keepends=True):
+        try:
+            json.loads(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n"):
+            break
+        lines.append(line)
+    return lines
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The metrics of the run's steps; where a step was taken again after a crash, the last time counts."""
     path = run_dir / "metrics.jsonl"
-    rows = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        with suppress(ValueError):  # a torn line
-            rows.append(json.loads(line))
+    rows = [json.loads(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
     return list({row["step"]: row for row in rows}.values())
 
 
@@ -178,12 +213,34 @@ def set_aside(run_dir: Path, checkpoint: Path) -> Path:
     return target
 
 
-def remove_unfinished(run_dir: Path, kept: Sequence[Path]) -> None:
-    """Delete the checkpoints that a crash left half made, or no longer wanted."""
-    names = {path.name for path in kept}
-    for path in (run_dir / "checkpoints").iterdir() if (run_dir / "checkpoints").is_dir() else []:
+def check_checkpoints(run_dir: Path, known: Sequence[Path]) -> None:
+    """Raise StoreError when there is a checkpoint that the store does not know: then the store is an older one, or another's."""
+    names = {path.name for path in known}
+    for path in whole_checkpoints(run_dir):
         if path.name not in names:
+            raise StoreError(
+                f"{run_dir / 'store.sqlite'} knows nothing of {path}: it is older than its checkpoints, or of another run. {RESTORE}; "
+                f"to go on from what this store knows, move {path.name} elsewhere."
+            )
+
+
+def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
+    """Delete the checkpoints that a crash left half made, and those `unwanted`; nothing else, whatever it is."""
+    folder = run_dir / "checkpoints"
+    if not folder.is_dir():
+        return
+    names = {path.name for path in unwanted}
+    for path in folder.iterdir():
+        if path.name in names or _PARTIAL.fullmatch(path.name):
             shutil.rmtree(path, ignore_errors=True)
+    sync(folder)
+
+
+def whole_checkpoints(run_dir: Path) -> list[Path]:
+    """The directories that are called what a checkpoint is called, oldest first."""
+    folder = run_dir / "checkpoints"
+    found = [path for path in folder.iterdir() if _WHOLE.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
 def weights_directory(run_dir: Path) -> Path:

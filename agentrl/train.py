@@ -41,15 +41,15 @@ from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
+    config_text,
     empty_directory,
     lock_run,
     prepare_run_dir,
     read_metrics,
-    remove_unfinished,
     weights_directory,
     write_config,
-    write_whole,
 )
+from agentrl.run_store import begin_store, note_lines, write_noted
 from agentrl.trainer_client import open_trainer
 
 
@@ -123,7 +123,7 @@ async def train(
             await in_thread(write_config, config)
         async with anyio.create_task_group() as group:
             group.start_soon(_cancel_on_signal, group.cancel_scope, view)
-            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, lock)
+            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, lock, resume)
             group.cancel_scope.cancel()
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
 
@@ -138,15 +138,15 @@ async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
 
 
 async def _run_to_the_end(
-    config: RunConfig, view: RunView, workflow: Workflow, tasks: Tasks, eval_tasks: list[Task], lock: int
+    config: RunConfig, view: RunView, workflow: Workflow, tasks: Tasks, eval_tasks: list[Task], lock: int, resume: bool
 ) -> dict[str, Any]:
     run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
-        store = stack.enter_context(await in_thread(Store, run_dir / "store.sqlite"))
         identity = f"{tasks.identity}, in groups of {config.rollout.group_size}"
-        await in_thread(store.begin_life, identity, config.model_dump_json())
-        await in_thread(write_config, config)
-        await in_thread(lambda: remove_unfinished(run_dir, store.kept_checkpoints()))
+        store = stack.enter_context(
+            await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=resume))
+        )
+        await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
         view.phase = "starting engine and trainer"
         weights_dir = stack.enter_context(empty_directory(weights_directory(run_dir)))
         engine = await stack.enter_async_context(
@@ -229,7 +229,8 @@ async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence
         f"evaluation {when}: mean reward {result.mean_reward:.3f} over {result.episodes} episodes of {result.tasks} held-out tasks"
     )
     if when.startswith("before"):
-        await in_thread(write_whole, run.run_dir / "eval_before.json", json.dumps(result.to_json()) + "\n")
+        text = json.dumps(result.to_json()) + "\n"
+        await in_thread(write_noted, run.store, run.run_dir / "eval_before.json", text)
     return result
 
 
@@ -266,6 +267,7 @@ async def _train(run: _Run) -> None:
             log.flush()
             view.on_step(record)
             if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
+                await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
                 await run.trainer.checkpoint()
             else:
                 await run.trainer.commit_if_written()
@@ -347,5 +349,5 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
         "episodes_finished": totals.finished,
         "episodes_failed": totals.failed,
     }
-    write_whole(run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_noted(run.store, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
     return summary

@@ -12,6 +12,7 @@ command -v bwrap > /dev/null || packages+=(bubblewrap)
 command -v dockerd > /dev/null || packages+=(docker.io iptables)
 command -v debootstrap > /dev/null || packages+=(debootstrap)
 command -v g++ > /dev/null || packages+=(g++)
+command -v strace > /dev/null || packages+=(strace) # for tests of what a power cut does
 if [ ${#packages[@]} -gt 0 ]; then
     echo "Installing ${packages[*]}" >&2
     apt-get update -qq

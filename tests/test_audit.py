@@ -153,12 +153,12 @@ def test_the_command_says_so_and_fails(run_dir: Path) -> None:
     db.close()
     broken = command(str(run_dir), "--json")
     assert broken.returncode == 1
-    assert json.loads(broken.stdout)["violations"] == ["task 1 was handed out 2 times in epoch 0"]
+    assert json.loads(broken.stdout)["violations"][0] == "task 1 was handed out 2 times in epoch 0"
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="holds no run"):
         audit(tmp_path)
     (tmp_path / "store.sqlite").write_text("not a database, but long enough to be read as one " * 10)
-    with pytest.raises(StoreError, match="cannot be read"):
+    with pytest.raises(StoreError, match="cannot be used as a store: file is not a database"):
         audit(tmp_path)

@@ -64,10 +64,14 @@ def test_a_file_is_written_whole_or_stays_as_it_was(tmp_path: Path) -> None:
 
 
 def test_checkpoints_that_a_crash_left_half_made_are_removed(tmp_path: Path) -> None:
-    for name in ("step-000002", "step-000004", "step-000006.partial"):
+    for name in ("step-000002", "step-000004", "step-000006.partial", "best", "notes.partial"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    remove_unfinished(tmp_path, [Path("elsewhere/checkpoints/step-000002")])
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-000002"]
+    remove_unfinished(tmp_path, [Path("elsewhere/checkpoints/step-000004")])
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == [
+        "best",
+        "notes.partial",
+        "step-000002",
+    ]
 
 
 def test_a_configuration_that_cannot_be_read_comes_from_the_store_or_is_one_clear_line(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ class TrainerProcess:
         self._buckets: list[Bucket] = []
         torch.set_num_threads(self._config.trainer.threads)
         torch.manual_seed(self._config.seed)
-        self._store = Store(run_dir / "store.sqlite")
+        self._store = Store(run_dir / "store.sqlite", must_exist=True)
         self._ranks = ranks or Ranks()
         self._policy = Policy(Path(self._config.model.path), self._config.trainer, self._ranks)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")

@@ -11,7 +11,6 @@ It is written to `NAME.partial` and renamed, so that it is there whole or not at
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from agentrl.disk import make_directory, sync, sync_tree
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.manifest import Manifest, check_files, write_manifest
@@ -111,8 +111,8 @@ def staged_checkpoint(
                 if not (partial / file.name).exists():
                     shutil.copy(file, partial)
             write_manifest(partial, manifest)
-            _flush(partial)
-        _flush_one(directory.parent)
+            sync_tree(partial)  # before anything says that it is there
+        sync(directory.parent)
 
     return write
 
@@ -126,7 +126,7 @@ def _write_model(model: Any, weights: dict[str, Tensor], directory: Path) -> Non
 def _whole_directory(directory: Path) -> Iterator[Path]:
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    make_directory(partial)
     try:
         yield partial
         shutil.rmtree(directory, ignore_errors=True)
@@ -134,20 +134,6 @@ def _whole_directory(directory: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # where there was no room, half of it takes what is left
         raise
-
-
-def _flush(directory: Path) -> None:
-    """Have the disk hold the files before anything says that they are there."""
-    for path in [*directory.rglob("*"), directory]:
-        _flush_one(path)
-
-
-def _flush_one(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_checkpoint(

@@ -6,7 +6,8 @@
 
 An episode is committed before it counts as finished. A batch is entered in the transaction that records the checkpoint
 which contains it: after a crash, groups that only lost steps had used are unused again, and none is trained on twice.
-`agentrl.audit` proves that from these tables.
+That transaction is durable: a power cut takes later ones at most, never a part of one. Every transaction adds what it did to
+the ledger (`agentrl.rollout.ledger`). `agentrl.audit` proves all that from these tables.
 """
 
 from __future__ import annotations
@@ -24,57 +25,15 @@ from types import TracebackType
 from typing import Any
 
 from agentrl.engine.protocol import Generation, VersionSpan
-from agentrl.errors import DiskError, StoreError
+from agentrl.errors import StoreError
 from agentrl.manifest import Manifest
 from agentrl.proxy import RecordedChoice
-from agentrl.rollout import batches
+from agentrl.rollout import batches, ledger
 from agentrl.rollout.batches import StoredBatch
+from agentrl.rollout.database import check_pages, create_database, open_database, reporting, transaction
 from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.trajectory import TokenRecord
-
-SCHEMA_VERSION = 3
-
-_SCHEMA = """
-CREATE TABLE groups (
-    id INTEGER PRIMARY KEY,
-    epoch INTEGER NOT NULL,
-    task INTEGER NOT NULL,
-    state TEXT NOT NULL CHECK (state IN ('open', 'ready', 'rejected')),
-    reason TEXT,
-    step INTEGER REFERENCES batches (step)
-);
-CREATE TABLE episodes (
-    id INTEGER PRIMARY KEY,
-    life INTEGER NOT NULL,
-    group_id INTEGER NOT NULL REFERENCES groups (id),
-    sample INTEGER NOT NULL,
-    seed INTEGER NOT NULL,
-    status TEXT NOT NULL CHECK (status IN ('finished', 'failed')),
-    reward REAL NOT NULL,
-    credited INTEGER NOT NULL,
-    metrics TEXT NOT NULL,
-    error TEXT,
-    record BLOB NOT NULL,
-    tokens INTEGER NOT NULL,
-    interrupted_tokens INTEGER NOT NULL,
-    replayed_tokens INTEGER NOT NULL,
-    started_at REAL NOT NULL,
-    duration_s REAL NOT NULL
-);
-CREATE INDEX episodes_by_group ON episodes (group_id);
-CREATE UNIQUE INDEX finished_once ON episodes (group_id, sample) WHERE status = 'finished';
-CREATE TABLE calls (
-    group_id INTEGER NOT NULL REFERENCES groups (id),
-    sample INTEGER NOT NULL,
-    request TEXT NOT NULL,
-    completion_id TEXT NOT NULL,
-    choice INTEGER NOT NULL,
-    content BLOB NOT NULL,
-    UNIQUE (group_id, sample, request, completion_id, choice)
-);
-CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
-"""
 
 
 @dataclass(frozen=True)
@@ -143,31 +102,19 @@ class Totals:
 class Store:
     """The store of one run directory. Its calls block for about a millisecond; call them in a worker thread.
 
-    A process start is a life: versions made in one life say nothing about the weights of another. Raises StoreError for a
-    file that is no store, DiskError when the disk does not take what is written.
+    A process start is a life: versions made in one life say nothing about the weights of another. A store is made where
+    there is none, unless it `must_exist`. Raises StoreError for a file that is missing, empty or no store, DiskError when
+    the disk does not take what is written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, must_exist: bool = False) -> None:
         self._lock = threading.Lock()
         self._path = path
-        try:
-            self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-            self._db.execute("PRAGMA journal_mode = WAL")
-            self._db.execute("PRAGMA synchronous = NORMAL")
-            version = self._db.execute("PRAGMA user_version").fetchone()[0]
-            if version == 0:
-                self._db.executescript(
-                    f"BEGIN; {_SCHEMA} {batches.SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;"
-                )
-        except sqlite3.OperationalError as error:
-            raise self._refusal(error) from error
-        except sqlite3.DatabaseError as error:
-            raise StoreError(f"{path} cannot be used as a store: {error}") from error
-        if version not in (0, SCHEMA_VERSION):
-            raise StoreError(
-                f"{path} has schema {version}; this agentrl reads {SCHEMA_VERSION}. Use a new run directory."
-            )
-        self.life: int = self._db.execute("SELECT COALESCE(MAX(life), 0) FROM lives").fetchone()[0]
+        if not must_exist and not path.exists():
+            create_database(path, SCHEMA, SCHEMA_VERSION)
+        self._db = open_database(path, SCHEMA_VERSION)
+        with reporting(path):
+            self.life: int = self._db.execute("SELECT COALESCE(MAX(life), 0) FROM lives").fetchone()[0]
 
     def __enter__(self) -> Store:
         return self
@@ -175,35 +122,36 @@ class Store:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
         self._db.close()
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all of it, or nothing."""
-        with self._lock:
-            try:
-                with self._db:
-                    self._db.execute("BEGIN IMMEDIATE")
-                    yield self._db
-            except sqlite3.OperationalError as error:
-                raise self._refusal(error) from error
+    def _writing(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        with self._lock, transaction(self._db, self._path, durable=durable) as db:
+            yield db
 
-    def _refusal(self, error: sqlite3.OperationalError) -> DiskError:
-        return DiskError(str(self._path), error, self._path.parent)
+    def check(self) -> None:
+        """Read the whole file. Raises StoreError when it is damaged."""
+        with self._lock:
+            check_pages(self._db, self._path)
+
+    def _relative(self, path: Path) -> str:
+        return str(path.relative_to(self._path.parent))
 
     def begin_life(self, tasks: str = "", config: str = "{}") -> None:
-        """Note that the run starts, or starts again, and its configuration as JSON. Raises StoreError when its `tasks` are not
-        those it started with."""
-        with self._writing() as db:
+        """Note that the run starts, or starts again, its configuration as JSON, and that checkpoints only begun are gone. Raises
+        StoreError when its `tasks` are not those it started with."""
+        self.check_tasks(tasks)
+        with self._writing(durable=True) as db:
             db.execute("INSERT OR IGNORE INTO facts VALUES ('tasks', ?)", (tasks,))
-            (known,) = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
-            if known != tasks:
-                raise StoreError(
-                    f"{self._path.parent} was started with other tasks ({known}) than it has now ({tasks}): tasks, data.shuffle, "
-                    "data.eval_share, seed and rollout.group_size must stay as they were. Restore them, or start a new run."
-                )
             self.life += 1
-            db.execute("INSERT INTO lives VALUES (?, ?, ?)", (self.life, time.time(), config))
+            started_at = time.time()
+            db.execute("INSERT INTO lives VALUES (?, ?, ?)", (self.life, started_at, config))
+            db.execute("DELETE FROM begun_checkpoints")
+            ledger.append(db, "life", self.life, started_at, config, tasks)
 
     def configuration(self, life: int) -> str:
         """The configuration of a life, as JSON. Raises StoreError when there is no such life."""
@@ -213,19 +161,37 @@ class Store:
             raise StoreError(f"{self._path} knows no life {life}")
         return str(row[0])
 
+    def check_tasks(self, tasks: str) -> None:
+        """Raise StoreError when `tasks` are not those that the run started with."""
+        with self._lock:
+            known = self._db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
+        if known not in (None, (tasks,)):
+            raise StoreError(
+                f"{self._path.parent} was started with other tasks ({known[0]}) than it has now ({tasks}): tasks, data.shuffle, "
+                "data.eval_share, seed and rollout.group_size must stay as they were. Restore them, or start a new run."
+            )
+
+    def note_file(self, path: Path, size: int, digest: str, *, durable: bool = False) -> None:
+        """Note what a file of the run directory holds, or its first `size` bytes if it grows."""
+        with self._writing(durable=durable) as db:
+            ledger.append(db, "file", self._relative(path), size, digest)
+
     def open_group(self, group_id: int, epoch: int, task: int) -> None:
         """Note that a task was handed out."""
         with self._writing() as db:
-            db.execute(
+            opened = db.execute(
                 "INSERT OR IGNORE INTO groups (id, epoch, task, state) VALUES (?, ?, ?, 'open')",
                 (group_id, epoch, task),
             )
+            if opened.rowcount:
+                ledger.append(db, "open", group_id, epoch, task)
 
     def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
         """Note that a group is ready to be trained on, or why it is not."""
         with self._writing() as db:
             state = "ready" if rejected is None else "rejected"
             db.execute("UPDATE groups SET state = ?, reason = ? WHERE id = ?", (state, rejected, group_id))
+            ledger.append(db, "close", group_id, state, rejected)
 
     def add(self, group_id: int, sample: int, seed: int, outcome: Outcome) -> int:
         """Commit one episode, in place of its kept calls; returns its id."""
@@ -254,6 +220,8 @@ class Store:
                 row,
             )
             db.execute("DELETE FROM calls WHERE group_id = ? AND sample = ?", (group_id, sample))
+            (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (cursor.lastrowid,))
+            ledger.append(db, "episode", cursor.lastrowid, ledger.row_digest(stored))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
@@ -272,7 +240,9 @@ class Store:
         ]
         with self._writing() as db:
             db.executemany(
-                "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET content = excluded.content", rows
+                "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT DO UPDATE SET content = excluded.content, digest = excluded.digest",
+                [(*row, ledger.row_digest(row)) for row in rows],
             )
 
     def kept_calls(self, group_id: int, sample: int) -> list[RecordedChoice]:
@@ -314,6 +284,11 @@ class Store:
         *values, record = row
         return EpisodeRow(*(*values, _record_of(record)))
 
+    def begin_checkpoint(self, path: Path) -> None:
+        """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""
+        with self._writing(durable=True) as db:
+            db.execute("INSERT OR IGNORE INTO begun_checkpoints VALUES (?)", (self._relative(path),))
+
     def commit_checkpoint(
         self, path: Path, manifest: Manifest, groups: Sequence[Sequence[int]], score: float | None = None
     ) -> None:
@@ -322,9 +297,13 @@ class Store:
         `groups`: the group ids that each of these batches was meant to have. `score`: what the checkpoint is worth, for keeping
         the best. Raises StoreError if a group is in a batch already, or the manifest does not go on from what is recorded.
         """
-        with self._writing() as db:
-            where = str(path.relative_to(self._path.parent))
+        with self._writing(durable=True) as db:
+            where = self._relative(path)
             batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups], score)
+            db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
+            query = "SELECT step, life, path, score, made_at FROM checkpoints WHERE step = ?"
+            row = db.execute(query, (manifest.step,)).fetchone()
+            ledger.append(db, "checkpoint", *row, [[trained.step, trained.group_ids] for trained in manifest.history])
 
     def note_first_chain(self, chain: str) -> None:
         """Note the digest chain that the run begins with. Raises StoreError when it began with another model."""
@@ -338,30 +317,44 @@ class Store:
 
     def mark_damaged(self, step: int, reason: str) -> None:
         """Note that a checkpoint cannot be loaded. It is not kept any more."""
-        with self._writing() as db:
+        with self._writing(durable=True) as db:
             db.execute("UPDATE checkpoints SET damaged = ?, kept = 0 WHERE step = ?", (reason, step))
+            ledger.append(db, "damaged", step, reason)
 
     def forget_checkpoints(self, keep: int) -> list[Path]:
-        """Mark all but the newest `keep` checkpoints, and the best, as deleted; returns the directories to delete."""
-        with self._writing() as db:
+        """Mark all but the newest `keep` checkpoints, and the best, as deleted, durably; returns the directories to delete."""
+        with self._writing(durable=True) as db:
             rows = db.execute("SELECT step, path, score FROM checkpoints WHERE kept ORDER BY step DESC").fetchall()
             best = max((row for row in rows if row[2] is not None), key=lambda row: row[2], default=None)
             old = [row for row in rows[keep:] if row is not best]
             db.executemany("UPDATE checkpoints SET kept = 0 WHERE step = ?", [(step,) for step, _, _ in old])
+            if old:
+                ledger.append(db, "forget", [step for step, _, _ in old])
         return [self._path.parent / path for _, path, _ in old]
 
     def kept_checkpoints(self) -> list[Path]:
         """The directories of the checkpoints that are kept, oldest first."""
+        return self._directories("SELECT path FROM checkpoints WHERE kept ORDER BY step")
+
+    def unwanted_checkpoints(self) -> list[Path]:
+        """The directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed."""
+        begun = "UNION SELECT path FROM begun_checkpoints"
+        return self._directories(f"SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL {begun}")
+
+    def known_checkpoints(self) -> list[Path]:
+        """The directories of all checkpoints that were ever committed, or that were begun."""
+        return self._directories("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
+
+    def _directories(self, query: str) -> list[Path]:
         with self._lock:
-            rows = self._db.execute("SELECT path FROM checkpoints WHERE kept ORDER BY step").fetchall()
+            rows = self._db.execute(query).fetchall()
         return [self._path.parent / path for (path,) in rows]
 
     def last_checkpoint(self) -> tuple[int, Path] | None:
         """(step, directory) of the newest checkpoint that is not known to be damaged."""
         with self._lock:
-            row = self._db.execute(
-                "SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1"
-            ).fetchone()
+            query = "SELECT step, path FROM checkpoints WHERE kept ORDER BY step DESC LIMIT 1"
+            row = self._db.execute(query).fetchone()
         return (row[0], self._path.parent / row[1]) if row else None
 
     def unused_groups(self) -> list[StoredGroup]:

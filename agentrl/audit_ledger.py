@@ -1,0 +1,146 @@
+"""What the audit says about the store's ledger: what it says happened must be what the tables and the files hold."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.rollout import ledger
+from agentrl.run_directory import whole_lines
+
+GROWING = {"metrics.jsonl"}
+"""Files of which the ledger knows the beginning; of others it knows the whole."""
+NOTED_FIRST = ("eval_before.json", "summary.json")
+"""Files that are in the ledger before they are there."""
+
+
+@dataclass
+class _Story:
+    """What the ledger says happened."""
+
+    tasks: str = ""
+    lives: dict[int, list[Any]] = field(default_factory=dict)
+    groups: dict[int, list[Any]] = field(default_factory=dict)
+    checkpoints: dict[int, list[Any]] = field(default_factory=dict)
+    files: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+
+    def add(self, kind: str, values: list[Any]) -> None:
+        """Take in an entry, as `agentrl.rollout.store` writes it."""
+        if kind == "life":
+            life, started_at, config, self.tasks = values
+            self.lives[life] = [started_at, config]
+        elif kind == "open":
+            group, epoch, task = values
+            self.groups[group] = [epoch, task, "open", None, None]
+        elif kind == "close":
+            group, state, reason = values
+            self.groups[group][2:4] = [state, reason]
+        elif kind == "checkpoint":
+            step, life, path, score, made_at, batches = values
+            self.checkpoints[step] = [life, path, score, made_at, 1, None]
+            for batch_step, groups in batches:
+                for group in groups:
+                    self.groups[group][4] = batch_step
+        elif kind == "forget":
+            for step in values[0]:
+                self.checkpoints[step][4] = 0
+        elif kind == "damaged":
+            step, reason = values
+            self.checkpoints[step][4:6] = [0, reason]
+        elif kind == "file":
+            name, size, digest = values
+            self.files.setdefault(name, []).append((size, digest))
+
+
+def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
+    """Where the tables, or the files that the ledger names, are not what it says."""
+    violations: list[str] = []
+    story = _Story()
+    rows = db.execute("SELECT * FROM episodes ORDER BY id")
+    row = rows.fetchone()
+    for kind, values in ledger.entries(db, violations):
+        try:
+            if kind == "episode":
+                number, digest = values
+                while row is not None and row[0] < number:
+                    violations.append(f"episode {row[0]} is not in the ledger")
+                    row = rows.fetchone()
+                if row is None or row[0] != number:
+                    violations.append(f"episode {number} is in the ledger, and gone from the store")
+                    continue
+                if ledger.row_digest(row) != digest:
+                    violations.append(f"episode {number} is not what was stored: its digest is another")
+                row = rows.fetchone()
+            else:
+                story.add(kind, values)
+        except (KeyError, TypeError, ValueError):
+            violations.append(f"the ledger's entry {kind} {values} does not fit those before it")
+    if row is not None:
+        violations.append(f"episode {row[0]} is not in the ledger")
+    yield from violations
+    yield from _differences(db, "life", "SELECT life, started_at, config FROM lives", story.lives)
+    yield from _differences(db, "group", "SELECT id, epoch, task, state, reason, step FROM groups", story.groups)
+    made = "SELECT step, life, path, score, made_at, kept, damaged FROM checkpoints"
+    yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
+    tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
+    if story.lives and tasks != (story.tasks,):
+        yield f"the run's tasks are {tasks and tasks[0]!r}, by its ledger {story.tasks!r}"
+    for *call, digest in db.execute(
+        "SELECT group_id, sample, request, completion_id, choice, content, digest FROM calls"
+    ):
+        if ledger.row_digest(call) != digest:
+            yield f"a call of sample {call[1]} of group {call[0]} is not what was kept: its digest is another"
+    yield from _wrong_files(run_dir, story)
+    yield from _wrong_metrics(run_dir, {0, *story.checkpoints}, len(story.lives))
+
+
+def _differences(db: sqlite3.Connection, what: str, query: str, expected: dict[int, list[Any]]) -> Iterator[str]:
+    missing = set(expected)
+    for key, *row in db.execute(query):
+        missing.discard(key)
+        if row != expected.get(key):
+            yield f"{what} {key} is {row} in the store, {expected.get(key, 'nothing')} by its ledger"
+    for key in sorted(missing):
+        yield f"{what} {key} is in the ledger, and gone from the store"
+
+
+def _wrong_files(run_dir: Path, story: _Story) -> Iterator[str]:
+    for name in NOTED_FIRST:
+        if story.lives and name not in story.files and (run_dir / name).exists():
+            yield f"{name} is not in the ledger"
+    for name, noted in story.files.items():
+        path = run_dir / name
+        if not path.is_file():
+            if (
+                name in GROWING or name == "config.json"
+            ):  # others are noted first, and a crash may come before they are written
+                yield f"{name} is gone"
+        elif name in GROWING:
+            size, digest = noted[-1]
+            if ledger.file_digest(path, size) != (size, digest):
+                yield f"the first {size} bytes of {name} are not what was written"
+        elif ledger.file_digest(path) not in noted:
+            yield f"{name} is not what the run wrote"
+
+
+def _wrong_metrics(run_dir: Path, starts: set[int], lives: int) -> Iterator[str]:
+    """Steps follow each other in metrics.jsonl; a life goes on from a checkpoint."""
+    path = run_dir / "metrics.jsonl"
+    last, jumps = 0, 0
+    for line in whole_lines(path.read_bytes()) if path.is_file() else []:
+        row = json.loads(line)
+        step = row.get("step") if isinstance(row, dict) else None
+        if not isinstance(step, int):
+            yield f"metrics.jsonl has a line without a step after that of step {last}"
+            continue
+        if step != last + 1:
+            jumps += 1
+            if step - 1 not in starts:
+                yield f"metrics.jsonl goes on with step {step} after step {last}, where no checkpoint is"
+        last = step
+    if jumps >= max(1, lives):
+        yield f"metrics.jsonl goes on anew {jumps} times; the run was started {lives} times"

@@ -1,0 +1,118 @@
+"""The SQLite file of a store: made whole or not at all, never made where one was lost, and durable where it must be.
+
+An ordinary transaction is in the write-ahead log when it returns: no process that dies can lose it, a power cut can, with those
+after it. A durable one is on the disk, with all before it, and is moved from the log into the database file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from agentrl.disk import sync
+from agentrl.errors import DiskError, StoreError
+
+READERS_TIMEOUT_MS = 200
+"""How long a durable transaction waits for readers, which keep it from emptying the log. It is durable in the log anyway."""
+BUSY_TIMEOUT_MS = 5000
+RESTORE = (
+    "Nothing was deleted. Put back the store.sqlite that belongs to the run, with its store.sqlite-wal where there is one, "
+    "or start a new run in another directory"
+)
+
+
+def create_database(path: Path, schema: str, version: int) -> None:
+    """Make an empty store that a power cut cannot take away again. Raises StoreError beside the log of a store that is gone."""
+    log = path.with_name(path.name + "-wal")
+    if log.exists():  # SQLite would read it into the new file
+        raise StoreError(f"{log} is left of a store that is gone. {RESTORE}.")
+    partial = path.with_name(path.name + ".partial")
+    try:
+        for suffix in ("", "-wal", "-shm"):
+            partial.with_name(partial.name + suffix).unlink(missing_ok=True)
+        with closing(sqlite3.connect(partial, isolation_level=None)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
+            db.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
+        sync(partial)
+        partial.replace(path)
+        sync(path.parent)
+    except (sqlite3.OperationalError, OSError) as error:
+        raise DiskError(str(path), error, path.parent) from error
+
+
+def open_database(path: Path, version: int) -> sqlite3.Connection:
+    """Open a store that is there. Raises StoreError for a file that is missing, empty, damaged or of another version."""
+    if not path.is_file():
+        raise StoreError(f"{path} is missing. {RESTORE}.")
+    try:
+        db = sqlite3.connect(
+            f"{path.resolve().as_uri()}?mode=rw", uri=True, check_same_thread=False, isolation_level=None
+        )
+    except sqlite3.OperationalError as error:
+        raise DiskError(str(path), error, path.parent) from error
+    try:
+        check_version(db, path, version)
+        db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+        db.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def check_version(db: sqlite3.Connection, path: Path, version: int) -> None:
+    """Raise StoreError unless this is a store of that version."""
+    with reporting(path):
+        (found,) = db.execute("PRAGMA user_version").fetchone()
+        if found == 0:
+            raise StoreError(f"{path} is empty: what was in it is lost. {RESTORE}.")
+        if found != version:
+            raise StoreError(f"{path} has schema {found}; this agentrl reads {version}. Use a new run directory.")
+
+
+def check_pages(db: sqlite3.Connection, path: Path) -> None:
+    """Read the whole store. Raises StoreError when it is damaged."""
+    with reporting(path):
+        (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict.replace("\n", " "))
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection, path: Path, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
+    """A transaction: all of it, or nothing. `durable`: also after a power cut.
+
+    Raises DiskError when the disk does not take it, StoreError when the file is damaged.
+    """
+    with reporting(path):
+        db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        with db:
+            db.execute("BEGIN IMMEDIATE")
+            yield db
+        if durable:
+            _empty_log(db)
+
+
+def _empty_log(db: sqlite3.Connection) -> None:
+    """Move what the log holds into the database file."""
+    db.execute(f"PRAGMA busy_timeout = {READERS_TIMEOUT_MS}")
+    try:
+        with suppress(sqlite3.OperationalError):  # what is committed is durable without
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+
+
+@contextmanager
+def reporting(path: Path) -> Iterator[None]:
+    """Say what an error of SQLite means to a user."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        raise DiskError(str(path), error, path.parent) from error
+    except sqlite3.IntegrityError:
+        raise
+    except sqlite3.DatabaseError as error:
+        raise StoreError(f"{path} cannot be used as a store: {error}. {RESTORE}.") from error

@@ -1,0 +1,60 @@
+"""The store's ledger: everything that was ever committed, in its order, each entry chained to the one before by its digest.
+
+    digest of entry n = sha256(digest of entry n-1, entry n)
+
+An entry is written in the transaction that it describes, so the tables and the ledger tell the same story, or something other
+than the store wrote to one of them. It is evidence against accidents; whoever writes both can write a story of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "CREATE TABLE ledger (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, entry TEXT NOT NULL, digest BLOB NOT NULL);"
+
+
+def append(db: sqlite3.Connection, kind: str, *values: Any) -> None:
+    """Add an entry to the transaction in progress. `values` are JSON values."""
+    entry = json.dumps(values)
+    last = db.execute("SELECT digest FROM ledger ORDER BY id DESC LIMIT 1").fetchone()
+    digest = _chained(last[0] if last else b"", kind, entry)
+    db.execute("INSERT INTO ledger (kind, entry, digest) VALUES (?, ?, ?)", (kind, entry, digest))
+
+
+def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    """The entries in their order, as (kind, values). Where the chain is broken, `violations` says so."""
+    digest, expected = b"", 1
+    for number, kind, entry, found in db.execute("SELECT id, kind, entry, digest FROM ledger ORDER BY id"):
+        digest = _chained(digest, kind, entry)
+        if (number, found) != (expected, digest):
+            violations.append(f"entry {number} of the ledger does not follow from those before it")
+        digest, expected = found if isinstance(found, bytes) else b"", number + 1
+        try:
+            yield kind, json.loads(entry)
+        except ValueError:
+            violations.append(f"entry {number} of the ledger cannot be read")
+
+
+def row_digest(row: Sequence[Any]) -> str:
+    """The digest of a row of a table, as SQLite returns it."""
+    digest = hashlib.sha256()
+    for value in row:
+        content = value if isinstance(value, bytes) else repr(value).encode()
+        digest.update(b"%s %d " % (type(value).__name__.encode(), len(content)))
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def file_digest(path: Path, size: int | None = None) -> tuple[int, str]:
+    """(bytes, digest) of a file, or of its first `size` bytes."""
+    content = path.read_bytes()[:size]
+    return len(content), hashlib.sha256(content).hexdigest()
+
+
+def _chained(before: bytes, kind: str, entry: str) -> bytes:
+    return hashlib.sha256(b"%s %s %s" % (before, kind.encode(), entry.encode())).digest()

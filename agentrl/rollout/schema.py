@@ -1,0 +1,53 @@
+"""The tables of the store."""
+
+from __future__ import annotations
+
+from agentrl.rollout import batches, ledger
+
+SCHEMA_VERSION = 3
+
+_RUN = """
+CREATE TABLE groups (
+    id INTEGER PRIMARY KEY,
+    epoch INTEGER NOT NULL,
+    task INTEGER NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('open', 'ready', 'rejected')),
+    reason TEXT,
+    step INTEGER REFERENCES batches (step)
+);
+CREATE TABLE episodes (
+    id INTEGER PRIMARY KEY,
+    life INTEGER NOT NULL,
+    group_id INTEGER NOT NULL REFERENCES groups (id),
+    sample INTEGER NOT NULL,
+    seed INTEGER NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('finished', 'failed')),
+    reward REAL NOT NULL,
+    credited INTEGER NOT NULL,
+    metrics TEXT NOT NULL,
+    error TEXT,
+    record BLOB NOT NULL,
+    tokens INTEGER NOT NULL,
+    interrupted_tokens INTEGER NOT NULL,
+    replayed_tokens INTEGER NOT NULL,
+    started_at REAL NOT NULL,
+    duration_s REAL NOT NULL
+);
+CREATE INDEX episodes_by_group ON episodes (group_id);
+CREATE UNIQUE INDEX finished_once ON episodes (group_id, sample) WHERE status = 'finished';
+CREATE TABLE calls (
+    group_id INTEGER NOT NULL REFERENCES groups (id),
+    sample INTEGER NOT NULL,
+    request TEXT NOT NULL,
+    completion_id TEXT NOT NULL,
+    choice INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    digest TEXT NOT NULL,
+    UNIQUE (group_id, sample, request, completion_id, choice)
+);
+CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
+CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
+CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+"""
+
+SCHEMA = _RUN + batches.SCHEMA + ledger.SCHEMA

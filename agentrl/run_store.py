@@ -1,0 +1,45 @@
+"""A run's store and the files beside it: what one says of the other, before a run goes on and while it does."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from agentrl.disk import sync
+from agentrl.rollout.ledger import file_digest
+from agentrl.rollout.store import Store
+from agentrl.run_directory import check_checkpoints, remove_unfinished, write_whole
+
+
+def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
+    """Open the store of a run that starts, or starts again with this `config`, and delete what its last life left half made.
+
+    Raises StoreError, before anything is deleted, for a store that is missing, empty, damaged, older than the checkpoints
+    beside it, or of other tasks.
+    """
+    store = Store(run_dir / "store.sqlite", must_exist=resume)
+    try:
+        if resume:
+            store.check()
+        unwanted = store.unwanted_checkpoints()
+        check_checkpoints(run_dir, store.known_checkpoints())
+        store.check_tasks(tasks)
+        remove_unfinished(run_dir, unwanted)
+        store.begin_life(tasks, config)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def write_noted(store: Store, path: Path, text: str) -> None:
+    """Write a file of the run directory, with its digest in the store's ledger, so that a change by others is seen."""
+    content = text.encode()
+    store.note_file(path, len(content), hashlib.sha256(content).hexdigest(), durable=True)
+    write_whole(path, text)
+
+
+def note_lines(store: Store, path: Path) -> None:
+    """Note what a growing file holds, once the disk holds it: a checkpoint that is committed later has its lines."""
+    sync(path)
+    store.note_file(path, *file_digest(path))

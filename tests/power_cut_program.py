@@ -1,0 +1,145 @@
+"""A run in miniature, for `tests.test_power_cut`: the real store, the real trainer and its real checkpoints, on a model of a
+few hundred weights. It says in a file what has become durable.
+
+    python -m tests.power_cut_program RUN_DIR MODEL MARKS
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import torch
+
+from agentrl.config import RunConfig
+from agentrl.durable_trainer import DurableTrainer
+from agentrl.rollout.store import KeptCall, Store
+from agentrl.run_directory import appending, config_text, prepare_run_dir, write_config
+from agentrl.run_store import begin_store, note_lines, write_noted
+from agentrl.trainer.__main__ import TrainerProcess
+from agentrl.trainer_client import TrainerClient, Weights
+from agentrl.training_history import TrainedStep
+from tests.rollout.test_store import kept_choice, outcome
+
+TASKS = "7 tasks 0123, in order, in groups of 2"
+GROUPS_PER_BATCH = 2
+
+
+def config(run_dir: Path, model: Path) -> RunConfig:
+    """The run's configuration."""
+    trainer = {"keep_checkpoints": 1, "checkpoint_every": 2, "mismatch_sequences": 0}
+    return RunConfig.model_validate(
+        {
+            "run_dir": str(run_dir),
+            "model": {"path": str(model)},
+            "rollout": {"group_size": 2, "batch_size": 4},
+            "trainer": trainer,
+        }
+    )
+
+
+class InProcess:
+    """The trainer without its process."""
+
+    saving = False
+
+    def __init__(self, run_dir: Path, weights: Path) -> None:
+        self._process = TrainerProcess(run_dir, weights)
+
+    async def load(self, checkpoint: Path | None) -> Weights:
+        return self._weights(self._process.load(None if checkpoint is None else str(checkpoint)))
+
+    async def step(self, groups: list[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
+        reply = self._process.step(groups, after)
+        return self._weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
+
+    async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
+        self._process.save(str(directory), step, chain, since)
+        self._process.saved()  # what happens meanwhile would come in another order each time
+
+    async def saved(self) -> None:
+        self._process.saved()
+
+    def _weights(self, reply: dict[str, Any]) -> Weights:
+        return Weights(reply["version"], Path(reply["weights"]), reply["chain"])
+
+
+def files(directory: Path) -> dict[str, str]:
+    """The digests of all files of a checkpoint."""
+    found = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def play(store: Store, count: int) -> list[int]:
+    """Hand out tasks until so many groups are ready; their numbers."""
+    ready: list[int] = []
+    while len(ready) < count:
+        group = store.next_group_id()
+        store.open_group(group, group // 7, group % 7)
+        store.keep_calls([KeptCall(group, sample, kept_choice([5], "abort")) for sample in range(2)])
+        if group % 5 == 3:
+            store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
+        for sample in range(2):
+            store.add(group, sample, 0, outcome(float(group % 3 == 2 or sample), interrupted=sample == 1))
+        store.close_group(group, rejected="all rewards are 1" if group % 3 == 2 else None)
+        ready += [] if group % 3 == 2 else [group]
+    return ready
+
+
+async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume: bool, checkpoints: int) -> None:
+    """One process of the run. It ends as if killed, after the rename of a checkpoint that it does not commit."""
+    settings = config(run_dir, model)
+    prepare_run_dir(settings, resume=resume)
+    if not resume:
+        write_config(settings)
+    with begin_store(run_dir, TASKS, config_text(settings), resume=resume) as store:
+        write_noted(store, run_dir / "config.json", config_text(settings))
+        mark(created=True)
+        client = InProcess(run_dir, Path(model.parent) / f"weights-{store.life}")
+        trainer = DurableTrainer(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
+        await trainer.load()
+        ready = [group.id for group in store.unused_groups() if group.state == "ready"]
+        with appending(run_dir / "metrics.jsonl") as log:
+            for number in range(checkpoints + 1):
+                batches = []
+                for _ in range(2):
+                    ready += play(store, GROUPS_PER_BATCH - len(ready))
+                    batch, ready = ready[:GROUPS_PER_BATCH], ready[GROUPS_PER_BATCH:]
+                    metrics = await trainer.step(batch)
+                    batches.append([trainer.weights.version, batch])
+                    trainer.add_reward(1.0 if number == 0 and not resume else 0.5)
+                    log.write(json.dumps({"step": trainer.weights.version, **metrics}) + "\n")
+                    log.flush()
+                note_lines(store, run_dir / "metrics.jsonl")
+                await trainer.checkpoint()
+                step, directory = (
+                    trainer.weights.version,
+                    run_dir / "checkpoints" / f"step-{trainer.weights.version:06d}",
+                )
+                mark(written=step, files=files(directory))
+                if number < checkpoints:
+                    await trainer.commit()
+                    mark(committed=step, batches=batches)
+
+
+def main() -> None:
+    """Two lives of one run."""
+    run_dir, model, marks = map(Path, sys.argv[1:])
+    torch.manual_seed(0)
+    with marks.open("w", buffering=1) as log:
+
+        def mark(**said: Any) -> None:
+            log.write(json.dumps(said) + "\n")
+
+        anyio.run(lambda: life(run_dir, model, mark, resume=False, checkpoints=3))
+        anyio.run(lambda: life(run_dir, model, mark, resume=True, checkpoints=2))
+
+
+if __name__ == "__main__":
+    main()
