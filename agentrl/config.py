@@ -220,6 +220,12 @@ class RunConfig(Section):
                 'engine.transfer = "broadcast" sends whole weights, and trainer.lora_rank publishes an adapter alone; use '
                 'engine.transfer = "disk"'
             )
+        compared = self.trainer.advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline")
+        if self.rollout.group_size == 1 and compared and not (self.trainer.teacher_url or self.trainer.turn_discount):
+            raise ValueError(
+                f'rollout.group_size = 1 leaves trainer.advantage = "{self.trainer.advantage}" nothing to compare an episode with: '
+                'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
+            )
         return self
 
 

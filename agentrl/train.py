@@ -157,6 +157,8 @@ async def _run_to_the_end(
                 lora_rank=config.trainer.lora_rank,
             )
         )
+        for reason in await in_thread(store.set_aside, engine.vocabulary):
+            view.say(reason)
         client = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
         )
@@ -302,6 +304,10 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
         "groups_rejected": progress.rejected_groups,
+        "tasks_skipped": progress.skipped_tasks,
+        "engine_failures": run.engine.fleet.losses,
+        "engine_bad_replies": run.engine.fleet.bad_replies,
+        "local_shortages": run.engine.fleet.shortages,
         **_sandbox_metrics(run.controller.runner.sandboxes),
     }
 

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.child_process import child_process
 from agentrl.config import EngineConfig
@@ -182,8 +183,25 @@ async def open_engine(
                 await by_url[url].start()
 
         yield await stack.enter_async_context(
-            sglang_engine(urls, pause_mode=config.pause_mode, limits=limits, revive=revive)
+            sglang_engine(
+                urls,
+                pause_mode=config.pause_mode,
+                limits=limits,
+                revive=revive,
+                vocabulary=await in_thread(vocabulary_of, Path(model_path)),
+            )
         )
+
+
+def vocabulary_of(model_path: Path) -> int | None:
+    """Rows of a model's output layer, which may be more than its tokenizer has words; None: its configuration does not say."""
+    from transformers import AutoConfig
+
+    try:
+        rows = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+    return rows if isinstance(rows, int) and rows > 0 else None
 
 
 def _lora_flags(rank: int) -> dict[str, bool | int | float | str]:
