@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentrl.config_section import NotNegative, Positive, Seconds, Section, Share
 from agentrl.errors import ConfigError
+from agentrl.privacy import without_secrets
 from agentrl.trainer_config import TrainerConfig as TrainerConfig
 
 
@@ -293,5 +294,5 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             yield f"unknown configuration key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            shown = json.dumps(problem["input"], default=str)
+            shown = without_secrets(json.dumps(problem["input"], default=str))
             yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

@@ -5,13 +5,16 @@ store.sqlite        tasks, episodes, batches (`agentrl.rollout.store`)
 metrics.jsonl       one line a training step
 checkpoints/        step-000010/, ...
 lock                held by the run that is going on, and by its trainer
+
+Only the user who runs it can read what a run writes: the directory that it makes has mode 0700, files have 0600. A directory that was
+there before keeps its mode.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -23,7 +26,12 @@ from typing import Any
 
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
+from agentrl.privacy import make_private_directory, open_private, private
+from agentrl.process_limits import room_in_shared_memory
+from agentrl.shared_memory import shared_memory_directory
 
+PUBLISHED_VERSIONS = 10
+"""Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""
 ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""
 
@@ -37,7 +45,7 @@ def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "stor
         raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
     if resume and not exists:
         raise StoreError(f"{run_dir} holds no run to resume")
-    run_dir.mkdir(parents=True, exist_ok=True)
+    make_private_directory(run_dir)
 
 
 def check_model(config: RunConfig) -> None:
@@ -58,7 +66,7 @@ def lock_run(run_dir: Path) -> int:
 
     The kernel lets go of it when the last process that holds the descriptor has ended, however it ended.
     """
-    descriptor = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = private(str(run_dir / "lock"), os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
     while True:
         try:
@@ -91,7 +99,8 @@ def _alive(process: str) -> bool:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole, or as it was before."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
+    with open_private(partial, "w") as file:
+        file.write(text)
     partial.replace(path)
 
 
@@ -107,7 +116,7 @@ def appending(path: Path) -> Iterator[Any]:
     if not content.endswith(b"\n"):
         with path.open("ab") as file:
             file.truncate(content.rfind(b"\n") + 1)
-    with path.open("a") as file:
+    with open_private(path, "a") as file:
         yield file
 
 
@@ -134,20 +143,43 @@ def remove_unfinished(run_dir: Path, kept: Sequence[Path]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def weights_directory(run_dir: Path) -> Path:
-    """Where a run's weights pass from trainer to engine: shared memory where there is some, else the run directory."""
-    shared = Path("/dev/shm")  # noqa: S108
-    if not (shared.is_dir() and os.access(shared, os.W_OK)):
-        return run_dir / "weights"
-    # Named by the run directory: what a killed run left behind is found and removed by the next life.
-    return shared / ("agentrl-" + hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16])
+@contextmanager
+def weights_directory(config: RunConfig) -> Iterator[Path]:
+    """Where a run's weights pass from trainer to engine, for the length of the context: shared memory where there is room for
+    `PUBLISHED_VERSIONS` of them, else the run directory."""
+    if room_in_shared_memory(PUBLISHED_VERSIONS * published_bytes(config)):
+        with shared_memory_directory(config.run_dir) as directory:
+            yield directory
+    else:
+        with empty_directory(Path(config.run_dir) / "weights") as directory:
+            yield directory
+
+
+def published_bytes(config: RunConfig) -> int:
+    """About how much the trainer publishes with every step, at most: all weights in float32, or nothing to speak of of an adapter."""
+    if config.trainer.lora_rank is not None:
+        return 0
+    return sum(_in_float32(file) for file in Path(config.model.path).glob("*.safetensors"))
+
+
+def _in_float32(safetensors: Path) -> int:
+    """Bytes of the file's tensors in float32, by its header."""
+    size = safetensors.stat().st_size
+    with safetensors.open("rb") as file:
+        header = file.read(8)
+        header = file.read(min(int.from_bytes(header, "little"), size))
+    try:
+        tensors = json.loads(header)
+        return sum(4 * math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
+    except (ValueError, KeyError, TypeError, AttributeError):  # whoever loads it will say what is wrong with it
+        return size
 
 
 @contextmanager
 def empty_directory(directory: Path) -> Iterator[Path]:
     """A new directory, for the length of the context."""
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    make_private_directory(directory)
     try:
         yield directory
     finally:

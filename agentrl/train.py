@@ -32,6 +32,7 @@ from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
+from agentrl.process_limits import shortages
 from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
@@ -41,7 +42,6 @@ from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
-    empty_directory,
     lock_run,
     prepare_run_dir,
     read_metrics,
@@ -147,7 +147,11 @@ async def _run_to_the_end(
         await in_thread(write_config, config)
         await in_thread(lambda: remove_unfinished(run_dir, store.kept_checkpoints()))
         view.phase = "starting engine and trainer"
-        weights_dir = stack.enter_context(empty_directory(weights_directory(run_dir)))
+        for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
+            view.say(lacking)
+        weights_dir = await in_thread(stack.enter_context, weights_directory(config))
+        if weights_dir.is_relative_to(run_dir):
+            view.say(f"shared memory is too small for the weights: they pass to the engine through {weights_dir}")
         engine = await stack.enter_async_context(
             open_engine(
                 config.model.path,
@@ -210,6 +214,11 @@ async def _run_to_the_end(
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
         return await in_thread(_summary, run, before, after)
     raise AssertionError("unreachable")
+
+
+def processes_of(config: RunConfig) -> int:
+    """Child processes of a run: the engine's servers that it starts, and the trainer's ranks."""
+    return (0 if config.engine.urls else config.engine.servers) + config.trainer.ranks
 
 
 async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:

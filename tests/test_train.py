@@ -25,7 +25,7 @@ from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.replay import replay
 from agentrl.rollout.store import Store
-from agentrl.run_directory import weights_directory
+from agentrl.shared_memory import OWNER, PREFIX, SHARED_MEMORY
 from agentrl.trainer.__main__ import TrainerProcess, training_sequences
 from tests.components import missing
 
@@ -70,7 +70,8 @@ def command(tmp_path: Path) -> list[str]:
 def left_behind(run_dir: Path) -> list[str]:
     """Processes and shared memory of the run in `run_dir`: its children inherit the variable that names it."""
     marker = f"AGENTRL_TEST_RUN={run_dir}".encode()
-    found = [str(path) for path in (weights_directory(run_dir),) if path.exists()]
+    owners = SHARED_MEMORY.glob(f"{PREFIX}*/{OWNER}")
+    found = [str(path.parent) for path in owners if path.read_text() == str(run_dir)]
     for entry in Path("/proc").iterdir():
         try:
             if marker in (entry / "environ").read_bytes().split(b"\0"):

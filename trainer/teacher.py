@@ -14,6 +14,7 @@ import httpx
 import torch
 
 from agentrl.errors import TrainerError
+from agentrl.privacy import without_secrets
 from agentrl.trainer.packing import TrainingSequence
 
 AT_ONCE = 16
@@ -37,7 +38,7 @@ def with_teacher(sequences: Sequence[TrainingSequence], url: str, timeout_s: flo
             ]
         except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
             raise TrainerError(
-                f"trainer.teacher_url = {url} gave no logprobs: {type(error).__name__}: {error}. It must be a server with SGLang's "
+                f"trainer.teacher_url = {without_secrets(f'{url} gave no logprobs: {type(error).__name__}: {error}')}. It must be a server with SGLang's "
                 "/generate, or, where the URL ends with /v1, with OpenAI's completions and `echo`, of a model with the policy's vocabulary"
             ) from error
 

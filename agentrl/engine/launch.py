@@ -22,6 +22,7 @@ from agentrl.engine import serve_sglang
 from agentrl.engine.fleet import EngineLimits
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import EngineError
+from agentrl.process_limits import raise_file_limit
 
 
 class LocalServer:
@@ -170,6 +171,7 @@ async def open_engine(
         health_interval_s=config.health_interval_s,
         spill=config.spill,
     )
+    raise_file_limit()
     async with AsyncExitStack() as stack:
         urls, revive = config.urls, None
         if not urls:

@@ -68,8 +68,3 @@ def _has_descriptor() -> bool:
 def says_out_of_memory(message: object) -> bool:
     """Whether a server's refusal is about its memory: then its state is unknown, and a new start may mend it."""
     return bool(_OUT_OF_MEMORY.search(str(message)))
-
-
-def without_secrets(text: str) -> str:
-    """A text in which URLs have lost the user and password that they name."""
-    return re.sub(r"(?<=://)[^/@\s'\"]+@", "", text)

@@ -27,10 +27,10 @@ from agentrl.engine.server_errors import (
     ServerLostError,
     says_out_of_memory,
     shortage,
-    without_secrets,
 )
 from agentrl.engine.soundness import Expected
 from agentrl.errors import EngineError
+from agentrl.privacy import without_secrets
 
 STREAM_INTERVAL_TOKENS = 32
 """How many tokens a server may gather before it sends them. A killed server loses at most so many of each reply, and

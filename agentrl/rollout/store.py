@@ -12,6 +12,7 @@ which contains it: after a crash, groups that only lost steps had used are unuse
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -23,6 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from agentrl.errors import DiskError, StoreError
+from agentrl.privacy import private
 from agentrl.proxy import RecordedChoice
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.stored_form import choice_of, choice_to_blob, episode_fault, record_of, record_to_blob
@@ -156,13 +158,15 @@ class Store:
         self._lock = threading.Lock()
         self._path = path
         try:
+            if not path.exists():  # SQLite gives the files beside it the same mode
+                os.close(private(str(path), os.O_RDWR | os.O_CREAT))
             self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             self._db.execute("PRAGMA journal_mode = WAL")
             self._db.execute("PRAGMA synchronous = NORMAL")
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version == 0:
                 self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-        except sqlite3.OperationalError as error:
+        except (sqlite3.OperationalError, OSError) as error:
             raise self._refusal(error) from error
         except sqlite3.DatabaseError as error:
             raise StoreError(f"{path} cannot be used as a store: {error}") from error
@@ -191,7 +195,7 @@ class Store:
             except sqlite3.OperationalError as error:
                 raise self._refusal(error) from error
 
-    def _refusal(self, error: sqlite3.OperationalError) -> DiskError:
+    def _refusal(self, error: sqlite3.OperationalError | OSError) -> DiskError:
         return DiskError(str(self._path), error, self._path.parent)
 
     def begin_life(self, tasks: str = "") -> None:

@@ -359,3 +359,72 @@ def test_a_bad_reply_names_the_server_and_the_fault() -> None:
         BadReplyError, match="http://server gave an unsound reply: token 1 is 100, outside the vocabulary of 100"
     ):
         reply.grow(states[0])
+
+
+OUT_OF_MEMORY = {
+    "text": lambda body: web.Response(status=500, text="Internal Server Error\n\nServer got itself in trouble"),
+    "SGLang's refusal": lambda body: web.json_response(
+        {"success": False, "message": "Failed to update weights: CUDA out of memory."}, status=400
+    ),
+    "no JSON": lambda body: web.Response(status=200, text="oh"),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(OUT_OF_MEMORY))
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_server_that_fails_to_load_weights_is_started_again_with_them_and_the_run_goes_on(
+    kind: str, others: int, tmp_path: Path
+) -> None:
+    ill = True
+
+    def load(body: Json) -> web.Response:
+        return OUT_OF_MEMORY[kind](body) if ill else web.json_response({"success": True})
+
+    revived: list[str] = []
+
+    async def revive(url: str) -> None:
+        nonlocal ill
+        revived.append(url)
+        ill = False
+
+    async with AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(scripted_server(lambda body: [], load))]
+        servers += [await stack.enter_async_context(scripted_server(lambda body: [])) for _ in range(others)]
+        for server in servers:
+            server.answer = lambda body, server=server: list(sound_states(COUNT, version=server.version))  # type: ignore[misc]
+        limits = EngineLimits(health_interval_s=0.05)
+        engine = await stack.enter_async_context(
+            sglang_engine([server.url for server in servers], limits=limits, revive=revive)
+        )
+        await engine.update_weights(tmp_path, 3)
+        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s")
+        assert generation.versions == [VersionSpan(3, 0, COUNT)]
+        await wait_until(lambda: len(engine.serving) == 1 + others, 5)
+        assert revived == [servers[0].url]
+        assert [server.version for server in servers] == [3] * (1 + others)
+
+
+async def test_weights_that_no_server_takes_are_a_bounded_wait_that_names_the_reason(tmp_path: Path) -> None:
+    async with scripted_server(goes_on, OUT_OF_MEMORY["text"]) as server:
+        limits = EngineLimits(health_interval_s=0.05, request_timeout_s=1)
+        async with sglang_engine([server.url], limits=limits) as engine:
+            await engine.update_weights(tmp_path, 3)
+            with pytest.raises(EngineError, match=r"0 of 1 servers in service.*answered 500"):
+                await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s")
+
+
+async def test_what_a_url_names_beside_the_server_is_used_and_never_shown() -> None:
+    async with scripted_server(goes_on) as server:
+        secret = server.url.replace("http://", "http://someone:s3cr3t@")
+        async with sglang_engine([secret], limits=EngineLimits(request_timeout_s=1)) as engine:
+            assert (await engine.generate(PROMPT, Sampling(max_new_tokens=2), "sk-agentrl-key")).output_ids == [0, 1]
+            assert engine.serving == [server.url]
+            assert "sk-agentrl-key" not in json.dumps(server.asked), "a session's key is not sent"
+            server.answer = lambda body: web.Response(status=400, text="no")
+            with pytest.raises(EngineError, match="answered 400: no") as refused:
+                await engine.generate(PROMPT, Sampling(max_new_tokens=2), "s")
+            assert "s3cr3t" not in str(refused.value)
+    with pytest.raises(EngineError, match="cannot be reached") as unreachable:
+        async with sglang_engine([secret]):
+            pass
+    assert "s3cr3t" not in str(unreachable.value)

@@ -123,7 +123,7 @@ def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path)
     with pytest.raises(TaskFileError, match="failed at task 1: OSError: the disk is gone"):
         finite_tasks(f"python:{path}:midway", 3)
     (tmp_path / "broken_tasks.py").write_text("1 / 0\n")
-    with pytest.raises(TaskFileError, match="cannot be loaded: .*ZeroDivisionError"):
+    with pytest.raises(TaskFileError, match=r"cannot be loaded: .*ZeroDivisionError"):
         open_tasks(f"python:{tmp_path}/broken_tasks.py:fails")
     (tmp_path / "deep.jsonl").write_text('{"n": 1}\n' + '{"n":' * 100_000 + "\n")
     with pytest.raises(TaskFileError, match=r"deep\.jsonl, line 2: not valid JSON"):
