@@ -146,6 +146,9 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
         assert sum(len(s) for s in training_sequences(stored, TrainerConfig(advantage="rloo"))) > 0
     assert (run_dir / "checkpoints/step-000004/tokenizer.json").exists()
     assert left_behind(tmp_path / "run") == []
+    written = [run_dir, *run_dir.rglob("*")]
+    assert [path for path in written if path.stat().st_mode & 0o077] == [], "others can read what the run wrote"
+    assert [path for path in written if path.is_file() and b"sk-agentrl-" in path.read_bytes()] == []
 
     proof = audit(run_dir)
     assert proof.violations == []
