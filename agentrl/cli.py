@@ -209,6 +209,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
 
     from agentrl.engine.launch import open_engine
     from agentrl.evaluate import EvaluationLog, evaluate
+    from agentrl.privacy import without_secrets
     from agentrl.process_limits import shortages
     from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
     from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
@@ -226,7 +227,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
                 "workflow": config.workflow,
                 "tasks": fingerprint(tasks),
                 "model": config.model.path,
-                "base_url": args.base_url,
+                "base_url": args.base_url and without_secrets(args.base_url),
                 "temperature": config.eval.temperature,
                 "seed": config.seed,
             }

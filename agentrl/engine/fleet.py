@@ -205,7 +205,7 @@ class Fleet:
             if self._revive is not None:
                 await self._revive(server.url)
             await catch_up(server)
-        except EngineError as error:
+        except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)
             self.last_failure = str(error)
             await anyio.sleep(min(1.0, self._limits.health_interval_s))

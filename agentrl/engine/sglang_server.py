@@ -285,6 +285,7 @@ class SGLangServer:
         try:
             with anyio.fail_after(timeout_s):
                 while True:
+                    lacking = None
                     try:
                         status, content = await self._request(method, path, **options)
                         break
