@@ -114,7 +114,7 @@ def appending(path: Path) -> Iterator[Any]:
     """A file of lines to append to. A last line that a crash tore is cut off first."""
     content = path.read_bytes() if path.exists() else b""
     if not content.endswith(b"\n"):
-        with path.open("ab") as file:
+        with open_private(path, "ab") as file:
             file.truncate(content.rfind(b"\n") + 1)
     with open_private(path, "a") as file:
         yield file

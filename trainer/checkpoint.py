@@ -94,7 +94,7 @@ def staged_checkpoint(
                 write_adapter(model, weights, partial / "adapter")
             for file in files:
                 if not (partial / file.name).exists():
-                    shutil.copy(file, partial)
+                    shutil.copyfile(file, partial / file.name)  # its content, and not who may read the original
             (partial / "checkpoint.json").write_text(json.dumps(state) + "\n")
             _flush(partial)
             shutil.rmtree(directory, ignore_errors=True)
