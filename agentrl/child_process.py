@@ -14,6 +14,7 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.errors import AgentRLError
+from agentrl.privacy import open_private
 
 STOP_TIMEOUT_S = 10.0
 """How long a child may take to end after its standard input closed; then it is killed."""
@@ -75,7 +76,7 @@ async def child_process(
     It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
     good order, by closing its standard input. `pass_fds` stay open in it. Raises `error` when it cannot be started.
     """
-    with log.open("ab") as stderr:
+    with open_private(log, "ab") as stderr:
         try:
             process = await anyio.open_process(
                 command,

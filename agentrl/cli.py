@@ -213,6 +213,8 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
 
     from agentrl.engine.launch import open_engine
     from agentrl.evaluate import EvaluationLog, evaluate
+    from agentrl.privacy import without_secrets
+    from agentrl.process_limits import shortages
     from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
     from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
     from agentrl.rollout.tasks import fingerprint, finite_tasks
@@ -229,7 +231,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
                 "workflow": config.workflow,
                 "tasks": fingerprint(tasks),
                 "model": config.model.path,
-                "base_url": args.base_url,
+                "base_url": args.base_url and without_secrets(args.base_url),
                 "temperature": config.eval.temperature,
                 "seed": config.seed,
             }
@@ -250,6 +252,8 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             )
         else:
             check_model(config)
+            for lacking in shortages(config.eval.max_concurrent, 0 if config.engine.urls else config.engine.servers):
+                print(lacking, file=sys.stderr)
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
             engine = await stack.enter_async_context(
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentrl.config_section import NotNegative, Positive, Seconds, Section, Share
 from agentrl.errors import ConfigError
+from agentrl.privacy import without_secrets
 from agentrl.proxy_config import ProxyConfig as ProxyConfig
 from agentrl.trainer_config import TrainerConfig as TrainerConfig
 
@@ -203,6 +204,12 @@ class RunConfig(Section):
                 'engine.transfer = "broadcast" sends whole weights, and trainer.lora_rank publishes an adapter alone; use '
                 'engine.transfer = "disk"'
             )
+        compared = self.trainer.advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline")
+        if self.rollout.group_size == 1 and compared and not (self.trainer.teacher_url or self.trainer.turn_discount):
+            raise ValueError(
+                f'rollout.group_size = 1 leaves trainer.advantage = "{self.trainer.advantage}" nothing to compare an episode with: '
+                'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
+            )
         return self
 
 
@@ -270,5 +277,5 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             yield f"unknown configuration key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            shown = json.dumps(problem["input"], default=str)
+            shown = without_secrets(json.dumps(problem["input"], default=str))
             yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

@@ -27,9 +27,10 @@ def sync_tree(directory: Path) -> None:
         sync(Path(folder))
 
 
-def make_directory(path: Path) -> None:
-    """Make a folder and those above it that are missing, each with its name on the disk."""
+def make_directory(path: Path, mode: int = 0o777) -> None:
+    """Make a folder of that mode, and those above it that are missing, each with its name on the disk. One that is there keeps its
+    mode."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=mode, parents=True, exist_ok=True)
     for folder in missing:
         sync(folder.parent)

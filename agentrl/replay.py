@@ -79,6 +79,7 @@ class _NoEngine:
     version: int = 0
     has_grammar: bool = True
     takes_images: bool = True
+    vocabulary: int | None = None
     asked: list[str] = field(default_factory=list)
 
     async def generate(
@@ -159,4 +160,6 @@ def _found(
     found = source.of_group(recorded.group_id)
     if found is None:
         raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
+    if found.task is None:
+        raise StoreError(f"the task of group {recorded.group_id} cannot be used any more: {found.fault}")
     return config, recorded, found.task, workflow or load_workflow(Path(config.workflow))

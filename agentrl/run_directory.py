@@ -6,14 +6,17 @@ metrics.jsonl       one line a training step
 checkpoints/        step-000010/, ...
 damaged/            checkpoints that were found not to hold what was written
 lock                held by the run that is going on, and by its trainer
+
+Only the user who runs it can read what a run writes: the directory that it makes has mode 0700, files have 0600. A directory that was
+there before keeps its mode.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -28,8 +31,13 @@ from typing import Any
 from agentrl.config import RunConfig
 from agentrl.disk import make_directory, sync
 from agentrl.errors import ConfigError, StoreError
+from agentrl.privacy import make_private_directory, open_private, private
+from agentrl.process_limits import room_in_shared_memory
 from agentrl.rollout.database import RESTORE
+from agentrl.shared_memory import shared_memory_directory
 
+PUBLISHED_VERSIONS = 10
+"""Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""
 ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""
 
@@ -48,7 +56,7 @@ def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "stor
         raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
     if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
         raise StoreError(f"{run_dir} holds no run{lost}")
-    make_directory(run_dir)
+    make_directory(run_dir, 0o700)
 
 
 def _lost_store(run_dir: Path) -> str:
@@ -80,7 +88,7 @@ def lock_run(run_dir: Path) -> int:
 
     The kernel lets go of it when the last process that holds the descriptor has ended, however it ended.
     """
-    descriptor = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = private(str(run_dir / "lock"), os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
     while True:
         try:
@@ -113,7 +121,8 @@ def _alive(process: str) -> bool:
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that it is there whole, or as it was before, and stays when this returns."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
+    with open_private(partial, "w") as file:
+        file.write(text)
     sync(partial)
     partial.replace(path)
     sync(path.parent)
@@ -164,10 +173,10 @@ def _config_in(store: Path) -> dict[str, Any] | None:
 @contextmanager
 def appending(path: Path) -> Iterator[Any]:
     """A file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
-    with path.open("ab") as file:
+    with open_private(path, "ab") as file:
         file.truncate(sum(map(len, whole_lines(path.read_bytes()))))
     sync(path.parent)
-    with path.open("a") as file:
+    with open_private(path, "a") as file:
         try:
             yield file
         finally:
@@ -243,20 +252,43 @@ def whole_checkpoints(run_dir: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
 
-def weights_directory(run_dir: Path) -> Path:
-    """Where a run's weights pass from trainer to engine: shared memory where there is some, else the run directory."""
-    shared = Path("/dev/shm")  # noqa: S108
-    if not (shared.is_dir() and os.access(shared, os.W_OK)):
-        return run_dir / "weights"
-    # Named by the run directory: what a killed run left behind is found and removed by the next life.
-    return shared / ("agentrl-" + hashlib.sha256(str(run_dir.resolve()).encode()).hexdigest()[:16])
+@contextmanager
+def weights_directory(config: RunConfig) -> Iterator[Path]:
+    """Where a run's weights pass from trainer to engine, for the length of the context: shared memory where there is room for
+    `PUBLISHED_VERSIONS` of them, else the run directory."""
+    if room_in_shared_memory(PUBLISHED_VERSIONS * published_bytes(config)):
+        with shared_memory_directory(config.run_dir) as directory:
+            yield directory
+    else:
+        with empty_directory(Path(config.run_dir) / "weights") as directory:
+            yield directory
+
+
+def published_bytes(config: RunConfig) -> int:
+    """About how much the trainer publishes with every step, at most: all weights in float32, or nothing to speak of of an adapter."""
+    if config.trainer.lora_rank is not None:
+        return 0
+    return sum(_in_float32(file) for file in Path(config.model.path).glob("*.safetensors"))
+
+
+def _in_float32(safetensors: Path) -> int:
+    """Bytes of the file's tensors in float32, by its header."""
+    size = safetensors.stat().st_size
+    with safetensors.open("rb") as file:
+        header = file.read(8)
+        header = file.read(min(int.from_bytes(header, "little"), size))
+    try:
+        tensors = json.loads(header)
+        return sum(4 * math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
+    except (ValueError, KeyError, TypeError, AttributeError):  # whoever loads it will say what is wrong with it
+        return size
 
 
 @contextmanager
 def empty_directory(directory: Path) -> Iterator[Path]:
     """A new directory, for the length of the context."""
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    make_private_directory(directory)
     try:
         yield directory
     finally:

@@ -32,6 +32,7 @@ from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
+from agentrl.process_limits import shortages
 from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
@@ -42,7 +43,6 @@ from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
     config_text,
-    empty_directory,
     lock_run,
     prepare_run_dir,
     read_metrics,
@@ -148,7 +148,11 @@ async def _run_to_the_end(
         )
         await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
         view.phase = "starting engine and trainer"
-        weights_dir = stack.enter_context(empty_directory(weights_directory(run_dir)))
+        for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
+            view.say(lacking)
+        weights_dir = await in_thread(stack.enter_context, weights_directory(config))
+        if weights_dir.is_relative_to(run_dir):
+            view.say(f"shared memory is too small for the weights: they pass to the engine through {weights_dir}")
         engine = await stack.enter_async_context(
             open_engine(
                 config.model.path,
@@ -158,6 +162,8 @@ async def _run_to_the_end(
                 lora_rank=config.trainer.lora_rank,
             )
         )
+        for reason in await in_thread(store.set_aside, engine.vocabulary):
+            view.say(reason)
         client = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
         )
@@ -212,6 +218,11 @@ async def _run_to_the_end(
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
         return await in_thread(_summary, run, before, after)
     raise AssertionError("unreachable")
+
+
+def processes_of(config: RunConfig) -> int:
+    """Child processes of a run: the engine's servers that it starts, and the trainer's ranks."""
+    return (0 if config.engine.urls else config.engine.servers) + config.trainer.ranks
 
 
 async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:
@@ -308,6 +319,10 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
         "groups_rejected": progress.rejected_groups,
+        "tasks_skipped": progress.skipped_tasks,
+        "engine_failures": run.engine.fleet.losses,
+        "engine_bad_replies": run.engine.fleet.bad_replies,
+        "local_shortages": run.engine.fleet.shortages,
         **_sandbox_metrics(run.controller.runner.sandboxes),
     }
 

@@ -61,3 +61,22 @@ def test_several_files_are_read_in_turn_key_by_key(tmp_path: Path) -> None:
 def test_broadcast_needs_sglang() -> None:
     with pytest.raises(ConfigError, match='kind = "sglang"'):
         load_config(overrides={"engine.transfer": "broadcast"})
+
+
+def test_a_group_of_one_needs_an_advantage_that_compares_with_nobody() -> None:
+    one = {"rollout.group_size": "1", "rollout.batch_size": "4"}
+    for advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline"):
+        with pytest.raises(
+            ConfigError, match=rf'rollout\.group_size = 1 leaves trainer\.advantage = "{advantage}" nothing'
+        ):
+            load_config(overrides={**one, "trainer.advantage": advantage})
+    for advantage in ("gae", "rloo", "reinforce_pp"):
+        assert load_config(overrides={**one, "trainer.advantage": advantage}).rollout.group_size == 1
+    taught = {**one, "trainer.advantage": "dr_grpo", "trainer.teacher_url": "http://teacher"}
+    assert load_config(overrides=taught).rollout.group_size == 1
+
+
+def test_a_complaint_about_a_url_does_not_show_its_password() -> None:
+    with pytest.raises(ConfigError, match=r"engine\.urls") as refused:
+        load_config(overrides={"engine.urls": "http://someone:s3cr3t@host:30000"})
+    assert "s3cr3t" not in str(refused.value)

@@ -26,7 +26,7 @@ from agentrl.models import NANO
 from agentrl.replay import replay
 from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
-from agentrl.run_directory import weights_directory
+from agentrl.shared_memory import OWNER, PREFIX, SHARED_MEMORY
 from agentrl.trainer.__main__ import TrainerProcess, training_sequences
 from tests.components import missing
 
@@ -71,7 +71,8 @@ def command(tmp_path: Path) -> list[str]:
 def left_behind(run_dir: Path) -> list[str]:
     """Processes and shared memory of the run in `run_dir`: its children inherit the variable that names it."""
     marker = f"AGENTRL_TEST_RUN={run_dir}".encode()
-    found = [str(path) for path in (weights_directory(run_dir),) if path.exists()]
+    owners = SHARED_MEMORY.glob(f"{PREFIX}*/{OWNER}")
+    found = [str(path.parent) for path in owners if path.read_text() == str(run_dir)]
     for entry in Path("/proc").iterdir():
         try:
             if marker in (entry / "environ").read_bytes().split(b"\0"):
@@ -146,6 +147,9 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
         assert sum(len(s) for s in training_sequences(stored, TrainerConfig(advantage="rloo"))) > 0
     assert (run_dir / "checkpoints/step-000004/tokenizer.json").exists()
     assert left_behind(tmp_path / "run") == []
+    written = [run_dir, *run_dir.rglob("*")]
+    assert [path for path in written if path.stat().st_mode & 0o077] == [], "others can read what the run wrote"
+    assert [path for path in written if path.is_file() and b"sk-agentrl-" in path.read_bytes()] == []
 
     proof = audit(run_dir)
     assert proof.violations == []

@@ -353,6 +353,7 @@ class Commands:
 
 def main() -> None:
     """Answer commands until standard input closes."""
+    os.umask(0o077)  # checkpoints and weights are for their user alone
     # Whatever a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -109,7 +109,7 @@ def staged_checkpoint(
                 write_adapter(model, weights, partial / "adapter")
             for file in files:
                 if not (partial / file.name).exists():
-                    shutil.copy(file, partial)
+                    shutil.copyfile(file, partial / file.name)  # its content, and not who may read the original
             write_manifest(partial, manifest)
             sync_tree(partial)  # before anything says that it is there
         sync(directory.parent)

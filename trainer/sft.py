@@ -26,7 +26,7 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
 from agentrl.manifest import check_files
 from agentrl.proxy import ChatFormat, load_chat_format
-from agentrl.rollout.tasks import Tasks, training_and_held_out
+from agentrl.rollout.tasks import GroupTask, Tasks, training_and_held_out
 from agentrl.run_directory import (
     appending,
     checkpoint_directory,
@@ -197,8 +197,14 @@ def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) 
     size = config.rollout.batch_size if step < config.steps else 0
     found = [tasks.of_group(step * size + i) for i in range(size)]
     return [
-        conversation(one.task, chat_format, f"conversation {one.place} of epoch {one.epoch}") for one in found if one
+        conversation(_task(one), chat_format, f"conversation {one.place} of epoch {one.epoch}") for one in found if one
     ]
+
+
+def _task(found: GroupTask) -> Task:
+    if found.task is None:
+        raise TaskFileError(found.fault)
+    return found.task
 
 
 def _checkpoint(policy: Policy, config: RunConfig) -> Path:

@@ -13,9 +13,12 @@ from typing import Any
 import httpx
 import torch
 
+from agentrl.engine.soundness import Expected, fault_of_tokens, rounded
 from agentrl.errors import TrainerError
+from agentrl.privacy import without_secrets
 from agentrl.trainer.packing import TrainingSequence
 
+TRIES = 3
 AT_ONCE = 16
 """Requests to the teacher at the same time."""
 Ask = Callable[[httpx.Client, list[int]], list[float | None]]
@@ -30,16 +33,28 @@ def with_teacher(sequences: Sequence[TrainingSequence], url: str, timeout_s: flo
     with httpx.Client(base_url=url, timeout=timeout_s) as http, ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             ask = _completions(http) if url.rstrip("/").endswith("/v1") else _generate
-            scored = threads.map(lambda s: ask(http, s.token_ids.tolist()), sequences)
+            scored = threads.map(lambda s: _sound(ask, http, s.token_ids.tolist()), sequences)
             return [
-                replace(s, teacher_logprobs=torch.tensor([logprob or 0.0 for logprob in logprobs]))
+                replace(s, teacher_logprobs=torch.tensor(logprobs))
                 for s, logprobs in zip(sequences, scored, strict=True)
             ]
         except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
             raise TrainerError(
-                f"trainer.teacher_url = {url} gave no logprobs: {type(error).__name__}: {error}. It must be a server with SGLang's "
+                f"trainer.teacher_url = {without_secrets(f'{url} gave no logprobs: {type(error).__name__}: {error}')}. It must be a server with SGLang's "
                 "/generate, or, where the URL ends with /v1, with OpenAI's completions and `echo`, of a model with the policy's vocabulary"
             ) from error
+
+
+def _sound(ask: Ask, http: httpx.Client, ids: list[int]) -> list[float]:
+    """[T] log q, each a number; 0 for the first token. What is none is asked for again before it is an error."""
+    for remaining in reversed(range(TRIES)):
+        _, *rest = ask(http, ids)
+        fault = fault_of_tokens(ids[1:], rest, Expected(), 1)
+        if fault is None:
+            return [0.0, *(rounded(logprob) for logprob in rest if logprob is not None)]
+        if not remaining:
+            raise ValueError(fault)
+    raise AssertionError("unreachable")
 
 
 def _generate(http: httpx.Client, ids: list[int]) -> list[float | None]:

@@ -1,12 +1,14 @@
 """The servers of one engine: which of them are in service, all of them asked at once, paused together, looked after.
 
-A lost server (it died, hangs, or refused what the others took) is taken out of service. `look_after` waits for it, or, with
-`revive`, starts it again, has it catch up, and puts it back.
+A lost server (it died, hangs, failed, refused what the others took, or says what cannot be right) is taken out of service.
+`look_after` waits for it, or, with `revive`, starts it again, has it catch up, and puts it back.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +17,10 @@ import anyio
 
 from agentrl.engine.protocol import PauseMode
 from agentrl.engine.routing import Router
-from agentrl.engine.sglang_server import ServerLostError, SGLangServer
+from agentrl.engine.server_errors import LocalShortageError, ServerLostError
+from agentrl.engine.sglang_server import SGLangServer
 from agentrl.errors import EngineError
+from agentrl.process_limits import streams_within_limits
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +28,10 @@ ABORT_TIMEOUT_S = 1.0
 """How long aborted replies may take to come back before the server is paused all the same."""
 ABORT_POLL_S = 0.005
 """Time between two aborts meanwhile."""
+
+MAX_BAD_IN_A_ROW = 3
+"""A server that gives so many bad replies in a row is taken out of service."""
+SHORTAGES_LOGGED_EVERY_S = 60.0
 
 Revive = Callable[[str], Awaitable[None]]
 """Start the server at a URL again; returns when it answers."""
@@ -54,6 +62,14 @@ class Fleet:
         self.running.set()
         self.losses = 0
         """How often a server was taken out of service."""
+        self.bad_replies = 0
+        """Replies that could not be used, and were asked for again."""
+        self.shortages = 0
+        """Calls that this machine had no descriptor, port, thread or memory for."""
+        self.last_failure = ""
+        self.streams = anyio.Semaphore(streams_within_limits())
+        """Room for replies at the same time, so that their connections leave descriptors for everything else."""
+        self._shortage_logged_at = -math.inf
         self._limits = limits
         self._revive = revive
         self._returned = anyio.Event()
@@ -72,11 +88,11 @@ class Fleet:
         """The servers that take requests now."""
         return [server for server in self.servers if server.serving]
 
-    async def choose(self, session: str) -> SGLangServer:
-        """The server for a session's next request. Waits while none is in service."""
+    async def choose(self, session: str, avoid: Sequence[SGLangServer] = ()) -> SGLangServer:
+        """The server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
         while not (serving := self.in_service()):
             await self._returned.wait()
-        return self.router.choose(session, serving)
+        return self.router.choose(session, [server for server in serving if server not in avoid] or serving)
 
     async def ask_all(self, call: Callable[[SGLangServer], Awaitable[Any]], *, tolerant: bool = False) -> None:
         """Call on every server in service, at the same time. A lost one is taken out; a refusal is raised, at the end.
@@ -140,8 +156,26 @@ class Fleet:
         if server.serving:
             log.warning("taking %s out of service: %s", server.url, reason)
             server.serving = False
+            self.last_failure = reason
             self.losses += 1
             server.drop_requests()
+
+    def note_bad_reply(self, server: SGLangServer, reason: str) -> None:
+        """Count a reply that cannot be used against the server that gave it."""
+        log.warning("asking again: %s", reason)
+        self.bad_replies += 1
+        self.last_failure = reason
+        server.bad_in_a_row += 1
+        if server.bad_in_a_row >= MAX_BAD_IN_A_ROW:
+            self.take_out(server, f"{server.bad_in_a_row} replies in a row could not be used; the last: {reason}")
+
+    def note_shortage(self, reason: str) -> None:
+        """Count a call that failed for want of something on this machine, and say so once a minute."""
+        self.shortages += 1
+        self.last_failure = reason
+        if time.monotonic() - self._shortage_logged_at > SHORTAGES_LOGGED_EVERY_S:
+            self._shortage_logged_at = time.monotonic()
+            log.warning("waiting: %s", reason)
 
     async def look_after(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
         """See that one server answers, and bring it back when it is lost, until cancelled. `catch_up` gives it what the others
@@ -159,6 +193,8 @@ class Fleet:
             return
         try:
             await server.get("/health", self._limits.hang_timeout_s)
+        except LocalShortageError as lacking:
+            self.note_shortage(str(lacking))
         except EngineError as error:
             # A paused SGLang server fails its own health check, which generates a token.
             if running is self.running and running.is_set() and server.serving:
@@ -169,10 +205,12 @@ class Fleet:
             if self._revive is not None:
                 await self._revive(server.url)
             await catch_up(server)
-        except EngineError as error:
+        except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)
+            self.last_failure = str(error)
             await anyio.sleep(min(1.0, self._limits.health_interval_s))
             return
         log.warning("%s is back in service", server.url)
+        server.bad_in_a_row = 0
         returned, self._returned = self._returned, anyio.Event()
         returned.set()

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
+from anyio.to_thread import run_sync as in_thread
 
 from agentrl.child_process import child_process
 from agentrl.config import EngineConfig
@@ -21,6 +22,7 @@ from agentrl.engine import serve_sglang
 from agentrl.engine.fleet import EngineLimits
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import EngineError
+from agentrl.process_limits import raise_file_limit
 
 
 class LocalServer:
@@ -169,6 +171,7 @@ async def open_engine(
         health_interval_s=config.health_interval_s,
         spill=config.spill,
     )
+    raise_file_limit()
     async with AsyncExitStack() as stack:
         urls, revive = config.urls, None
         if not urls:
@@ -182,8 +185,25 @@ async def open_engine(
                 await by_url[url].start()
 
         yield await stack.enter_async_context(
-            sglang_engine(urls, pause_mode=config.pause_mode, limits=limits, revive=revive)
+            sglang_engine(
+                urls,
+                pause_mode=config.pause_mode,
+                limits=limits,
+                revive=revive,
+                vocabulary=await in_thread(vocabulary_of, Path(model_path)),
+            )
         )
+
+
+def vocabulary_of(model_path: Path) -> int | None:
+    """Rows of a model's output layer, which may be more than its tokenizer has words; None: its configuration does not say."""
+    from transformers import AutoConfig
+
+    try:
+        rows = AutoConfig.from_pretrained(model_path).get_text_config().vocab_size
+    except (OSError, ValueError, KeyError, AttributeError):
+        return None
+    return rows if isinstance(rows, int) and rows > 0 else None
 
 
 def _lora_flags(rank: int) -> dict[str, bool | int | float | str]:

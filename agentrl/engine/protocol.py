@@ -119,6 +119,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def vocabulary(self) -> int | None:
+        """Rows of the served model's output layer; None: not known."""
+        ...
+
+    @property
     def has_grammar(self) -> bool:
         """Whether it can hold a reply to `Sampling.json_schema`."""
         ...
@@ -143,8 +148,8 @@ class Engine(Protocol):
         `images` are those whose tokens are in `input_ids`, in order. With a `draft`, the reply goes on from its start,
         which the returned reply includes.
 
-        Returns one uninterrupted reply, whatever weight updates happen meanwhile. Raises EngineError when the servers
-        refuse or fail. Cancelling the call aborts the generation on the server.
+        Returns one uninterrupted, sound reply (`agentrl.engine.soundness`), whatever weight updates happen meanwhile. Raises
+        EngineError when the servers refuse or fail. Cancelling the call aborts the generation on the server.
         """
         ...
 

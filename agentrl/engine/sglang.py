@@ -3,7 +3,8 @@
     generate ─► choose a server ─► stream /generate ─► stop | length ─► Generation
                     ▲                    │
                     │                    ├─ abort (a weight update in mode `abort`): keep the partial ids
-                    └── go on from them ◄┴─ lost (the server died, or hangs): keep the partial ids
+                    │                    ├─ lost (the server died, or hangs): keep the partial ids
+                    └── go on from them ◄┴─ bad (what it said cannot be right): keep what was sound before it
 
 In modes `retract` and `in_place` a weight update leaves replies open, and the server reports which weights made which
 token. However a reply was interrupted, the caller sees one. Which servers there are to choose from is `Fleet`'s.
@@ -34,7 +35,9 @@ from agentrl.engine.protocol import (
     Sampling,
     join,
 )
-from agentrl.engine.sglang_server import Adapter, ServerLostError, SGLangServer
+from agentrl.engine.server_errors import BadReplyError, LocalShortageError, ServerLostError
+from agentrl.engine.sglang_server import SHORTAGE_RETRY_S, Adapter, ServedModel, SGLangServer
+from agentrl.engine.soundness import Expected, fault_of
 from agentrl.engine.staging import staged
 from agentrl.errors import EngineError
 
@@ -42,6 +45,8 @@ CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""
 ABORTED_RETRY_S = 0.005
 """How long to wait before resubmitting a reply that something other than our own pause aborted."""
+BAD_REPLIES_SPARE = 2
+"""A call fails when it got so many bad replies more than there are servers."""
 
 Load = Callable[[], Awaitable[None]]
 """Bring new weights into the paused servers."""
@@ -51,8 +56,11 @@ _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 class SGLangEngine:
     """One or more SGLang servers that serve the same weights. Open it with `sglang_engine`."""
 
-    def __init__(self, fleet: Fleet, version: int, *, pause_mode: PauseMode, limits: EngineLimits) -> None:
+    def __init__(
+        self, fleet: Fleet, model: ServedModel, version: int, *, pause_mode: PauseMode, limits: EngineLimits
+    ) -> None:
         self.fleet = fleet
+        self._model = model
         self._asked_pause_mode = pause_mode
         self._limits = limits
         self._version = version
@@ -84,6 +92,11 @@ class SGLangEngine:
         return all(server.takes_images for server in self.fleet.servers)
 
     @property
+    def vocabulary(self) -> int | None:
+        """Rows of the served model's output layer; None: not known."""
+        return self._model.vocabulary
+
+    @property
     def in_flight(self) -> int:
         """Replies being generated."""
         return sum(server.in_flight for server in self.fleet.servers)
@@ -108,17 +121,17 @@ class SGLangEngine:
         if sampling.json_schema is not None:
             on_progress = draft = None
         done = (draft and draft.start) or _NOTHING
+        if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
+            done = _NOTHING
+        bad: list[SGLangServer] = []
         with anyio.move_on_after(self._limits.request_timeout_s):
             while True:
                 if len(done.output_ids) >= sampling.max_new_tokens:
                     return replace(done, finish="length")
                 await self.fleet.running.wait()
-                server = await self.fleet.choose(session)
-                try:
-                    part = await self._go_on(server, input_ids, sampling, session, images, done, on_progress, draft)
-                except ServerLostError as lost:
-                    self.fleet.take_out(server, str(lost))
-                    part = lost.partial or _NOTHING
+                async with self.fleet.streams:
+                    server = await self.fleet.choose(session, bad)
+                    part = await self._part(server, bad, input_ids, sampling, session, images, done, on_progress, draft)
                 if part.finish == "abort" and sampling.json_schema is not None:
                     continue
                 done = join(done, part)
@@ -129,8 +142,39 @@ class SGLangEngine:
         raise EngineError(
             f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
             f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
-            "engine.request_timeout_s too small?"
+            f"engine.request_timeout_s too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
         )
+
+    async def _part(
+        self,
+        server: SGLangServer,
+        bad: list[SGLangServer],
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        images: Sequence[ImageSpan],
+        done: Generation,
+        on_progress: OnProgress | None,
+        draft: Draft | None,
+    ) -> Generation:
+        """The rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows. Raises EngineError."""
+        try:
+            part = await self._go_on(server, input_ids, sampling, session, images, done, on_progress, draft)
+            server.bad_in_a_row = 0
+            return part
+        except ServerLostError as lost:
+            self.fleet.take_out(server, str(lost))
+            return lost.partial or _NOTHING
+        except BadReplyError as reply:
+            self.fleet.note_bad_reply(server, str(reply))
+            bad.append(server)
+            if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
+                raise EngineError(f"{len(bad)} replies in a row could not be used; the last: {reply}") from reply
+            return reply.partial or _NOTHING
+        except LocalShortageError as lacking:
+            self.fleet.note_shortage(str(lacking))
+            await anyio.sleep(SHORTAGE_RETRY_S)
+            return lacking.partial or _NOTHING
 
     async def _go_on(
         self,
@@ -161,7 +205,8 @@ class SGLangEngine:
                 watch=watch,
             )
         except EngineError as error:
-            if isinstance(error, ServerLostError) or adapter is self._adapter:
+            blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)
+            if blamed or adapter is self._adapter:
                 raise
             return _NOTHING  # it named an adapter that the server has unloaded meanwhile
 
@@ -188,8 +233,10 @@ class SGLangEngine:
             started = time.perf_counter()
             try:
                 await self.pause(self.pause_mode)
+                self._model.newest_version = max(version, self._model.newest_version or 0)
                 await load()
                 self._checkpoint, self._version, self._adapter = checkpoint, version, None
+                self._model.version = version
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(CONTROL_TIMEOUT_S):
                     await self.resume()
@@ -274,8 +321,12 @@ async def sglang_engine(
     pause_mode: PauseMode = "retract",
     limits: EngineLimits | None = None,
     revive: Revive | None = None,
+    vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
-    """A client of the servers at `urls`, with its connections, for the length of the context."""
+    """A client of the servers at `urls`, with its connections, for the length of the context.
+
+    `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
+    """
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
     timeout = aiohttp.ClientTimeout(total=None)
     async with (
@@ -283,8 +334,10 @@ async def sglang_engine(
         background_tasks() as tasks,
     ):
         limits = limits or EngineLimits()
-        fleet = Fleet([SGLangServer(http, url) for url in urls], limits, revive)
-        engine = SGLangEngine(fleet, await fleet.join(), pause_mode=pause_mode, limits=limits)
+        model = ServedModel(vocabulary)
+        fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, revive)
+        version = model.version = model.newest_version = await fleet.join()
+        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits)
         for server in fleet.servers:
             tasks.start_soon(fleet.look_after, server, engine.catch_up)
         yield engine

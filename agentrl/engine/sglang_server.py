@@ -1,12 +1,11 @@
 """One SGLang server as its HTTP API shows it: replies that grow, and control calls.
 
-Two things can go wrong, and they are told apart. A server that *refuses* (EngineError) is alive, and so would the next one
-refuse. A server that is *lost* (ServerLostError) cannot be reached, broke off, or went silent: what it had said so far is in
-`ServerLostError.partial`, for another server to go on from.
+What can go wrong is told apart by whose fault it is: `agentrl.engine.server_errors`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -19,8 +18,19 @@ import aiohttp
 import anyio
 import pydantic_core
 
-from agentrl.engine.protocol import Generation, ImageSpan, Sampling, VersionSpan
+from agentrl.engine.growing_reply import GrowingReply, version_number
+from agentrl.engine.protocol import Generation, ImageSpan, Sampling
+from agentrl.engine.server_errors import (
+    BadReplyError,
+    LocalShortageError,
+    ServerFailedError,
+    ServerLostError,
+    says_out_of_memory,
+    shortage,
+)
+from agentrl.engine.soundness import Expected
 from agentrl.errors import EngineError
+from agentrl.privacy import without_secrets
 
 STREAM_INTERVAL_TOKENS = 32
 """How many tokens a server may gather before it sends them. A killed server loses at most so many of each reply, and
@@ -29,14 +39,20 @@ they are sampled again. That costs a server 5 % of its speed, asking for segment
 STREAM_STATES = 64
 """Where a server sends the whole reply again with every state, so many states of a long reply bound what that costs."""
 CLOSE_TIMEOUT_S = 2.0
+SHORTAGE_RETRY_S = 0.2
+"""How long to wait before asking again for what this machine lacked."""
 
 
-class ServerLostError(EngineError):
-    """A server cannot be reached any more. `partial` is what it said of a reply before."""
+@dataclass
+class ServedModel:
+    """What is known of the model that all servers of an engine serve."""
 
-    def __init__(self, message: str, partial: Generation | None = None) -> None:
-        super().__init__(message)
-        self.partial = partial
+    vocabulary: int | None = None
+    """Rows of its output layer; None: not known."""
+    version: int | None = None
+    """The weights of all servers in service; None: not known yet."""
+    newest_version: int | None = None
+    """The newest weights that any server was given."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +66,16 @@ class Adapter:
 class SGLangServer:
     """A server at `url`. What it can do is found out by `probe`."""
 
-    def __init__(self, http: aiohttp.ClientSession, url: str) -> None:
+    def __init__(self, http: aiohttp.ClientSession, url: str, model: ServedModel | None = None) -> None:
         self._http = http
-        self.url = url.rstrip("/")
+        self._address = url.rstrip("/")
+        self.url = without_secrets(self._address)
+        """Its address as it may be shown."""
+        self._model = model or ServedModel()
         self.in_flight = 0
         self.serving = False
+        self.bad_in_a_row = 0
+        """Bad replies since the last good one."""
         self.reports_spans = True
         """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""
         self.has_grammar = False
@@ -69,7 +90,7 @@ class SGLangServer:
     @property
     def is_local(self) -> bool:
         """Whether it runs on this machine."""
-        return urlsplit(self.url).hostname in ("127.0.0.1", "localhost", "::1")
+        return urlsplit(self._address).hostname in ("127.0.0.1", "localhost", "::1")
 
     async def probe(self, timeout_s: float) -> int:
         """Generate one token to learn what the server reports. Returns the weight version that it serves."""
@@ -80,15 +101,29 @@ class SGLangServer:
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
         try:
             reply = await self.post("/generate", {**body, "sampling_params": {"stream_interval": 1, **_ONE}}, timeout_s)
-        except ServerLostError:
-            raise
-        except EngineError:
+        except EngineError as error:
+            if isinstance(error, ServerLostError) and not isinstance(error, ServerFailedError):
+                raise
             self._takes_interval = False
             reply = await self.post("/generate", body, timeout_s)
+        token = GrowingReply(self.url, incremental=False, prompt_tokens=1, expected=lambda: self._expected(_ONE_TOKEN))
+        token.grow(reply)
+        token.finished()
         self.reports_spans = "weight_versions" in reply["meta_info"]
         model = await self.get("/model_info", timeout_s)
         self.takes_images = bool(model.get("has_image_understanding"))
-        return _version(model.get("weight_version"))
+        return version_number(model.get("weight_version", "default"))
+
+    def _expected(self, sampling: Sampling, version: int | None = None) -> Expected:
+        # An update in the middle of a reply may also go back.
+        current = self._model.version
+        return Expected(
+            max_new_tokens=sampling.max_new_tokens,
+            vocabulary=self._model.vocabulary,
+            newest_version=self._model.newest_version,
+            oldest_version=None if version is None or current is None else min(version, current),
+            top_logprobs=sampling.top_logprobs,
+        )
 
     async def generate(
         self,
@@ -102,11 +137,12 @@ class SGLangServer:
         watch: Callable[[Callable[[], Generation]], None],
     ) -> Generation:
         """One reply, or its beginning with `finish="abort"`. `watch` gets a function that says what it has so far. Raises
-        ServerLostError with the beginning, EngineError."""
+        ServerLostError, BadReplyError and LocalShortageError, with the beginning; EngineError."""
         rid = uuid.uuid4().hex
         body = {
             "rid": rid,
-            "session_id": session,
+            # Servers may log what they are sent, and a session is known to us by its key.
+            "session_id": hashlib.blake2b(session.encode(), digest_size=16).hexdigest(),
             "input_ids": _with_single_placeholders(input_ids, images),
             "sampling_params": self._params(sampling, watched=on_ids is not None),
             "return_logprob": True,
@@ -118,7 +154,15 @@ class SGLangServer:
             body["image_data"] = [image.url for image in images]
         if adapter is not None:
             body["lora_path"] = adapter.name
-        reply = _GrowingReply(self._incremental, len(input_ids), None if adapter is None else adapter.version)
+        given = self._model.version
+        reply = GrowingReply(
+            self.url,
+            incremental=self._incremental,
+            prompt_tokens=len(input_ids),
+            expected=lambda: self._expected(sampling, given),
+            stops=sampling.stop,
+            version=None if adapter is None else adapter.version,
+        )
         watch(reply.so_far)
         self.in_flight += 1
         try:
@@ -127,7 +171,7 @@ class SGLangServer:
                 await self._stream(body, reply, on_ids)
             if scope.cancelled_caught:
                 raise ServerLostError(f"{self.url} was taken out of service", reply.so_far())
-            return reply.finished(self.url)
+            return reply.finished()
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_TIMEOUT_S):
                 await self.abort(rid)
@@ -188,20 +232,33 @@ class SGLangServer:
         return params
 
     async def _stream(
-        self, body: dict[str, Any], reply: _GrowingReply, on_ids: Callable[[list[int]], None] | None
+        self, body: dict[str, Any], reply: GrowingReply, on_ids: Callable[[list[int]], None] | None
     ) -> None:
         try:
             async with self._http.post(
-                f"{self.url}/generate", data=pydantic_core.to_json(body), headers=_JSON
+                f"{self._address}/generate", data=pydantic_core.to_json(body), headers=_JSON
             ) as response:
                 if response.status != 200:
-                    raise EngineError(_refusal(self.url, "/generate", response.status, await response.read()))
+                    refusal = _refusal(self.url, "/generate", response.status, await response.read())
+                    raise BadReplyError(refusal, reply.so_far()) if response.status >= 500 else EngineError(refusal)
                 async for event in _events(response.content):
-                    reply.grow(event, self.url)
+                    reply.grow(_from_json(event, self.url, reply))
                     if on_ids is not None:
                         on_ids(reply.output_ids)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise ServerLostError(f"{self.url}/generate broke off: {error!r}", reply.so_far()) from error
+        except _FAILURES as error:
+            raise self._failure("/generate", error, reply.so_far()) from error
+
+    def _failure(self, path: str, error: Exception, partial: Generation | None = None) -> EngineError:
+        if (lacking := shortage(error)) is not None:
+            return LocalShortageError(
+                f"{self.url}{path} cannot be asked, because this machine lacks something: {lacking}. Raise its limits (ulimit -n, "
+                "ulimit -u), or lower rollout.max_concurrent",
+                partial,
+            )
+        if isinstance(error, RuntimeError):
+            raise error
+        shown = without_secrets(repr(error))
+        return ServerLostError(f"{self.url}{path} cannot be reached or broke off: {shown}", partial)
 
     async def post(
         self, path: str, body: dict[str, Any], timeout_s: float, *, any_status: bool = False
@@ -224,23 +281,40 @@ class SGLangServer:
         any_status: bool = False,
         **options: Any,
     ) -> dict[str, Any]:
+        lacking: LocalShortageError | None = None
         try:
             with anyio.fail_after(timeout_s):
-                async with self._http.request(method, self.url + path, **options) as response:
-                    content = await response.read()
+                while True:
+                    lacking = None
+                    try:
+                        status, content = await self._request(method, path, **options)
+                        break
+                    except LocalShortageError as error:
+                        lacking = error
+                        await anyio.sleep(SHORTAGE_RETRY_S)
         except TimeoutError:
-            raise ServerLostError(f"{self.url}{path} did not answer within {timeout_s:g} s") from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise ServerLostError(f"{self.url}{path} cannot be reached or broke off: {error!r}") from error
-        if missing_ok and response.status == 404:
+            raise lacking or ServerLostError(f"{self.url}{path} did not answer within {timeout_s:g} s") from None
+        if missing_ok and status == 404:
             return {}
-        if response.status != 200 and not any_status:
-            raise EngineError(_refusal(self.url, path, response.status, content))
+        refusal = _refusal(self.url, path, status, content)
+        if status >= 500 or (status != 200 and says_out_of_memory(refusal)):
+            raise ServerFailedError(refusal)
+        if status != 200 and not any_status:
+            raise EngineError(refusal)
         try:
-            reply: dict[str, Any] = pydantic_core.from_json(content) if content else {}
+            reply = pydantic_core.from_json(content) if content else {}
         except ValueError as error:
-            raise EngineError(f"{self.url}{path} answered {content[:200]!r}, which is not JSON") from error
+            raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is not JSON") from error
+        if not isinstance(reply, dict):
+            raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is no JSON object")
         return reply
+
+    async def _request(self, method: str, path: str, **options: Any) -> tuple[int, bytes]:
+        try:
+            async with self._http.request(method, self._address + path, **options) as response:
+                return response.status, await response.read()
+        except _FAILURES as error:
+            raise self._failure(path, error) from error
 
 
 def _with_single_placeholders(input_ids: list[int], images: Sequence[ImageSpan]) -> list[int]:
@@ -252,7 +326,7 @@ def _with_single_placeholders(input_ids: list[int], images: Sequence[ImageSpan])
     return ids + input_ids[end:]
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]]:
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """The JSON of server-sent events, however long."""
     pieces: list[bytes] = []
     async for data in content.iter_any():
@@ -260,107 +334,22 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[dict[str, Any]
         for end in complete:
             event = b"".join([*pieces, end])
             pieces = []
-            if event.startswith(b"data: {"):
-                yield pydantic_core.from_json(event[6:])
+            if event.startswith(b"data: ") and event != b"data: [DONE]":
+                yield event[6:]
         pieces.append(rest)
+
+
+def _from_json(event: bytes, url: str, reply: GrowingReply) -> Any:
+    try:
+        return pydantic_core.from_json(event)
+    except ValueError as error:
+        raise BadReplyError(f"{url} sent {event[:200]!r}, which is not JSON", reply.so_far()) from error
 
 
 _JSON = {"Content-Type": "application/json"}
 _ONE = {"max_new_tokens": 1}
-
-
-class _GrowingReply:
-    """What a server has streamed of one reply.
-
-    SGLang reports which weights made which tokens with the last state of a reply alone. Until then, each state names the
-    version served when it was sent. Where that changes between two states, the tokens between them may be of either: what
-    is sure of an unfinished reply ends there. With `version`, that made all of it, whatever the server says.
-    """
-
-    def __init__(self, incremental: bool, prompt_tokens: int, version: int | None) -> None:
-        self._incremental = incremental
-        self._prompt_tokens = prompt_tokens
-        self.output_ids: list[int] = []
-        self._scored: list[list[Any]] = []
-        self._top: list[list[list[Any]]] = []
-        self._meta: dict[str, Any] = {}
-        self._fixed = version is not None
-        self._version = version
-        self._sure = 0
-        self._reported: list[VersionSpan] | None = None
-
-    def grow(self, state: dict[str, Any], url: str) -> None:
-        """Take the server's next state in. Raises EngineError when it is an error."""
-        if "meta_info" not in state:
-            raise EngineError(f"{url} gave the request up: {state.get('error', state)}")
-        meta = state["meta_info"]
-        if meta.get("prompt_tokens", self._prompt_tokens) != self._prompt_tokens:
-            raise EngineError(
-                f"{url} made {meta['prompt_tokens']} tokens of a prompt of {self._prompt_tokens}: it prepares images "
-                "otherwise than the model's renderer"
-            )
-        ids, scored = state.get("output_ids", []), meta.get("output_token_logprobs") or []
-        top = meta.get("output_top_logprobs") or []
-        if self._incremental:
-            ids, scored, top = self.output_ids + ids, self._scored + scored, self._top + top
-        if len(ids) >= len(self.output_ids):
-            self.output_ids, self._scored, self._top = ids, scored, top
-        self._meta = meta
-        version = self._version if self._fixed else _version(meta.get("weight_version"))
-        if "weight_versions" in meta and not self._fixed:
-            self._reported = [
-                VersionSpan(_version(s["version"]), s["start"], s["end"]) for s in meta["weight_versions"]
-            ]
-        elif self._version is None or version == self._version:
-            self._version, self._sure = version, len(self.output_ids)
-
-    def so_far(self) -> Generation:
-        """The tokens that have come and are sure, to be gone on from. One that has ended says so with its `finish`."""
-        finish = self._meta.get("finish_reason")
-        if finish is not None and finish["type"] in ("stop", "length") and len(self._scored) == len(self.output_ids):
-            spans = self._reported
-            if spans is None and self._sure == len(self.output_ids):
-                spans = [VersionSpan(self._version or 0, 0, self._sure)]
-            if spans is not None:
-                return self._generation(spans, len(self.output_ids), finish["type"])
-        spans = self._reported
-        if spans is None:
-            spans = [VersionSpan(self._version or 0, 0, self._sure)]
-        return self._generation(spans, min(len(self._scored), spans[-1].end if spans else 0), "abort")
-
-    def finished(self, url: str) -> Generation:
-        """The whole reply. Raises ServerLostError if it is not whole, EngineError if the server gave it up."""
-        finish = self._meta.get("finish_reason")
-        if finish is None:
-            raise ServerLostError(f"{url} closed the stream before the reply ended", self.so_far())
-        if finish.get("status_code"):
-            raise EngineError(f"{url} gave the request up: {finish.get('message')}")
-        if [token for _, token, _ in self._scored] != self.output_ids:
-            raise EngineError(f"{url} returned {len(self.output_ids)} tokens but the logprobs of {len(self._scored)}")
-        spans = self._reported
-        if spans is None and self._sure < len(self.output_ids):
-            raise EngineError(
-                f"{url} changed its weights during a reply and does not say where; only pause mode abort suits it"
-            )
-        if spans is None:
-            # Older SGLang: its updates end requests, so one version made all tokens of this one.
-            spans = [VersionSpan(self._version or 0, 0, len(self.output_ids))]
-        return self._generation(spans, len(self.output_ids), finish["type"])
-
-    def _generation(self, spans: list[VersionSpan], count: int, finish: Any) -> Generation:
-        return Generation(
-            output_ids=self.output_ids[:count],
-            logprobs=[logprob for logprob, _, _ in self._scored[:count]],
-            versions=[VersionSpan(s.version, s.start, min(s.end, count)) for s in spans if s.start < min(s.end, count)],
-            finish=finish,
-            cached_tokens=self._meta.get("cached_tokens", 0),
-            top_logprobs=[[(lp, token) for lp, token, _ in top] for top in self._top[:count]],
-        )
-
-
-def _version(reported: object) -> int:
-    """SGLang calls the weights that it started with "default"."""
-    return int(str(reported)) if str(reported).isdigit() else 0
+_ONE_TOKEN = Sampling(max_new_tokens=1)
+_FAILURES = (aiohttp.ClientError, OSError, ValueError, RuntimeError, MemoryError)
 
 
 def _refusal(url: str, path: str, status: int, content: bytes) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import logging
 import shutil
-import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+from agentrl.process_limits import SHARED_MEMORY, room_in_shared_memory
+from agentrl.shared_memory import shared_memory_directory
+
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -22,23 +24,27 @@ async def staged(checkpoint: Path) -> AsyncIterator[Path]:
     `checkpoint` itself where it lies there already, where there is no shared memory or too little, and where it is no
     directory: then the server that is to read it says so.
     """
-    copy = await in_thread(_copy, checkpoint)
+    copied = ExitStack()
     try:
-        yield copy or checkpoint
+        yield await in_thread(_copy, checkpoint, copied)
     finally:
-        if copy is not None:
-            with anyio.CancelScope(shield=True):
-                await in_thread(shutil.rmtree, copy, True)
+        with anyio.CancelScope(shield=True):
+            await in_thread(copied.close)
 
 
-def _copy(checkpoint: Path) -> Path | None:
+def _copy(checkpoint: Path, copied: ExitStack) -> Path:
     resolved = checkpoint.resolve()
-    if not os.access(SHARED_MEMORY, os.W_OK) or SHARED_MEMORY in resolved.parents or not resolved.is_dir():
-        return None
-    files = [file for file in resolved.iterdir() if file.suffix in (".safetensors", ".json")]
-    if 2 * sum(file.stat().st_size for file in files) > shutil.disk_usage(SHARED_MEMORY).free:
-        return None
-    copy = Path(tempfile.mkdtemp(prefix="agentrl-staged-", dir=SHARED_MEMORY))
-    for file in files:
-        shutil.copy(file, copy)
+    if SHARED_MEMORY in resolved.parents or not resolved.is_dir():
+        return checkpoint
+    try:
+        files = [file for file in resolved.iterdir() if file.suffix in (".safetensors", ".json")]
+        if not room_in_shared_memory(2 * sum(file.stat().st_size for file in files)):
+            return checkpoint
+        copy = copied.enter_context(shared_memory_directory())
+        for file in files:
+            shutil.copy(file, copy)
+    except OSError as error:  # others fill shared memory meanwhile
+        log.warning("%s is read from where it lies, it cannot be copied into shared memory: %s", checkpoint, error)
+        copied.close()
+        return checkpoint
     return copy

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import anyio
 
 from agentrl.engine.protocol import Draft, Engine, Generation, Sampling
+from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
@@ -295,6 +296,9 @@ class Policy:
         """One reply: the recorded one, whose tool calls' ids go to `names`, or a new one."""
         sampling, prompt, journal = call.sampling, call.prompt, call.session.journal
         recorded = call.recorded.get(index)
+        expected = Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.engine.vocabulary)
+        if recorded is not None and fault_of(recorded.generation, expected) is not None:
+            recorded = None  # an earlier version of agentrl kept it, or the disk changed it
         if recorded is not None and recorded.generation.finish != "abort":
             names += recorded.call_ids
             return recorded.generation

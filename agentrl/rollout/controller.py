@@ -13,6 +13,7 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -27,6 +28,8 @@ from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
+
+log = logging.getLogger(__name__)
 
 MIN_EPISODES_TO_JUDGE = 20
 """Episodes that must have ended before the failed share can stop the run."""
@@ -45,6 +48,8 @@ class Progress:
     failed: int = 0
     """Episodes that failed for good, retries included."""
     rejected_groups: int = 0
+    skipped_tasks: int = 0
+    """Tasks that could not be used: their episodes failed before they began."""
     tokens: int = 0
 
 
@@ -112,11 +117,28 @@ class Controller:
             await in_thread(self.store.open_group, group.id, found.epoch, found.place)
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [sample for sample in range(self.config.group_size) if sample not in ended]
+        if found.task is None:
+            await self._skip(group.id, missing, found.fault)
+            return True
         self.gate.start(group.id)
         self.progress.running += len(missing)
         self._running_groups += 1
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
+
+    async def _skip(self, group_id: int, missing: list[int], fault: str) -> None:
+        """Account for a group whose task cannot be used: its episodes have failed."""
+        log.warning("skipping a task: %s", fault)
+        for sample in missing:
+            seed = episode_seed(self.seed, group_id, sample)
+            await in_thread(self.store.add, group_id, sample, seed, Outcome(status="failed", error=fault))
+        await in_thread(lambda: self.store.close_group(group_id, rejected=fault))
+        self.last_error = fault
+        self.progress.failed += len(missing)
+        self.progress.skipped_tasks += 1
+        self.progress.rejected_groups += 1
+        self._wake()
+        self._check_failures()
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""

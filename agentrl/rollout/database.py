@@ -6,6 +6,7 @@ after it. A durable one is on the disk, with all before it, and is moved from th
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from agentrl.disk import sync
 from agentrl.errors import DiskError, StoreError
+from agentrl.privacy import private
 
 READERS_TIMEOUT_MS = 200
 """How long a durable transaction waits for readers, which keep it from emptying the log. It is durable in the log anyway."""
@@ -32,6 +34,7 @@ def create_database(path: Path, schema: str, version: int) -> None:
     try:
         for suffix in ("", "-wal", "-shm"):
             partial.with_name(partial.name + suffix).unlink(missing_ok=True)
+        os.close(private(str(partial), os.O_RDWR | os.O_CREAT))  # SQLite gives the files beside it the same mode
         with closing(sqlite3.connect(partial, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")

@@ -16,15 +16,13 @@ import json
 import sqlite3
 import threading
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.errors import StoreError
 from agentrl.manifest import Manifest
 from agentrl.proxy import RecordedChoice
@@ -33,6 +31,7 @@ from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.database import check_pages, create_database, open_database, reporting, transaction
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
+from agentrl.rollout.stored_form import choice_of, choice_to_blob, episode_fault, record_of, record_to_blob
 from agentrl.trajectory import TokenRecord
 
 
@@ -206,7 +205,7 @@ class Store:
             outcome.credited,
             json.dumps(outcome.metrics),
             outcome.error,
-            _compressed(outcome.record.to_json()),
+            record_to_blob(outcome.record),
             sum(len(turn.output_ids) for turn in turns),
             sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
             outcome.replayed_tokens,
@@ -234,7 +233,7 @@ class Store:
                 call.choice.request,
                 call.choice.completion_id,
                 call.choice.choice,
-                _compressed({"call_ids": call.choice.call_ids, "generation": asdict(call.choice.generation)}),
+                choice_to_blob(call.choice),
             )
             for call in calls
         ]
@@ -252,14 +251,30 @@ class Store:
                 "SELECT request, completion_id, choice, content FROM calls WHERE group_id = ? AND sample = ? ORDER BY rowid",
                 (group_id, sample),
             ).fetchall()
-        choices = []
-        for request, completion_id, choice, content in rows:
-            kept = json.loads(zlib.decompress(content))
-            generation = kept["generation"]
-            generation["versions"] = [VersionSpan(**span) for span in generation["versions"]]
-            generation["top_logprobs"] = [[(lp, token) for lp, token in top] for top in generation["top_logprobs"]]
-            choices.append(RecordedChoice(request, completion_id, choice, kept["call_ids"], Generation(**generation)))
-        return choices
+        return [found for row in rows if (found := choice_of(*row)) is not None]
+
+    def set_aside(self, vocabulary: int | None) -> list[str]:
+        """Mark finished episodes that cannot be trained on as failed, with the reason, and open their groups again, so that these
+        are completed or rejected. Returns what was set aside, for the user."""
+        waiting = " FROM episodes e JOIN groups g ON g.id = e.group_id WHERE e.status = 'finished' AND g.step IS NULL"
+        faults: dict[int, str] = {}
+        with self._lock:
+            ids = self._db.execute(f"SELECT e.id {waiting} AND g.state != 'rejected'").fetchall()
+        for (episode,) in ids:
+            with self._lock:
+                blob, reward = self._db.execute(
+                    "SELECT record, reward FROM episodes WHERE id = ?", (episode,)
+                ).fetchone()
+            if (fault := episode_fault(blob, reward, vocabulary)) is not None:
+                faults[episode] = f"episode {episode} is set aside, it cannot be trained on: {fault}"
+        with self._writing() as db:
+            for episode, reason in faults.items():
+                db.execute("UPDATE episodes SET status = 'failed', error = ? WHERE id = ?", (reason, episode))
+                row = db.execute("SELECT * FROM episodes WHERE id = ?", (episode,)).fetchone()
+                (group,) = db.execute("SELECT group_id FROM episodes WHERE id = ?", (episode,)).fetchone()
+                db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
+                ledger.append(db, "set aside", episode, ledger.row_digest(row), group)
+        return list(faults.values())
 
     def episodes(self, group_ids: Sequence[int]) -> list[StoredEpisode]:
         """The finished episodes of some groups, by group and sample."""
@@ -270,7 +285,7 @@ class Store:
                 f" AND group_id IN ({marks}) ORDER BY group_id, sample, id",
                 list(group_ids),
             ).fetchall()
-        return [StoredEpisode(*(*values, _record_of(record))) for *values, record in rows]
+        return [StoredEpisode(*(*values, record_of(record))) for *values, record in rows]
 
     def episode(self, episode_id: int) -> EpisodeRow:
         """One episode. Raises StoreError when there is none."""
@@ -282,7 +297,7 @@ class Store:
         if row is None:
             raise StoreError(f"{self._path.parent} holds no episode {episode_id}; its episodes are 1 to {last}")
         *values, record = row
-        return EpisodeRow(*(*values, _record_of(record)))
+        return EpisodeRow(*(*values, record_of(record)))
 
     def begin_checkpoint(self, path: Path) -> None:
         """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""
@@ -389,12 +404,3 @@ class Store:
                 " FROM episodes"
             ).fetchone()
         return Totals(*row)
-
-
-def _compressed(value: Any) -> bytes:
-    return zlib.compress(json.dumps(value).encode(), 1)
-
-
-def _record_of(blob: bytes) -> TokenRecord:
-    """The token record in a row of `episodes`."""
-    return TokenRecord.from_json(json.loads(zlib.decompress(blob)))

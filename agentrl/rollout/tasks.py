@@ -32,7 +32,10 @@ class GroupTask:
     epoch: int
     place: int
     """Of the task in the list, or in the stream."""
-    task: Task
+    task: Task | None
+    """None: it cannot be used."""
+    fault: str = ""
+    """Why not."""
 
 
 class Tasks(Protocol):
@@ -73,6 +76,9 @@ class TaskList:
         return GroupTask(epoch, index, self.tasks[index])
 
 
+_END = object()
+
+
 @dataclass
 class TaskStream:
     """Tasks that come one after another, nobody knows how many. Every epoch calls `start` anew, which must begin again."""
@@ -84,6 +90,8 @@ class TaskStream:
     """Number of the next group."""
     _epoch: int = -1
     _position: int = 0
+    _usable: int = 0
+    """Tasks of the epoch that could be used."""
 
     @property
     def identity(self) -> str:
@@ -91,28 +99,45 @@ class TaskStream:
         return "a stream of tasks"
 
     def of_group(self, group_id: int) -> GroupTask | None:
-        """The task of a group. Groups are best asked for in turn: going back means starting again."""
+        """The task of a group. Groups are best asked for in turn: going back means starting again.
+
+        What fails in the middle of the stream, and what is no task, takes the place of one, with its fault. Raises TaskFileError
+        when a whole epoch holds no task that can be used.
+        """
         if group_id < self._next:
             self._iterator, self._next, self._epoch, self._position = iter(()), 0, -1, 0
+        fault = ""
         while True:
-            while (task := self._read()) is not None:
+            while (found := self._read()) is not None:
+                fault = found.fault or fault
+                self._usable += found.task is not None
                 self._next += 1
                 self._position += 1
                 if self._next > group_id:
-                    return GroupTask(self._epoch, self._position - 1, task)
+                    return found
             if self._epoch >= 0 and self._position == 0:
                 raise TaskFileError("the stream of tasks is empty")
+            if self._epoch >= 0 and self._usable == 0:
+                raise TaskFileError(f"no task of the stream can be used{fault and f'; the last: {fault}'}")
             if self.epochs is not None and self._epoch + 1 >= self.epochs:
                 return None
-            self._iterator, self._epoch, self._position = iter(self.start()), self._epoch + 1, 0
+            self._epoch, self._position, self._usable = self._epoch + 1, 0, 0
+            try:
+                self._iterator = iter(self.start())
+            except Exception as error:
+                raise TaskFileError(f"the stream of tasks cannot begin: {type(error).__name__}: {error}") from error
 
-    def _read(self) -> Task | None:
+    def _read(self) -> GroupTask | None:
         try:
-            task = next(self._iterator, None)
+            value = next(self._iterator, _END)
+            if value is _END:
+                return None
+            return GroupTask(self._epoch, self._position, as_task(value, f"task {self._position}"))
+        except TaskFileError as error:
+            return GroupTask(self._epoch, self._position, None, str(error))
         except Exception as error:
-            where = f"the stream of tasks failed at task {self._position}"
-            raise TaskFileError(f"{where}: {type(error).__name__}: {error}") from error
-        return None if task is None else as_task(task, f"task {self._position}")
+            fault = f"the stream of tasks failed at task {self._position}: {type(error).__name__}: {error}"
+            return GroupTask(self._epoch, self._position, None, fault)
 
 
 def open_tasks(source: str) -> list[Task] | TaskStream:
@@ -129,16 +154,33 @@ def tasks_of(source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "t
     """Tasks from Python: a sequence, or a function that returns an iterable. Raises TaskFileError."""
     if callable(source):
         start = source
-        source = start()
-        if not hasattr(source, "__len__"):
+        try:
+            source = start()
+        except Exception as error:
+            raise TaskFileError(f"{name} raised {type(error).__name__}: {error}") from error
+        if not hasattr(source, "__len__") and hasattr(source, "__iter__"):
             return TaskStream(start)
+    if not hasattr(source, "__iter__"):
+        raise TaskFileError(f"{name} is a {type(source).__name__}; give a list of tasks, or a function that makes them")
     if isinstance(source, Iterator):
         raise TaskFileError(
             f"{name} is an iterator, which can be gone through only once; give the function that makes it"
         )
-    tasks = [as_task(task, f"{name}, task {index}") for index, task in enumerate(source)]
+    tasks = _first(source, name)
     if not tasks:
         raise TaskFileError(f"{name} holds no tasks")
+    return tasks
+
+
+def _first(source: Iterable[Any], name: str, limit: int | None = None) -> list[Task]:
+    tasks: list[Task] = []
+    try:
+        for value in itertools.islice(source, limit):
+            tasks.append(as_task(value, f"{name}, task {len(tasks)}"))
+    except TaskFileError:
+        raise
+    except Exception as error:
+        raise TaskFileError(f"{name} failed at task {len(tasks)}: {type(error).__name__}: {error}") from error
     return tasks
 
 
@@ -169,7 +211,7 @@ def finite_tasks(source: str, limit: int | None = None) -> list[Task]:
         return tasks[:limit]
     if limit is None:
         raise TaskFileError(f"{source} may have no end; say how many tasks to use with eval.limit")
-    return [as_task(task, f"{source}, task {i}") for i, task in enumerate(itertools.islice(tasks.start(), limit))]
+    return _first(tasks.start(), source, limit)
 
 
 def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:
@@ -197,7 +239,7 @@ def load_tasks(path: Path) -> list[Task]:
             continue
         try:
             task = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TaskFileError(f"{path}, line {number}: not valid JSON: {error}") from error
         tasks.append(as_task(task, f"{path}, line {number}"))
     if not tasks:
@@ -209,12 +251,18 @@ def as_task(value: Any, where: str) -> Task:
     """A mapping as a task. Raises TaskFileError for anything else."""
     if not isinstance(value, Mapping):
         raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}")
-    return dict(value)
+    task = dict(value)
+    if any(not isinstance(key, str) for key in task):
+        raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")
+    return task
 
 
 def fingerprint(tasks: Sequence[Task]) -> str:
-    """What tells one task set from another."""
-    content = json.dumps(tasks, sort_keys=True, default=lambda value: type(value).__name__)
+    """What tells one task set from another. Raises TaskFileError for tasks that cannot be told."""
+    try:
+        content = json.dumps(tasks, sort_keys=True, default=lambda value: type(value).__name__)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise TaskFileError(f"a task holds what JSON cannot say: {error}") from error
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
@@ -247,6 +295,8 @@ def _from_python(place: str) -> list[Task] | TaskStream:
         source = load_object(place)
     except (ImportError, AttributeError) as error:
         raise TaskFileError(f"python:{place} cannot be loaded: {error}") from error
+    except Exception as error:
+        raise TaskFileError(f"python:{place} cannot be loaded: {type(error).__name__}: {error}") from error
     return tasks_of(source, f"python:{place}")
 
 

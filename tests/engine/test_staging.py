@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from agentrl.engine.sglang import sglang_engine
-from agentrl.engine.staging import SHARED_MEMORY, staged
+from agentrl.engine.staging import staged
 from agentrl.errors import EngineError
+from agentrl.process_limits import SHARED_MEMORY
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +28,7 @@ from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList, Tasks, TaskStream
 from agentrl.rollout.workflow import Workflow
+from tests.engine.scripted_server import scripted_server, sound_states
 
 pytestmark = pytest.mark.anyio
 TASKS = [{"n": index} for index in range(5)]
@@ -343,3 +346,128 @@ async def test_equal_rewards_do_not_drop_a_group_whose_calls_have_their_own(
     batches, controller, _ = await collect(run, server_url, nano_format, tmp_path, drop_uniform_groups=True)
     assert len(batches) == 1
     assert controller.progress.rejected_groups == 0
+
+
+async def test_a_task_that_cannot_be_used_is_skipped_and_counted_and_the_run_goes_on(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    """A generator that yields what is no task, and later raises: two epochs of two usable tasks."""
+
+    def tasks() -> Iterator[Any]:
+        yield {"n": 0}
+        yield "no task"
+        yield {"n": 1}
+        raise ZeroDivisionError("in the middle")
+
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        return 1.0
+
+    batches, controller, rows = await collect(
+        run, server_url, nano_format, tmp_path, batches=3, tasks=TaskStream(tasks, epochs=2), max_failed_share=1.0
+    )
+    assert [len(batch.group_ids) for batch in batches] == [2, 2]
+    assert controller.progress.skipped_tasks == 4
+    assert controller.progress.failed == 8
+    assert [status for status, _ in rows].count("failed") == 8
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        found = await in_thread(
+            lambda: store._db.execute("SELECT id, reason FROM groups WHERE state = 'rejected' ORDER BY id").fetchall()
+        )
+    assert [group for group, _ in found] == [1, 3, 5, 7]
+    assert "must be a JSON object, not str" in found[0][1]
+    assert "ZeroDivisionError: in the middle" in found[1][1]
+
+
+async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_and_nothing_of_it_is_stored(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    """Beside a sound server, one that reports NaN: no episode fails. Alone, it fails every episode, and the run says why."""
+
+    def unsound(body: Any) -> Any:
+        states = sound_states(3)
+        for state in states:
+            state["meta_info"]["prompt_tokens"] = len(body["input_ids"])
+            state["meta_info"]["output_token_logprobs"][0][0] = math.nan
+        return states
+
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        return 1.0
+
+    rollout = RolloutConfig(batch_size=4, group_size=2, max_concurrent=8, retries=0, drop_uniform_groups=False)
+
+    async def life(urls: list[str]) -> tuple[list[Any], list[tuple[str, str | None]], int]:
+        with await in_thread(Store, tmp_path / f"{len(urls)}.sqlite") as store:
+            await in_thread(store.begin_life)
+            async with (
+                sglang_engine(urls, vocabulary=nano_format.vocabulary) as engine,
+                open_proxy(engine, nano_format, "nano") as proxy,
+                local_runner(run, proxy, timeout_s=30, defaults=SamplingDefaults()) as runner,
+            ):
+                gate = StalenessGate(groups_per_batch=2, max_staleness=1, order="fifo")
+                controller = Controller(TaskList(TASKS, epochs=8), rollout, 0, runner, store, gate)
+                with anyio.fail_after(60):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(controller.run)
+                        await controller.next_batch()
+                        group.cancel_scope.cancel()
+            groups = [group.id for group in await in_thread(store.unused_groups) if group.state == "ready"]
+            episodes = await in_thread(store.episodes, groups)
+            return [e.record for e in episodes], await in_thread(all_episodes, store), engine.fleet.bad_replies
+
+    async with scripted_server(unsound) as ill:
+        records, rows, bad = await life([ill.url, server_url])
+        assert bad > 0
+        assert {status for status, _ in rows} == {"finished"}
+        for record in records:
+            assert all(math.isfinite(logprob) for turn in record.turns for logprob in turn.logprobs)
+        with pytest.raises(ExceptionGroup) as stopped:
+            await life([ill.url])
+        assert stopped.value.split(TooManyFailuresError)[1] is None
+        assert "the logprob of token 0 is nan" in str(next(iter_leaves(stopped.value)))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda rows: rows[0]["logprobs"].__setitem__(0, math.nan), "turn 0: the logprob of token 0 is nan"),
+        (
+            lambda rows: rows[0]["output_ids"].__setitem__(0, 10**6),
+            "turn 0: token 0 is 1000000, outside the vocabulary",
+        ),
+        (lambda rows: rows[0].update(versions=[]), r"turn 0: its version spans cover 0 of \d tokens"),
+        (lambda rows: rows[0].update(credit=math.inf), "turn 0: it was given the reward inf"),
+        (lambda rows: rows[0].pop("prompt_ids"), "its record cannot be read: TypeError"),
+        (None, "its record cannot be read: error"),
+    ],
+    ids=["NaN", "outside the vocabulary", "no versions", "infinite reward", "a field is missing", "corrupt"],
+)
+async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_again(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path, spoil: Any, reason: str
+) -> None:
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        return float(episode.seed % 1000)
+
+    await collect(run, server_url, nano_format, tmp_path, batches=1)
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+
+        def damage() -> None:
+            (blob,) = store._db.execute("SELECT record FROM episodes WHERE group_id = 0 AND sample = 0").fetchone()
+            rows = json.loads(zlib.decompress(blob))
+            if spoil is not None:
+                spoil(rows)
+            spoiled = zlib.compress(json.dumps(rows).encode()) if spoil else blob[:-9]
+            store._db.execute("UPDATE episodes SET record = ? WHERE group_id = 0 AND sample = 0", (spoiled,))
+            store._db.execute("INSERT INTO calls VALUES (0, 0, 'digest', 'id', 0, x'00')")
+
+        await in_thread(damage)
+        (said,) = await in_thread(store.set_aside, nano_format.vocabulary)
+        assert re.search(rf"episode \d is set aside.*{reason}", said)
+        assert await in_thread(store.set_aside, nano_format.vocabulary) == []
+        assert await in_thread(store.kept_calls, 0, 0) == [], "a kept call that cannot be read is asked for again"
+    batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=1)
+    assert batches[0].group_ids == [0, 1]
+    assert len(batches[0].rewards) == 4, "the episode was run again"
+    assert any(status == "failed" and re.search(reason, error or "") for status, error in rows)

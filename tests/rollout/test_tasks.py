@@ -63,13 +63,75 @@ def test_a_stream_ends_after_its_epochs() -> None:
         TaskStream(lambda: iter(())).of_group(0)
 
 
-def test_a_stream_that_fails_says_where() -> None:
-    later = TaskStream(lambda: ({"n": 1 // n} for n in (1, 0)))
-    assert later.of_group(0) == GroupTask(0, 0, {"n": 1})
-    with pytest.raises(TaskFileError, match="failed at task 1: ZeroDivisionError"):
-        later.of_group(1)
-    with pytest.raises(TaskFileError, match="task 0: a task must be a JSON object, not int"):
-        TaskStream(lambda: iter([3])).of_group(0)
+def numbers(bad: dict[int, Any], count: int = 6) -> Iterator[Any]:
+    """The tasks 0 to `count`, some of which are something else."""
+    for n in range(count):
+        yield bad.get(n, {"n": n})
+
+
+@pytest.mark.parametrize("bad", [None, 3, "text", {4: 2}, [{"n": 1}]])
+def test_what_is_no_task_takes_the_place_of_one_and_says_why(bad: Any) -> None:
+    stream = TaskStream(lambda: numbers({2: bad}), epochs=2)
+    found = [stream.of_group(group) for group in range(13)]
+    assert [f.task["n"] if f and f.task else None for f in found] == [0, 1, None, 3, 4, 5] * 2 + [None]
+    assert found[12] is None
+    for skipped in (found[2], found[8]):
+        assert skipped is not None
+        assert skipped.fault.startswith("task 2: ")
+    assert stream.of_group(2) == found[2], "a resumed run finds the same"
+
+
+def test_a_generator_that_fails_midway_ends_its_epoch_and_says_where() -> None:
+    stream = TaskStream(lambda: ({"n": 1 // n} for n in (1, 0, 1)))
+    for epoch in (0, 1):
+        assert stream.of_group(2 * epoch) == GroupTask(epoch, 0, {"n": 1})
+        failed = stream.of_group(2 * epoch + 1)
+        assert failed is not None
+        assert (failed.epoch, failed.place, failed.task) == (epoch, 1, None)
+        assert "failed at task 1: ZeroDivisionError" in failed.fault
+
+
+def test_a_stream_without_one_usable_task_is_an_error_and_not_a_loop() -> None:
+    stream = TaskStream(lambda: iter([3, 4]))
+    assert [stream.of_group(group).fault[:6] for group in (0, 1)] == ["task 0", "task 1"]  # type: ignore[union-attr]
+    with pytest.raises(TaskFileError, match="no task of the stream can be used"):
+        stream.of_group(2)
+
+    def begins_once() -> Iterator[Any]:
+        started.append(1)
+        return iter(TASKS) if len(started) == 1 else iter(3)  # type: ignore[call-overload, no-any-return]
+
+    started: list[int] = []
+    with pytest.raises(TaskFileError, match="the stream of tasks cannot begin: TypeError"):
+        TaskStream(begins_once).of_group(7)
+
+
+def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "bad_tasks.py"
+    path.write_text(
+        "def fails(): raise OSError('the disk is gone')\n"
+        "def midway():\n    yield {'n': 0}\n    raise OSError('the disk is gone')\n"
+        "NUMBER = 5\nKEYS = [{1: 2}]\n"
+    )
+    for name, complaint in {
+        "fails": "raised OSError: the disk is gone",
+        "NUMBER": "is a int; give a list of tasks",
+        "KEYS": "the keys of a task must be text",
+    }.items():
+        with pytest.raises(TaskFileError, match=complaint):
+            open_tasks(f"python:{path}:{name}")
+    with pytest.raises(TaskFileError, match="failed at task 1: OSError: the disk is gone"):
+        finite_tasks(f"python:{path}:midway", 3)
+    (tmp_path / "broken_tasks.py").write_text("1 / 0\n")
+    with pytest.raises(TaskFileError, match=r"cannot be loaded: .*ZeroDivisionError"):
+        open_tasks(f"python:{tmp_path}/broken_tasks.py:fails")
+    (tmp_path / "deep.jsonl").write_text('{"n": 1}\n' + '{"n":' * 100_000 + "\n")
+    with pytest.raises(TaskFileError, match=r"deep\.jsonl, line 2: not valid JSON"):
+        open_tasks(str(tmp_path / "deep.jsonl"))
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    with pytest.raises(TaskFileError, match="holds what JSON cannot say"):
+        _ = TaskList([loop]).identity
 
 
 def test_json_lines(tmp_path: Path) -> None:

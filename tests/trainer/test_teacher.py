@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
 import httpx
 import pytest
 import torch
@@ -99,3 +104,44 @@ def test_a_teacher_that_does_not_answer_is_an_error_that_says_what_it_must_be() 
         TrainerError, match=r"trainer.teacher_url = http://127\.0\.0\.1:1 gave no logprobs: ConnectError"
     ):
         with_teacher(sequences[:1], "http://127.0.0.1:1", 5)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.5, None, "x"])
+def test_what_a_teacher_says_that_is_no_logprob_is_asked_for_again_and_never_trained_on(bad: object) -> None:
+    asked = 0
+    spoiled_replies = 2
+
+    class Teacher(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            nonlocal asked
+            asked += 1
+            ids = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["input_ids"]
+            scored: list[list[object]] = [[None, ids[0], None], *([-1.0, token, None] for token in ids[1:])]
+            if asked <= spoiled_replies:
+                scored[-1][0] = bad
+            body = json.dumps({"meta_info": {"input_token_logprobs": scored}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is printed."""
+
+    sequences = sampled(Policy(NANO, TrainerConfig()), torch.Generator().manual_seed(1))[:1]
+    with HTTPServer(("127.0.0.1", 0), Teacher) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            url = f"http://someone:s3cr3t@127.0.0.1:{server.server_port}"
+            (taught,) = with_teacher(sequences, url, 10)
+            assert taught.teacher_logprobs is not None
+            assert taught.teacher_logprobs.tolist() == [0.0] + [-1.0] * (len(sequences[0].token_ids) - 1)
+            asked, spoiled_replies = 0, 99
+            with pytest.raises(TrainerError, match="the logprob of token 19 is") as refused:
+                with_teacher(sequences, url, 10)
+            assert asked == 3
+            assert "s3cr3t" not in str(refused.value)
+        finally:
+            server.shutdown()
+            thread.join(10)

@@ -1,0 +1,134 @@
+"""Whether a generation can be what a server sampled for a request: what fails here is never recorded, and never trained on.
+
+A server whose weights or kernels went wrong answers with status 200 all the same: with a logprob that is NaN, an id that the
+model has no row for, or versions that leave tokens out. One such token in a batch spoils the gradient of all others.
+
+Values come from JSON, so nothing is taken for granted about their types, and nothing here raises on account of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agentrl.engine.protocol import Generation, VersionSpan
+
+MAX_LOGPROB = 2e-3
+"""Rounding may take the logprob of a certain token above 0 by so much; more is no logprob. The embedded engine and SGLang
+0.5.23, in float32 and bfloat16, reported 0 at most over 71,000 tokens; a softmax kept in bfloat16 may round by 2^-9."""
+MIN_LOGPROB = -1000.0
+"""A token of a smaller logprob was not sampled: float32 holds no probability below e^-104."""
+FINISHES = ("stop", "length", "abort")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expected:
+    """What a request allows its generation to be. None: not known, and not judged."""
+
+    max_new_tokens: int | None = None
+    vocabulary: int | None = None
+    """Rows of the model's output layer, which may be more than its tokenizer has words."""
+    newest_version: int | None = None
+    """The newest weights that a server can have."""
+    oldest_version: int | None = None
+    """The weights that every server had when the request was sent."""
+    top_logprobs: int = 0
+
+
+def fault_of(generation: Generation, expected: Expected) -> str | None:
+    """Say what is wrong with a generation, whole or partial; None: it is sound."""
+    ids: Any = generation.output_ids
+    if not isinstance(ids, list):
+        return f"its ids are {_shown(ids)}"
+    return (
+        fault_of_tokens(ids, generation.logprobs, expected)
+        or fault_of_versions(generation.versions, len(ids), expected)
+        or _fault_of_length(generation, expected)
+        or _fault_of_top(generation, expected)
+    )
+
+
+def fault_of_tokens(ids: Sequence[Any], logprobs: Any, expected: Expected, start: int = 0) -> str | None:
+    """Say what is wrong with tokens [T] and their logprobs [T], the first of which is the reply's token `start`."""
+    if not isinstance(logprobs, list) or len(logprobs) != len(ids):
+        count = len(logprobs) if isinstance(logprobs, list) else _shown(logprobs)
+        return f"it has {len(ids)} tokens and the logprobs of {count}"
+    for position, (token, logprob) in enumerate(zip(ids, logprobs, strict=True), start):
+        if (fault := fault_of_id(token, expected.vocabulary)) is not None:
+            return f"token {position} is {fault}"
+        if not _is_number(logprob) or not MIN_LOGPROB <= logprob <= MAX_LOGPROB:
+            return f"the logprob of token {position} is {_shown(logprob)}"
+    return None
+
+
+def fault_of_id(token: Any, vocabulary: int | None) -> str | None:
+    """Say why a value is no token id of a vocabulary; None: it is one."""
+    if type(token) is not int:
+        return f"{_shown(token)}, which is no id"
+    if token < 0 or (vocabulary is not None and token >= vocabulary):
+        return f"{_shown(token)}, outside the vocabulary of {vocabulary or 'unknown size'}"
+    return None
+
+
+def fault_of_versions(versions: Any, count: int, expected: Expected) -> str | None:
+    """Say what is wrong with the version spans of `count` tokens: they must cover [0, count) in order, without a gap."""
+    end = 0
+    if not isinstance(versions, list):
+        return f"its version spans are {_shown(versions)}"
+    for span in versions:
+        if not isinstance(span, VersionSpan) or any(type(value) is not int for value in vars(span).values()):
+            return f"a version span is {_shown(span)}"
+        if span.start != end or span.end <= span.start:
+            return f"a version span covers tokens {span.start} to {span.end} where one from {end} on was due"
+        if span.version < 0 or (expected.newest_version is not None and span.version > expected.newest_version):
+            return f"tokens {span.start} to {span.end} are of version {span.version}, the newest is {expected.newest_version}"
+        end = span.end
+    return None if end == count else f"its version spans cover {end} of {count} tokens"
+
+
+def _fault_of_length(generation: Generation, expected: Expected) -> str | None:
+    count, bound = len(generation.output_ids), expected.max_new_tokens
+    if bound is not None and count > bound:
+        return f"it has {count} tokens, {bound} were asked for at most"
+    if generation.finish not in FINISHES:
+        return f"it ended with {_shown(generation.finish)}"
+    if not count and generation.finish != "abort" and bound != 0:
+        return f"it ended with {generation.finish} before its first token"
+    return None
+
+
+def _fault_of_top(generation: Generation, expected: Expected) -> str | None:
+    tops: Any = generation.top_logprobs
+    if not isinstance(tops, list):
+        return f"its most likely tokens are {_shown(tops)}"
+    if len(tops) != len(generation.output_ids) and (tops or expected.top_logprobs):
+        return f"it has {len(generation.output_ids)} tokens and the most likely ones of {len(tops)}"
+    return fault_of_top(tops, expected)
+
+
+def fault_of_top(tops: Sequence[Any], expected: Expected, start: int = 0) -> str | None:
+    """Say what is wrong with the (logprob, id) [T][K] of the most likely tokens, the first at the reply's token `start`."""
+    for position, top in enumerate(tops, start):
+        if not isinstance(top, list) or any(not isinstance(pair, tuple) or len(pair) != 2 for pair in top):
+            return f"the most likely tokens at {position} are {_shown(top)}"
+        for logprob, token in top:
+            # A grammar forbids tokens: these are reported at -inf.
+            if not (_is_number(logprob) and logprob <= MAX_LOGPROB) or fault_of_id(token, expected.vocabulary):
+                return f"among the most likely tokens at {position} is {_shown(token)} with logprob {_shown(logprob)}"
+    return None
+
+
+def rounded(logprob: float) -> float:
+    """A sound logprob without what rounding took it above 0."""
+    return float(min(0.0, logprob))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is int or (type(value) is float and not math.isnan(value))
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

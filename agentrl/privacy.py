@@ -1,0 +1,29 @@
+"""What a run keeps is its user's alone: files that nobody else can read, and texts without keys."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import IO, Any
+
+
+def private(path: str, flags: int) -> int:
+    """A descriptor of a file that only its owner can read, and that is no symbolic link."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
+
+
+def open_private(path: Path, mode: str) -> IO[Any]:
+    """Open a file that only its owner can read."""
+    return open(path, mode, opener=private)
+
+
+def make_private_directory(path: Path) -> None:
+    """Make a directory that only its owner can enter, unless it is there. One that is there keeps its mode: it may be shared on
+    purpose, and what is written into it is private by itself."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def without_secrets(text: str) -> str:
+    """A text in which URLs have lost the user and password that they name."""
+    return re.sub(r"(?<=://)[^/@\s'\"]+@", "", text)

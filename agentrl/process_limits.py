@@ -1,0 +1,81 @@
+"""What this process may have of the machine: open files, threads, shared memory; and what a run needs of it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
+RESERVED_FILES = 96
+"""Open files for the store, logs, listeners, control calls, child processes, and what libraries open."""
+FILES_AN_EPISODE = 4
+"""A connection to the engine, both ends of one from an agent, and what its environment holds."""
+RESERVED_THREADS = 64
+"""Worker threads of the event loop, and those of libraries."""
+MIN_STREAMS = 8
+
+
+def raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard or hard == resource.RLIM_INFINITY:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+        except (ValueError, OSError):  # a container may forbid what its limits allow
+            pass
+    return soft
+
+
+def streams_within_limits() -> int:
+    """How many replies may be streamed at the same time: half of the open files that are left, the rest is for their agents."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return 2**20
+    return max(MIN_STREAMS, (limit - RESERVED_FILES) // 2)
+
+
+def shortages(episodes: int, processes: int) -> Iterator[str]:
+    """Raise the limits that can be raised; say what is too little for so many episodes at once and so many child processes."""
+    files, needed = raise_file_limit(), RESERVED_FILES + FILES_AN_EPISODE * episodes
+    if files != resource.RLIM_INFINITY and files < needed:
+        yield (
+            f"{episodes} episodes at once may need {needed:,} open files, and this process may have {files:,}: at most "
+            f"{streams_within_limits()} replies are generated at the same time. Raise the limit (ulimit -n {needed}), or lower "
+            "rollout.max_concurrent"
+        )
+    threads, needed = _threads_left(), RESERVED_THREADS * (1 + processes)
+    if threads is not None and threads < needed:
+        yield (
+            f"this machine allows {threads:,} more threads, and a run with {processes} child processes may need {needed:,}. Raise the "
+            "limit (ulimit -u, or the container's pids limit)"
+        )
+
+
+def room_in_shared_memory(needed: int) -> bool:
+    """Whether there is shared memory that takes `needed` bytes."""
+    return os.access(SHARED_MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(SHARED_MEMORY).free >= needed
+
+
+def _threads_left() -> int | None:
+    left = []
+    for group in ("", *_own_groups()):
+        try:
+            folder = Path("/sys/fs/cgroup") / group
+            bound = (folder / "pids.max").read_text().strip()
+            if bound != "max":
+                left.append(int(bound) - int((folder / "pids.current").read_text()))
+        except (OSError, ValueError):
+            continue
+    return min(left, default=None)
+
+
+def _own_groups() -> list[str]:
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    return [line.rpartition("::")[2].strip("/") for line in lines if line.startswith("0::")]

@@ -1,0 +1,105 @@
+"""A server that speaks SGLang's native API over loopback and answers what a test scripts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+Json = dict[str, Any]
+Answer = list[Any] | web.Response
+"""The states of a streamed reply (bytes are sent as they are), or a response in its place."""
+
+
+def sound_states(
+    count: int, *, version: int = 0, piece: int = 4, first: int = 0, length: int | None = None
+) -> list[Json]:
+    """The states of a sound reply of ids first, first + 1, ..., each with the new tokens alone, as a server that reports versions."""
+    states: list[Json] = []
+    for start in range(0, count, piece):
+        end = min(count, start + piece)
+        ids = list(range(first + start, first + end))
+        meta: Json = {
+            "finish_reason": {"type": "length", "length": length or count} if end == count else None,
+            "prompt_tokens": 3,
+            "weight_version": str(version),
+            "output_token_logprobs": [[-0.5, token, None] for token in ids],
+        }
+        if end == count:
+            meta["weight_versions"] = [{"version": str(version), "start": 0, "end": count}]
+        states.append({"output_ids": ids, "meta_info": meta})
+    return states
+
+
+@dataclass
+class ScriptedServer:
+    """`answer` says what `/generate` answers to a request's body; `load` what a weight update answers."""
+
+    answer: Callable[[Json], Answer]
+    load: Callable[[Json], web.Response] = lambda body: web.json_response({"success": True, "message": ""})
+    asked: list[Json] = field(default_factory=list)
+    """The requests that were streamed."""
+    version: int = 0
+    url: str = ""
+
+    async def generate(self, http: web.Request) -> web.StreamResponse:
+        body = await http.json()
+        if not body.get("stream"):  # the probe
+            (state,) = sound_states(1, version=self.version)
+            state["meta_info"]["prompt_tokens"] = len(body["input_ids"])
+            return web.json_response(state)
+        self.asked.append(body)
+        answer = self.answer(body)
+        if isinstance(answer, web.Response):
+            return answer
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(http)
+        with suppress(ConnectionError):  # a client that has read enough is gone
+            for state in answer:
+                event = state if isinstance(state, bytes) else b"data: " + json.dumps(state).encode() + b"\n\n"
+                await response.write(event)
+            await response.write(b"data: [DONE]\n\n")
+        return response
+
+    async def update(self, http: web.Request) -> web.Response:
+        body = await http.json()
+        response = self.load(body)
+        if response.status == 200:
+            self.version = int(body["weight_version"])
+        return response
+
+    async def info(self, http: web.Request) -> web.Response:
+        return web.json_response({"incremental_streaming_output": True, "weight_version": str(self.version)})
+
+    async def ok(self, http: web.Request) -> web.Response:
+        return web.json_response({"success": True})
+
+
+@asynccontextmanager
+async def scripted_server(
+    answer: Callable[[Json], Answer], load: Callable[[Json], web.Response] | None = None
+) -> AsyncIterator[ScriptedServer]:
+    """Serve for the length of the context."""
+    server = ScriptedServer(answer)
+    if load is not None:
+        server.load = load
+    app = web.Application()
+    app.add_routes([web.get(path, server.info) for path in ("/server_info", "/model_info", "/health")])
+    app.add_routes([web.post("/generate", server.generate), web.post("/update_weights_from_disk", server.update)])
+    app.add_routes(
+        [web.post(path, server.ok) for path in ("/pause_generation", "/continue_generation", "/abort_request")]
+    )
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        server.url = f"http://127.0.0.1:{port}"
+        yield server
+    finally:
+        await runner.cleanup()
