@@ -58,6 +58,8 @@ class RolloutConfig(Section):
     """How often a failed episode is tried again."""
     max_failed_share: Share = 0.5
     """The run stops when more than this share of its episodes (at least 20) failed for good."""
+    alarm_stall_s: Seconds = 600
+    """A line warns when no episode and no training step has ended for so long, and says what the run waits for."""
     drop_uniform_groups: bool = True
     """Drop groups whose rewards are all equal: they teach nothing."""
     keep_calls: bool = True

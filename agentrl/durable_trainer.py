@@ -34,8 +34,6 @@ MAX_LOSSES = 3
 class _Saving:
     step: int
     directory: Path
-    score: float | None
-    """Mean reward of the steps that led to it."""
 
 
 class DurableTrainer:
@@ -51,8 +49,6 @@ class DurableTrainer:
         self._say = say
         self._consumed: list[tuple[int, list[int]]] = []
         """(step, groups) of the batches that no checkpoint contains yet."""
-        self._rewards: list[float] = []
-        """Mean reward of each step since the last checkpoint."""
         self._saving: _Saving | None = None
 
     async def load(self) -> Weights:
@@ -67,20 +63,14 @@ class DurableTrainer:
         self._consumed.append((self.weights.version, groups))
         return metrics
 
-    def add_reward(self, reward: float) -> None:
-        """The mean reward of a step counts for the checkpoint that follows it: the best one is kept."""
-        self._rewards.append(reward)
-
     async def checkpoint(self) -> None:
         """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
         await self.commit()
         step = self.weights.version
         directory = checkpoint_directory(self._run_dir, step)
-        score = sum(self._rewards) / len(self._rewards) if self._rewards else None
         with anyio.CancelScope(shield=True), self._as_disk_error(step):
             await self._ask(lambda: self.client.save(directory))
-        self._saving = _Saving(step, directory, score)
-        self._rewards.clear()
+        self._saving = _Saving(step, directory)
 
     async def commit_if_written(self) -> None:
         """Commit a checkpoint that the trainer has finished writing; never waits for one."""
@@ -97,7 +87,7 @@ class DurableTrainer:
             if self._saving is not saving:
                 return  # the trainer died with it; the next checkpoint will contain its batches
             contained = [batch for batch in self._consumed if batch[0] <= saving.step]
-            await in_thread(self._store.commit_checkpoint, saving.step, saving.directory, contained, saving.score)
+            await in_thread(self._store.commit_checkpoint, saving.step, saving.directory, contained)
             self._saving, self._consumed = None, self._consumed[len(contained) :]
         for old in await in_thread(self._store.forget_checkpoints, self._keep):
             await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)

@@ -23,7 +23,7 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.alarms import alarms
+from agentrl.alarms import AlarmLog
 from agentrl.config import RunConfig
 from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.broadcast import Backend, Broadcast
@@ -32,9 +32,11 @@ from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
+from agentrl.monitor import Monitor
 from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
 from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Tasks, training_and_held_out
@@ -51,6 +53,9 @@ from agentrl.run_directory import (
     write_whole,
 )
 from agentrl.trainer_client import open_trainer
+
+SUMMED_UP_STEPS = 5
+"""Steps at either end of a run whose rewards its summary shows."""
 
 
 @dataclass
@@ -92,6 +97,7 @@ class _Run:
     trainer: DurableTrainer
     controller: Controller
     broadcast: Broadcast | None
+    monitor: Monitor
 
 
 async def train(
@@ -190,7 +196,10 @@ async def _run_to_the_end(
             window=config.rollout.window,
             version=weights.version,
         )
-        controller = Controller(tasks, config.rollout, config.seed, runner, store, gate)
+        steps = await in_thread(read_metrics, run_dir)
+        counted = max((step["groups_counted"] for step in steps if step["step"] <= weights.version), default=0)
+        rewards = RewardsInOrder(counted)
+        controller = Controller(tasks, config.rollout, config.seed, runner, store, gate, rewards=rewards)
         view.controller = controller
         view.step = view.first_step = weights.version
         bound = "none (greedy)" if gate.bound is None else str(gate.bound)
@@ -202,7 +211,15 @@ async def _run_to_the_end(
         if config.engine.transfer == "broadcast":
             backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
             broadcast = Broadcast(engine, client, backend)
-        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast)
+        monitor = Monitor(
+            config,
+            controller,
+            AlarmLog(view.say),
+            in_flight=lambda: engine.in_flight,
+            serving=lambda: engine.serving,
+            decode=chat_format.decode,
+        )
+        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor)
         before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
@@ -234,6 +251,7 @@ async def _train_and_save(run: _Run) -> None:
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run.controller.run)
+            group.start_soon(run.monitor.watch)
             await _train(run)
             group.cancel_scope.cancel()
     except BaseException:
@@ -247,6 +265,7 @@ async def _train(run: _Run) -> None:
     config, view = run.config, run.view
     view.phase = "training"
     view.training_started = time.perf_counter()
+    run.controller.health.last_end = time.monotonic()  # an evaluation came before
     with appending(run.run_dir / "metrics.jsonl") as log:
         while run.trainer.weights.version < config.steps:
             started = time.perf_counter()
@@ -270,26 +289,27 @@ async def _train(run: _Run) -> None:
 async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     """Train on one batch and load the weights into running generation; the step's record."""
     started = time.perf_counter()
+    health = run.controller.health
+    health.step_started = time.monotonic()
     metrics = await run.trainer.step(batch.group_ids)
     weights = run.trainer.weights
     if metrics["skipped_optimizer_steps"]:
         run.view.say(
             f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
         )
-    for alarm in alarms(metrics, run.config, run.controller.gate.bound):
-        run.view.say(f"step {weights.version}: {alarm}")
     update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
     pause_s = await update(weights.path, weights.version)
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress
-    # A batch leaves uniform groups out, so its mean says less about the policy than all that finished meanwhile.
-    recent = run.controller.take_recent_rewards() or batch.rewards
-    reward = sum(recent) / len(recent)
-    run.trainer.add_reward(reward)
+    counted = run.controller.rewards.take()
+    health.step_ended(metrics)
+    health.rewards_counted(counted)
+    run.monitor.check()
     return {
         "step": weights.version,
-        "reward_mean": reward,
+        **reward_figure(counted).to_metrics(),
+        "groups_counted": run.controller.rewards.counted,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
         **metrics,
@@ -303,6 +323,7 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "episodes_failed": progress.failed,
         "groups_rejected": progress.rejected_groups,
         **_sandbox_metrics(run.controller.runner.sandboxes),
+        **run.monitor.log.to_metrics(),
     }
 
 
@@ -325,8 +346,10 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
         "eval_after": after.mean_reward if after else None,
         "steps": run.trainer.weights.version,
         "wall_s": time.perf_counter() - run.view.started,
-        "reward_first_step": steps[0]["reward_mean"] if steps else None,
-        "reward_last_step": steps[-1]["reward_mean"] if steps else None,
+        "reward_first_steps": pooled_figure(steps[:SUMMED_UP_STEPS]).to_metrics(),
+        "reward_last_steps": pooled_figure(steps[-SUMMED_UP_STEPS:]).to_metrics(),
+        "best_checkpoint": run.store.read(best_checkpoint),
+        "alarms": run.monitor.log.begun,
         "staleness_mean": sum(s["staleness_mean"] * s["trained_tokens"] for s in steps) / tokens,
         "staleness_max": max((s["staleness_max"] for s in steps), default=0.0),
         "staleness_bound": run.controller.gate.bound,

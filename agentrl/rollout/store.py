@@ -16,20 +16,22 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.errors import DiskError, StoreError
 from agentrl.proxy import RecordedChoice
+from agentrl.rollout.rewards import score_checkpoints
 from agentrl.rollout.run_episode import Outcome
 from agentrl.trajectory import TokenRecord
 
-SCHEMA_VERSION = 2
+T = TypeVar("T")
+SCHEMA_VERSION = 3
 
 _SCHEMA = """
 CREATE TABLE groups (
@@ -38,7 +40,8 @@ CREATE TABLE groups (
     task INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'ready', 'rejected')),
     reason TEXT,
-    step INTEGER REFERENCES batches (step)
+    step INTEGER REFERENCES batches (step),
+    version INTEGER NOT NULL
 );
 CREATE TABLE episodes (
     id INTEGER PRIMARY KEY,
@@ -75,6 +78,7 @@ CREATE TABLE checkpoints (
     life INTEGER NOT NULL,
     path TEXT NOT NULL,
     score REAL,
+    score_groups INTEGER NOT NULL DEFAULT 0,
     made_at REAL NOT NULL,
     kept INTEGER NOT NULL DEFAULT 1
 );
@@ -208,12 +212,12 @@ class Store:
             self.life += 1
             db.execute("INSERT INTO lives VALUES (?, ?)", (self.life, time.time()))
 
-    def open_group(self, group_id: int, epoch: int, task: int) -> None:
-        """Note that a task was handed out."""
+    def open_group(self, group_id: int, epoch: int, task: int, version: int = 0) -> None:
+        """Note that a task was handed out, and under which policy version its group starts."""
         with self._writing() as db:
             db.execute(
-                "INSERT OR IGNORE INTO groups (id, epoch, task, state) VALUES (?, ?, ?, 'open')",
-                (group_id, epoch, task),
+                "INSERT OR IGNORE INTO groups (id, epoch, task, state, version) VALUES (?, ?, ?, 'open', ?)",
+                (group_id, epoch, task, version),
             )
 
     def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
@@ -309,17 +313,15 @@ class Store:
         *values, record = row
         return EpisodeRow(*(*values, _record_of(record)))
 
-    def commit_checkpoint(
-        self, step: int, path: Path, consumed: Sequence[tuple[int, Sequence[int]]], score: float | None = None
-    ) -> None:
+    def commit_checkpoint(self, step: int, path: Path, consumed: Sequence[tuple[int, Sequence[int]]]) -> None:
         """Record a checkpoint, in the run directory, together with the (step, group ids) of every batch trained since the one before.
 
-        `score`: what the checkpoint is worth, for keeping the best. Raises StoreError if a group is in a batch already.
+        Raises StoreError if a group is in a batch already.
         """
         with self._writing() as db:
             db.execute(
-                "INSERT INTO checkpoints (step, life, path, score, made_at) VALUES (?, ?, ?, ?, ?)",
-                (step, self.life, str(path.relative_to(self._path.parent)), score, time.time()),
+                "INSERT INTO checkpoints (step, life, path, made_at) VALUES (?, ?, ?, ?)",
+                (step, self.life, str(path.relative_to(self._path.parent)), time.time()),
             )
             for batch_step, group_ids in consumed:
                 db.execute("INSERT INTO batches VALUES (?, ?)", (batch_step, step))
@@ -334,6 +336,7 @@ class Store:
     def forget_checkpoints(self, keep: int) -> list[Path]:
         """Mark all but the newest `keep` checkpoints, and the best, as deleted; returns the directories to delete."""
         with self._writing() as db:
+            score_checkpoints(db)
             rows = db.execute("SELECT step, path, score FROM checkpoints WHERE kept ORDER BY step DESC").fetchall()
             best = max((row for row in rows if row[2] is not None), key=lambda row: row[2], default=None)
             old = [row for row in rows[keep:] if row is not best]
@@ -369,6 +372,11 @@ class Store:
             elif status == "failed":
                 group.failures[sample] = group.failures.get(sample, 0) + 1
         return list(groups.values())
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of a query that changes nothing."""
+        with self._lock:
+            return query(self._db)
 
     def next_group_id(self) -> int:
         """One more than the largest group id ever used."""
