@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentrl.config_section import NotNegative, Positive, Seconds, Section, Share
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, one_line
 from agentrl.trainer_config import TrainerConfig as TrainerConfig
 
 
@@ -135,7 +135,7 @@ class ProxyConfig(Section):
 
     host: str = "127.0.0.1"
     """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
-    port: NotNegative = 0
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: a free one."""
     max_request_bytes: Positive = 32 * 2**20
     """A larger request is refused with 413."""
@@ -237,11 +237,13 @@ def load_config(
     content: dict[str, Any] = {}
     for file in [files] if isinstance(files, Path) else files:
         try:
-            _merge(content, tomllib.loads(file.read_text()))
+            _merge(content, tomllib.loads(file.read_text(encoding="utf-8")))
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{file} is not TOML: {error}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
     content.update({name: value for name, value in values.items() if value not in (None, "")})
     for dotted, text in (overrides or {}).items():
         *parents, name = dotted.split(".")
@@ -277,7 +279,7 @@ def _merge(content: dict[str, Any], later: dict[str, Any]) -> None:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -289,5 +291,5 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             yield f"unknown configuration key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            shown = json.dumps(problem["input"], default=str)
+            shown = one_line(json.dumps(problem["input"], default=str), 100)
             yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

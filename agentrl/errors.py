@@ -45,6 +45,13 @@ def one_line(text: object, limit: int = MAX_LINE) -> str:
     return clean if len(clean) <= limit else clean[: limit - 1] + "…"
 
 
+def error_line(error: str) -> str:
+    """Return the line of a text with a traceback, such as a log, that says what was raised last; without one, its last line."""
+    _, traced, last = error.rpartition("Traceback (most recent call last):\n")
+    said = [line for line in last.splitlines() if line.strip()] or [""]
+    return one_line(next((line for line in said if traced and not line.startswith(" ")), said[-1]))
+
+
 class AgentRLError(Exception):
     """Root of all errors that agentrl raises on purpose."""
 

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from agentrl.errors import one_line
+from agentrl.errors import error_line, one_line
 from agentrl.rollout.rewards import EndedGroup
 from agentrl.rollout.run_episode import Outcome
 
@@ -153,10 +153,3 @@ class HealthCounts:
             quiet_s=time.monotonic() - self.last_end,
             waiting_for=waiting_for,
         )
-
-
-def error_line(error: str) -> str:
-    """Return the line of a traceback's text that says what was raised."""
-    _, _, last = error.rpartition("Traceback (most recent call last):\n")
-    said = [line for line in last.splitlines() if line.strip()]
-    return one_line(next((line for line in said if not line.startswith(" ")), said[-1] if said else ""))

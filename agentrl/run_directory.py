@@ -15,14 +15,15 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, StoreError
+from agentrl.config import RunConfig, load_config
+from agentrl.errors import ConfigError, StoreError, one_line
+from agentrl.models.check import check_checkpoint
 
 ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""
@@ -37,17 +38,45 @@ def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "stor
         raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
     if resume and not exists:
         raise StoreError(f"{run_dir} holds no run to resume")
-    run_dir.mkdir(parents=True, exist_ok=True)
+    with _writable(run_dir):
+        run_dir.mkdir(parents=True, exist_ok=True)
+        # A disk that is full takes a file, and nothing in it.
+        write_whole(run_dir / "config.json.new", " " * 2**16)
+        (run_dir / "config.json.new").unlink()
+
+
+@contextmanager
+def _writable(run_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
+            "--run_dir"
+        ) from error
+
+
+def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """Return the configuration of the run in `run_dir`, changed by dotted `overrides`. Raises StoreError, ConfigError."""
+    path = run_dir / "config.json"
+    try:
+        content = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(f"{run_dir} holds no run to resume: it has no config.json") from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(
+            f"{path} is not JSON: {one_line(error)}; restore it, or start a new run with another --run_dir"
+        ) from error
+    if not isinstance(content, dict):
+        raise StoreError(f"{path} holds no configuration; restore it, or start a new run with another --run_dir")
+    return load_config((), overrides, **content)
 
 
 def check_model(config: RunConfig) -> None:
-    """Raise ConfigError unless `model.path` is the directory of a checkpoint."""
-    if not Path(config.model.path).is_dir():
-        raise ConfigError(
-            f"model.path = {config.model.path!r} is not a directory; give the directory of a Hugging Face checkpoint"
-        )
-    if not (Path(config.model.path) / "config.json").is_file():
-        raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
+    """Raise ConfigError unless `model.path` is the directory of a whole checkpoint."""
+    check_checkpoint(config.model.path)
     if config.trainer.lora_rank is not None and find_spec("peft") is None:
         raise ConfigError("trainer.lora_rank needs peft: pip install 'agentrl[lora]'")
 
@@ -58,14 +87,15 @@ def lock_run(run_dir: Path) -> int:
 
     The kernel lets go of it when the last process that holds the descriptor has ended, however it ended.
     """
-    descriptor = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    with _writable(run_dir):
+        descriptor = os.open(run_dir / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode().strip()
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             # A run that was killed may have left a trainer that is still writing; that ends by itself.
             if _alive(owner) or time.monotonic() > deadline:
                 os.close(descriptor)

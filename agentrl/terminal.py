@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,10 +92,17 @@ class TerminalView(RunView):
         return Panel(table, title=f"agentrl  {self.config.run_dir}", title_align="left", width=96)
 
 
+class _RunConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on in silence when nobody reads any more: a run is worth more than its output."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextmanager
 def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
     """A view of the run for the length of the context."""
-    console = Console()
+    console = _RunConsole()
     view = TerminalView(config, console)
     if not console.is_terminal:
         yield view

@@ -33,7 +33,7 @@ from agentrl.episode import RunSandboxes, Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.monitor import Monitor
-from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
+from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
@@ -43,6 +43,7 @@ from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
+    check_model,
     empty_directory,
     lock_run,
     prepare_run_dir,
@@ -52,6 +53,7 @@ from agentrl.run_directory import (
     write_config,
     write_whole,
 )
+from agentrl.serve import check_address
 from agentrl.trainer_client import open_trainer
 
 SUMMED_UP_STEPS = 5
@@ -119,6 +121,10 @@ async def train(
     view = view or RunView(config)
     workflow = workflow or load_workflow(Path(config.workflow))
     source, eval_tasks = training_and_held_out(config, tasks)
+    check_model(config)
+    check_address(config.proxy.host, config.proxy.port)
+    model = config.model
+    chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
     prepare_run_dir(config, resume=resume)
 
     summary: dict[str, Any] | None = None
@@ -129,7 +135,7 @@ async def train(
             await in_thread(write_config, config)
         async with anyio.create_task_group() as group:
             group.start_soon(_cancel_on_signal, group.cancel_scope, view)
-            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, lock)
+            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock)
             group.cancel_scope.cancel()
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
 
@@ -144,7 +150,13 @@ async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
 
 
 async def _run_to_the_end(
-    config: RunConfig, view: RunView, workflow: Workflow, tasks: Tasks, eval_tasks: list[Task], lock: int
+    config: RunConfig,
+    view: RunView,
+    workflow: Workflow,
+    tasks: Tasks,
+    eval_tasks: list[Task],
+    chat_format: ChatFormat,
+    lock: int,
 ) -> dict[str, Any]:
     run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
@@ -166,8 +178,6 @@ async def _run_to_the_end(
         client = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
         )
-        model = config.model
-        chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
         proxy = await stack.enter_async_context(
             open_proxy(
                 engine,

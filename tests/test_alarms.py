@@ -13,8 +13,8 @@ from agentrl import Episode
 from agentrl import monitor as monitor_module
 from agentrl.alarms import AlarmLog, alarms
 from agentrl.config import RunConfig
-from agentrl.errors import one_line
-from agentrl.health import REWARD_BLOCK, Health, HealthCounts, RewardBlock, error_line
+from agentrl.errors import error_line, one_line
+from agentrl.health import REWARD_BLOCK, Health, HealthCounts, RewardBlock
 from agentrl.monitor import Monitor
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.controller import Controller

@@ -31,7 +31,9 @@ import torch
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.credit import turn_earnings
+from agentrl.errors import AgentRLError
 from agentrl.rollout.store import Store, StoredEpisode
+from agentrl.run_directory import read_config
 from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
@@ -232,11 +234,16 @@ def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, 
 
 def main() -> None:
     """Answer commands until standard input closes."""
+    if len(sys.argv) != 3:
+        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer RUN_DIR WEIGHTS_DIR")
+    run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        config = read_config(run_dir)
+    except AgentRLError as error:
+        sys.exit(f"agentrl: {error}")
     # Whatever a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
     ranks = join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     process: TrainerProcess | None = None
     while line := ranks.same(sys.stdin.readline() if ranks.rank == 0 else ""):

@@ -21,8 +21,8 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
-from agentrl.errors import TooManyFailuresError
-from agentrl.health import HealthCounts, error_line
+from agentrl.errors import TooManyFailuresError, error_line
+from agentrl.health import HealthCounts
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
