@@ -34,8 +34,8 @@ class _Story:
             life, started_at, config, self.tasks = values
             self.lives[life] = [started_at, config]
         elif kind == "open":
-            group, epoch, task = values
-            self.groups[group] = [epoch, task, "open", None, None]
+            group, epoch, task, version = values
+            self.groups[group] = [epoch, task, "open", None, None, version]
         elif kind == "close":
             group, state, reason = values
             self.groups[group][2:4] = [state, reason]
@@ -43,10 +43,14 @@ class _Story:
             self.groups[values[2]][2:4] = ["open", None]
         elif kind == "checkpoint":
             step, life, path, score, made_at, batches = values
-            self.checkpoints[step] = [life, path, score, made_at, 1, None]
+            known = self.checkpoints.get(step)
+            self.checkpoints[step] = [life, path, score, made_at, 1, None, known[6] if known else 0]
             for batch_step, groups in batches:
                 for group in groups:
                     self.groups[group][4] = batch_step
+        elif kind == "score":
+            step, score, groups = values
+            self.checkpoints[step][2], self.checkpoints[step][6] = score, groups
         elif kind == "forget":
             for step in values[0]:
                 self.checkpoints[step][4] = 0
@@ -87,8 +91,10 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
         violations.append(f"episode {row[0]} is not in the ledger")
     yield from violations
     yield from _differences(db, "life", "SELECT life, started_at, config FROM lives", story.lives)
-    yield from _differences(db, "group", "SELECT id, epoch, task, state, reason, step FROM groups", story.groups)
-    made = "SELECT step, life, path, score, made_at, kept, damaged FROM checkpoints"
+    yield from _differences(
+        db, "group", "SELECT id, epoch, task, state, reason, step, version FROM groups", story.groups
+    )
+    made = "SELECT step, life, path, score, made_at, kept, damaged, score_groups FROM checkpoints"
     yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
     tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
     if story.lives and tasks != (story.tasks,):

@@ -13,7 +13,7 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, error_line
 from agentrl.privacy import open_private
 
 STOP_TIMEOUT_S = 10.0
@@ -57,8 +57,8 @@ class ChildProcess:
             log = await anyio.Path(self._log).read_text(errors="replace")
         except OSError:
             log = ""
-        tail = "\n".join(log.strip().splitlines()[-15:])
-        return self._error(f"the {self._name} ended; the end of its log {self._log}:\n{tail}")
+        said = error_line(log) or "nothing in its log"
+        return self._error(f"the {self._name} ended: {said}; its log is {self._log}")
 
 
 @asynccontextmanager

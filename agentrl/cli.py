@@ -1,12 +1,13 @@
 """The command line: `agentrl train`, `sft`, `eval`, `serve`, `audit`, `replay`, `init`, `doctor`.
 
 Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
-Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted.
+Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output (`agentrl.exit_code`).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import secrets
@@ -17,13 +18,15 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 
 from agentrl.config import RunConfig, config_keys, load_config
-from agentrl.errors import AgentRLError, ConfigError, UsageError
+from agentrl.errors import ConfigError, UsageError
+from agentrl.exit_code import exit_code_of
 from agentrl.models import model_directory
+from agentrl.run_directory import read_config
 
 SERVE_IDLE_TIMEOUT_S = 3600.0
 """When `agentrl serve` closes a session that nobody uses, where the configuration does not say."""
@@ -31,25 +34,33 @@ SERVE_IDLE_TIMEOUT_S = 3600.0
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    try:
-        words, overrides = _split_overrides(sys.argv[1:] if argv is None else argv)
-        args = _parser().parse_args(words)
-        code: int = args.command(args, overrides)
-    except BaseExceptionGroup as group:
-        error = _first_error(group)
-        if error is None:
-            raise
-        return _report(error)
-    except AgentRLError as error:
-        return _report(error)
-    except KeyboardInterrupt:
-        print("agentrl: interrupted", file=sys.stderr)
-        return 130
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # no character that a terminal lacks ends a run
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words or bool(os.environ.get("AGENTRL_DEBUG"))
+    return exit_code_of(lambda: _run([word for word in words if word != "--debug"]), debug=debug)
+
+
+def _run(words: Sequence[str]) -> int:
+    words, overrides = _split_overrides(words)
+    args = _parser().parse_args(words)
+    code: int = args.command(args, overrides)
     return code
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError, in place of printing all options."""
+        raise UsageError(f"{message}; see {self.prog} --help")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="agentrl", description="Reinforcement learning of language-model agents.")
+    parser = _Parser(
+        prog="agentrl",
+        description="Reinforcement learning of language-model agents.",
+        epilog="--debug, or AGENTRL_DEBUG=1, shows the traceback of an error.",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     keys = "configuration keys, each an option: " + ", ".join(config_keys())
 
@@ -197,9 +208,7 @@ def _run_config(args: argparse.Namespace, overrides: dict[str, str], run_dir: st
         return config if config.run_dir else config.model_copy(update={"run_dir": time.strftime(run_dir)})
     if args.workflow or args.config or args.tasks or args.model or args.engine:
         raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
-    from agentrl.run_directory import read_config
-
-    return load_config((), overrides, **read_config(args.resume))
+    return read_config(args.resume, overrides)
 
 
 def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -255,10 +264,10 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             for lacking in shortages(config.eval.max_concurrent, 0 if config.engine.urls else config.engine.servers):
                 print(lacking, file=sys.stderr)
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
+            chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
             engine = await stack.enter_async_context(
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
             )
-            chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
             proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = await stack.enter_async_context(
@@ -297,20 +306,21 @@ async def _run_service(config: RunConfig, admin_key: str) -> None:
     from agentrl.engine.launch import open_engine
     from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
     from agentrl.run_directory import check_model
-    from agentrl.serve import Service
+    from agentrl.serve import Service, check_address
 
     check_model(config)
     proxy_config = config.proxy
+    check_address(proxy_config.host, proxy_config.port)
     if proxy_config.session_idle_timeout_s is None:
         proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": SERVE_IDLE_TIMEOUT_S})
     async with AsyncExitStack() as stack:
         signals = stack.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-serve-")))
         model = config.model
+        chat_format = load_chat_format(model.path, model.renderer, **model.renderer_options)
         engine = await stack.enter_async_context(
             open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
         )
-        chat_format = load_chat_format(model.path, model.renderer, **model.renderer_options)
         proxy = await stack.enter_async_context(
             open_proxy(
                 engine,
@@ -386,19 +396,6 @@ def _require(config: RunConfig, *keys: str) -> None:
         if not value:
             option = {"workflow": "WORKFLOW", "model.path": "--model"}.get(key, f"--{key}")
             raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
-
-
-def _first_error(group: BaseExceptionGroup[BaseException]) -> AgentRLError | None:
-    for error in group.exceptions:
-        found = _first_error(error) if isinstance(error, BaseExceptionGroup) else error
-        if isinstance(found, AgentRLError):
-            return found
-    return None
-
-
-def _report(error: AgentRLError) -> int:
-    print(f"agentrl: {error}", file=sys.stderr)
-    return 2 if isinstance(error, UsageError) else 1
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentrl.config_section import NotNegative, Positive, Seconds, Section, Share
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, one_line
 from agentrl.privacy import without_secrets
 from agentrl.proxy_config import ProxyConfig as ProxyConfig
 from agentrl.trainer_config import TrainerConfig as TrainerConfig
@@ -60,6 +60,8 @@ class RolloutConfig(Section):
     """How often a failed episode is tried again."""
     max_failed_share: Share = 0.5
     """The run stops when more than this share of its episodes (at least 20) failed for good."""
+    alarm_stall_s: Seconds = 600
+    """A line warns when no episode and no training step has ended for so long, and says what the run waits for."""
     drop_uniform_groups: bool = True
     """Drop groups whose rewards are all equal: they teach nothing."""
     keep_calls: bool = True
@@ -225,11 +227,13 @@ def load_config(
     content: dict[str, Any] = {}
     for file in [files] if isinstance(files, Path) else files:
         try:
-            _merge(content, tomllib.loads(file.read_text()))
+            _merge(content, tomllib.loads(file.read_text(encoding="utf-8")))
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{file} is not TOML: {error}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
     content.update({name: value for name, value in values.items() if value not in (None, "")})
     for dotted, text in (overrides or {}).items():
         *parents, name = dotted.split(".")
@@ -265,7 +269,7 @@ def _merge(content: dict[str, Any], later: dict[str, Any]) -> None:
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
 
 
@@ -277,5 +281,5 @@ def _complaints(error: ValidationError) -> Iterator[str]:
             yield f"unknown configuration key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
         else:
             message = problem["msg"].removeprefix("Value error, ")
-            shown = without_secrets(json.dumps(problem["input"], default=str))
+            shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
             yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

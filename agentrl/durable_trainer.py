@@ -38,8 +38,6 @@ class _Saving:
     step: int
     chain: str
     directory: Path
-    score: float | None
-    """Mean reward of the steps that led to it."""
 
 
 class DurableTrainer:
@@ -58,8 +56,6 @@ class DurableTrainer:
         """The chain of the newest whole checkpoint."""
         self._consumed: list[TrainedStep] = []
         """The steps that no whole checkpoint contains yet."""
-        self._rewards: list[float] = []
-        """Mean reward of each step since the last checkpoint."""
         self._saving: _Saving | None = None
 
     @property
@@ -89,21 +85,15 @@ class DurableTrainer:
         self._consumed.append(trained)
         return metrics
 
-    def add_reward(self, reward: float) -> None:
-        """The mean reward of a step counts for the checkpoint that follows it: the best one is kept."""
-        self._rewards.append(reward)
-
     async def checkpoint(self, losses: int = MAX_LOSSES) -> None:
         """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
         await self.commit(losses)
         step = self.weights.version
         directory = checkpoint_directory(self._run_dir, step)
-        score = sum(self._rewards) / len(self._rewards) if self._rewards else None
         with anyio.CancelScope(shield=True), self._as_disk_error(step):
             await in_thread(self._store.begin_checkpoint, directory)
             await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
-        self._saving = _Saving(step, self._chain, directory, score)
-        self._rewards.clear()
+        self._saving = _Saving(step, self._chain, directory)
 
     async def commit_if_written(self) -> None:
         """Commit a checkpoint that the trainer has finished writing; never waits for one."""
@@ -122,7 +112,7 @@ class DurableTrainer:
             manifest = await in_thread(read_manifest, saving.directory)
             self._check(manifest, saving)
             groups = [trained.group_ids for trained in self._consumed if trained.step <= saving.step]
-            await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups, saving.score)
+            await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups)
             self._saving, self._since = None, manifest.chain
             self._consumed = [trained for trained in self._consumed if trained.step > manifest.step]
         for old in await in_thread(self._store.forget_checkpoints, self._keep):

@@ -28,6 +28,31 @@ All of them pickle, so that they cross process boundaries unchanged.
 
 from pathlib import Path
 
+MAX_LINE = 400
+"""Characters of foreign text that a message quotes at most."""
+
+
+def one_line(text: object, limit: int = MAX_LINE) -> str:
+    """Return the text of something foreign so that a line can quote it: printable, without line breaks, bounded.
+
+    It never raises, not even for an object whose `__str__` does.
+    """
+    try:
+        shown = text if isinstance(text, str) else str(text)
+    except Exception:
+        shown = f"a {type(text).__name__} that cannot be shown"
+    # Bounded first: what is foreign may be huge.
+    words = " ".join(shown[: 4 * limit].split())
+    clean = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in words)
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def error_line(error: str) -> str:
+    """Return the line of a text with a traceback, such as a log, that says what was raised last; without one, its last line."""
+    _, traced, last = error.rpartition("Traceback (most recent call last):\n")
+    said = [line for line in last.splitlines() if line.strip()] or [""]
+    return one_line(next((line for line in said if traced and not line.startswith(" ")), said[-1]))
+
 
 class AgentRLError(Exception):
     """Root of all errors that agentrl raises on purpose."""

@@ -13,7 +13,7 @@ import anyio
 
 from agentrl.config import EvalConfig
 from agentrl.episode import Task
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, one_line
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.tasks import episode_seed
 
@@ -191,26 +191,26 @@ class EvaluationLog:
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         header = json.dumps({"evaluation": dict(identity)})
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        if lines and lines[0].rstrip("\n") != header:
+        try:
+            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+            if lines and lines[0].rstrip(b"\n") != header.encode():
+                raise ConfigError(
+                    f"--out {path} holds something else than this evaluation; name another file, or remove it"
+                )
+            self.done, whole = _done(lines[1:])
+            self._file = path.open("r+" if lines else "w")
+            if lines:
+                self._file.truncate(len(lines[0]) + whole)
+                self._file.seek(len(lines[0]) + whole)
+            else:
+                self._file.write(header + "\n")
+                self._file.flush()
+        except OSError as error:
+            raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
+        except (ValueError, TypeError, RecursionError) as error:
             raise ConfigError(
-                f"--out {path} holds something else than this evaluation; name another file, or remove it"
-            )
-        self.done: list[EvaluatedEpisode] = []
-        whole = len(header) + 1
-        for line in lines[1:]:
-            if not line.endswith("\n"):
-                break  # torn by a crash
-            episode = EvaluatedEpisode(**json.loads(line))
-            whole += len(line.encode())
-            if episode.status == "finished":
-                self.done.append(episode)
-        self._file = path.open("r+" if lines else "w")
-        if lines:
-            self._file.truncate(whole)
-            self._file.seek(whole)
-        else:
-            self._file.write(header + "\n")
+                f"--out {path} holds a line that is no episode: {one_line(error)}; name another file, or remove it"
+            ) from error
 
     def add(self, episode: EvaluatedEpisode) -> None:
         """Write one episode."""
@@ -222,6 +222,19 @@ class EvaluationLog:
 
     def __exit__(self, *_: object) -> None:
         self._file.close()
+
+
+def _done(lines: Sequence[bytes]) -> tuple[list[EvaluatedEpisode], int]:
+    """The finished episodes of a log, and the bytes of its whole lines."""
+    done, whole = [], 0
+    for line in lines:
+        if not line.endswith(b"\n"):
+            break  # torn by a crash
+        episode = EvaluatedEpisode(**json.loads(line))
+        whole += len(line)
+        if episode.status == "finished":
+            done.append(episode)
+    return done, whole
 
 
 def _passed(episode: EvaluatedEpisode, pass_reward: float) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from agentrl.errors import ConfigError
@@ -11,12 +10,16 @@ from agentrl.errors import ConfigError
 TEMPLATE = Path(__file__).parent / "template"
 
 
-def write_project(directory: Path) -> Iterator[Path]:
-    """Copy the template into a new directory; the files that were written. Raises ConfigError when there is something
-    already."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise ConfigError(f"{directory} exists already; choose another name")
-    directory.mkdir(parents=True, exist_ok=True)
-    for source in sorted(TEMPLATE.iterdir()):
-        if source.is_file():
-            yield Path(shutil.copyfile(source, directory / source.name))
+def write_project(directory: Path) -> list[Path]:
+    """Copy the template into a new directory.
+
+    Returns the files that were written. Raises ConfigError when there is something already, or nothing can be written there.
+    """
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise ConfigError(f"{directory} exists already; choose another name")
+        directory.mkdir(parents=True, exist_ok=True)
+        sources = [source for source in sorted(TEMPLATE.iterdir()) if source.is_file()]
+        return [Path(shutil.copyfile(source, directory / source.name)) for source in sources]
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be written: {error.strerror}; choose another place") from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +15,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling
 from agentrl.episode import Task
-from agentrl.errors import EngineError, StoreError
+from agentrl.errors import EngineError, StoreError, one_line
 from agentrl.proxy import (
     RecordedCalls,
     RecordedChoice,
@@ -26,6 +28,7 @@ from agentrl.rollout.run_episode import Outcome, local_runner, run_sandboxes
 from agentrl.rollout.store import EpisodeRow, Store
 from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.run_directory import read_config
 
 
 @dataclass(frozen=True)
@@ -153,9 +156,15 @@ def _found(
 ) -> tuple[RunConfig, EpisodeRow, Task, Workflow]:
     if not (run_dir / "store.sqlite").is_file():
         raise StoreError(f"{run_dir} holds no run")
-    config = RunConfig.model_validate_json((run_dir / "config.json").read_text())
-    with Store(run_dir / "store.sqlite", must_exist=True) as store:
-        recorded = store.episode(episode_id)
+    config = read_config(run_dir)
+    try:
+        with Store(run_dir / "store.sqlite", must_exist=True) as store:
+            recorded = store.episode(episode_id)
+    except (sqlite3.Error, zlib.error, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StoreError(
+            f"episode {episode_id} cannot be read from {run_dir / 'store.sqlite'}: {one_line(error)}; agentrl audit {run_dir} "
+            "tells what else is damaged"
+        ) from error
     source, _ = training_and_held_out(config, tasks)
     found = source.of_group(recorded.group_id)
     if found is None:

@@ -22,15 +22,16 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, load_config
 from agentrl.disk import make_directory, sync
-from agentrl.errors import ConfigError, StoreError
+from agentrl.errors import ConfigError, StoreError, one_line
+from agentrl.models.check import check_checkpoint
 from agentrl.privacy import make_private_directory, open_private, private
 from agentrl.process_limits import room_in_shared_memory
 from agentrl.rollout.database import RESTORE
@@ -56,7 +57,11 @@ def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "stor
         raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
     if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
         raise StoreError(f"{run_dir} holds no run{lost}")
-    make_directory(run_dir, 0o700)
+    with _writable(run_dir):
+        make_directory(run_dir, 0o700)
+        # A disk that is full takes a file, and nothing in it.
+        write_whole(run_dir / "config.json.new", " " * 2**16)
+        (run_dir / "config.json.new").unlink()
 
 
 def _lost_store(run_dir: Path) -> str:
@@ -65,19 +70,20 @@ def _lost_store(run_dir: Path) -> str:
     return f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
 
 
+@contextmanager
+def _writable(run_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
+            "--run_dir"
+        ) from error
+
+
 def check_model(config: RunConfig) -> None:
-    """Raise ConfigError unless `model.path` is the directory of a checkpoint."""
-    if not Path(config.model.path).is_dir():
-        raise ConfigError(
-            f"model.path = {config.model.path!r} is not a directory; give the directory of a Hugging Face checkpoint"
-        )
-    if not (Path(config.model.path) / "config.json").is_file():
-        raise ConfigError(f"model.path = {config.model.path!r} holds no config.json, so it is not a checkpoint")
-    if not any(Path(config.model.path).glob("*.safetensors")):
-        raise ConfigError(
-            f"model.path = {config.model.path!r} holds no weights as .safetensors; other forms may be pickles, which run code when they "
-            "are read. If you trust it, convert it with transformers: save_pretrained(DIRECTORY)"
-        )
+    """Raise ConfigError unless `model.path` is the directory of a whole checkpoint."""
+    check_checkpoint(config.model.path)
     if config.trainer.lora_rank is not None and find_spec("peft") is None:
         raise ConfigError("trainer.lora_rank needs peft: pip install 'agentrl[lora]'")
 
@@ -88,14 +94,15 @@ def lock_run(run_dir: Path) -> int:
 
     The kernel lets go of it when the last process that holds the descriptor has ended, however it ended.
     """
-    descriptor = private(str(run_dir / "lock"), os.O_RDWR | os.O_CREAT)
+    with _writable(run_dir):
+        descriptor = private(str(run_dir / "lock"), os.O_RDWR | os.O_CREAT)
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
     while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode().strip()
+            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
             # A run that was killed may have left a trainer that is still writing; that ends by itself.
             if _alive(owner) or time.monotonic() > deadline:
                 os.close(descriptor)
@@ -138,23 +145,26 @@ def config_text(config: RunConfig) -> str:
     return config.model_dump_json(indent=2) + "\n"
 
 
-def read_config(run_dir: Path) -> dict[str, Any]:
-    """A run's configuration, as JSON; that of its newest life in the store, where `config.json` cannot be read. Raises StoreError
-    when that cannot be read either."""
+def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest life in the store where
+    `config.json` cannot be read. Raises StoreError when that cannot be read either, ConfigError."""
     path = run_dir / "config.json"
+    content: dict[str, Any] | None
     try:
-        content: dict[str, Any] = dict(json.loads(path.read_text()))
-        return content
-    except (OSError, ValueError, TypeError) as error:
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise TypeError("it holds no configuration")
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         store = run_dir / "store.sqlite"
         if not path.is_file() and not store.is_file():
             raise StoreError(f"{run_dir} holds no run to resume") from error
-        kept = _config_in(store) if store.is_file() else None
-        if kept is None:
+        content = _config_in(store) if store.is_file() else None
+        if content is None:
             raise StoreError(
-                f"{path} cannot be read ({error}), and no store has a copy of it: restore it, or begin a new run"
+                f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
+                "--run_dir"
             ) from error
-        return kept
+    return load_config((), overrides, **content)
 
 
 def _config_in(store: Path) -> dict[str, Any] | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import socket
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.credit import turn_scores
-from agentrl.errors import EngineError, EpisodeError
+from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.json_text import json_pieces, to_json
@@ -41,6 +42,21 @@ KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise ConfigError unless `proxy.host` and `proxy.port` can be listened on."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(
+            f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
+            "choose another port (--proxy.port 0: any free one)"
+        ) from error
 
 
 class _Body(BaseModel):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -41,7 +43,7 @@ class TerminalView(RunView):
         super().on_step(metrics)
         if not self._console.is_terminal:
             self.say(
-                f"step {metrics['step']:4d}  reward {metrics['reward_mean']:.3f}  "
+                f"step {metrics['step']:4d}  reward {_reward(metrics)}  "
                 f"staleness {metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})  "
                 f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
                 f"{self.tokens_per_s():,.0f} tokens/s  failed {metrics['episodes_failed']}"
@@ -69,8 +71,8 @@ class TerminalView(RunView):
         table.add_row("", ProgressBar(total=self.config.steps, completed=self.step, width=40))
         if self.steps:
             last = self.steps[-1]
-            rewards = [s["reward_mean"] for s in self.steps[-CHARTED_STEPS:]]
-            table.add_row("reward", f"{last['reward_mean']:.3f}  {_spark(rewards)}")
+            rewards = [s["reward_mean"] for s in self.steps[-CHARTED_STEPS:] if s["reward_mean"] is not None]
+            table.add_row("reward", f"{_reward(last)}  {_spark(rewards)}")
             table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
             if "logprob_mismatch_mean_abs" in last:
                 table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
@@ -91,10 +93,17 @@ class TerminalView(RunView):
         return Panel(table, title=f"agentrl  {self.config.run_dir}", title_align="left", width=96)
 
 
+class _RunConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Go on in silence when nobody reads any more: a run is worth more than its output."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextmanager
 def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
     """A view of the run for the length of the context."""
-    console = Console()
+    console = _RunConsole()
     view = TerminalView(config, console)
     if not console.is_terminal:
         yield view
@@ -103,7 +112,17 @@ def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
         yield view
 
 
+def _reward(metrics: dict[str, Any]) -> str:
+    """The reward figure of a step, with how much it rests on."""
+    episodes, failed = metrics["reward_episodes"], metrics["reward_failed"]
+    mean = "–" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
+    shown = f"{mean} (n = {metrics['reward_groups']} groups, {episodes} episodes"
+    return shown + (f", {failed / (episodes + failed):.0%} failed)" if failed else ")")
+
+
 def _spark(values: list[float]) -> str:
+    if not values:
+        return ""
     low, high = min(values), max(values)
     scale = (len(SPARKS) - 1) / ((high - low) or 1.0)
     return "".join(SPARKS[round((value - low) * scale)] for value in values)

@@ -23,7 +23,7 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.alarms import alarms
+from agentrl.alarms import AlarmLog
 from agentrl.config import RunConfig
 from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.broadcast import Backend, Broadcast
@@ -32,16 +32,19 @@ from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
+from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
-from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
+from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
 from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
+    check_model,
     config_text,
     lock_run,
     prepare_run_dir,
@@ -50,7 +53,11 @@ from agentrl.run_directory import (
     write_config,
 )
 from agentrl.run_store import begin_store, note_lines, write_noted
+from agentrl.serve import check_address
 from agentrl.trainer_client import open_trainer
+
+SUMMED_UP_STEPS = 5
+"""Steps at either end of a run whose rewards its summary shows."""
 
 
 @dataclass
@@ -92,6 +99,7 @@ class _Run:
     trainer: DurableTrainer
     controller: Controller
     broadcast: Broadcast | None
+    monitor: Monitor
 
 
 async def train(
@@ -113,6 +121,10 @@ async def train(
     view = view or RunView(config)
     workflow = workflow or load_workflow(Path(config.workflow))
     source, eval_tasks = training_and_held_out(config, tasks)
+    check_model(config)
+    check_address(config.proxy.host, config.proxy.port)
+    model = config.model
+    chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
     prepare_run_dir(config, resume=resume)
 
     summary: dict[str, Any] | None = None
@@ -123,7 +135,7 @@ async def train(
             await in_thread(write_config, config)
         async with anyio.create_task_group() as group:
             group.start_soon(_cancel_on_signal, group.cancel_scope, view)
-            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, lock, resume)
+            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
             group.cancel_scope.cancel()
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
 
@@ -138,7 +150,14 @@ async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
 
 
 async def _run_to_the_end(
-    config: RunConfig, view: RunView, workflow: Workflow, tasks: Tasks, eval_tasks: list[Task], lock: int, resume: bool
+    config: RunConfig,
+    view: RunView,
+    workflow: Workflow,
+    tasks: Tasks,
+    eval_tasks: list[Task],
+    chat_format: ChatFormat,
+    lock: int,
+    resume: bool,
 ) -> dict[str, Any]:
     run_dir = Path(config.run_dir)
     async with AsyncExitStack() as stack:
@@ -167,8 +186,6 @@ async def _run_to_the_end(
         client = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
         )
-        model = config.model
-        chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
         if chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
         proxy = await stack.enter_async_context(
@@ -200,7 +217,10 @@ async def _run_to_the_end(
             window=config.rollout.window,
             version=weights.version,
         )
-        controller = Controller(tasks, config.rollout, config.seed, runner, store, gate)
+        steps = await in_thread(read_metrics, run_dir)
+        counted = max((step["groups_counted"] for step in steps if step["step"] <= weights.version), default=0)
+        rewards = RewardsInOrder(counted)
+        controller = Controller(tasks, config.rollout, config.seed, runner, store, gate, rewards=rewards)
         view.controller = controller
         view.step = view.first_step = weights.version
         bound = "none (greedy)" if gate.bound is None else str(gate.bound)
@@ -212,7 +232,15 @@ async def _run_to_the_end(
         if config.engine.transfer == "broadcast":
             backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
             broadcast = Broadcast(engine, client, backend)
-        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast)
+        monitor = Monitor(
+            config,
+            controller,
+            AlarmLog(view.say),
+            in_flight=lambda: engine.in_flight,
+            serving=lambda: engine.serving,
+            decode=chat_format.decode,
+        )
+        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor)
         before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
@@ -250,6 +278,7 @@ async def _train_and_save(run: _Run) -> None:
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run.controller.run)
+            group.start_soon(run.monitor.watch)
             await _train(run)
             group.cancel_scope.cancel()
     except BaseException:
@@ -263,6 +292,7 @@ async def _train(run: _Run) -> None:
     config, view = run.config, run.view
     view.phase = "training"
     view.training_started = time.perf_counter()
+    run.controller.health.last_end = time.monotonic()  # an evaluation came before
     with appending(run.run_dir / "metrics.jsonl") as log:
         while run.trainer.weights.version < config.steps:
             started = time.perf_counter()
@@ -287,26 +317,27 @@ async def _train(run: _Run) -> None:
 async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     """Train on one batch and load the weights into running generation; the step's record."""
     started = time.perf_counter()
+    health = run.controller.health
+    health.step_started = time.monotonic()
     metrics = await run.trainer.step(batch.group_ids)
     weights = run.trainer.weights
     if metrics["skipped_optimizer_steps"]:
         run.view.say(
             f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
         )
-    for alarm in alarms(metrics, run.config, run.controller.gate.bound):
-        run.view.say(f"step {weights.version}: {alarm}")
     update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
     pause_s = await update(weights.path, weights.version)
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress
-    # A batch leaves uniform groups out, so its mean says less about the policy than all that finished meanwhile.
-    recent = run.controller.take_recent_rewards() or batch.rewards
-    reward = sum(recent) / len(recent)
-    run.trainer.add_reward(reward)
+    counted = run.controller.rewards.take()
+    health.step_ended(metrics)
+    health.rewards_counted(counted)
+    run.monitor.check()
     return {
         "step": weights.version,
-        "reward_mean": reward,
+        **reward_figure(counted).to_metrics(),
+        "groups_counted": run.controller.rewards.counted,
         "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
         "episodes": len(batch.rewards),
         **metrics,
@@ -324,6 +355,7 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "engine_bad_replies": run.engine.fleet.bad_replies,
         "local_shortages": run.engine.fleet.shortages,
         **_sandbox_metrics(run.controller.runner.sandboxes),
+        **run.monitor.log.to_metrics(),
     }
 
 
@@ -346,8 +378,10 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
         "eval_after": after.mean_reward if after else None,
         "steps": run.trainer.weights.version,
         "wall_s": time.perf_counter() - run.view.started,
-        "reward_first_step": steps[0]["reward_mean"] if steps else None,
-        "reward_last_step": steps[-1]["reward_mean"] if steps else None,
+        "reward_first_steps": pooled_figure(steps[:SUMMED_UP_STEPS]).to_metrics(),
+        "reward_last_steps": pooled_figure(steps[-SUMMED_UP_STEPS:]).to_metrics(),
+        "best_checkpoint": run.store.read(best_checkpoint),
+        "alarms": run.monitor.log.begun,
         "staleness_mean": sum(s["staleness_mean"] * s["trained_tokens"] for s in steps) / tokens,
         "staleness_max": max((s["staleness_max"] for s in steps), default=0.0),
         "staleness_bound": run.controller.gate.bound,

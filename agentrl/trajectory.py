@@ -50,6 +50,8 @@ class Turn:
     """Which of the call's replies it is."""
     call_ids: list[str] = field(default_factory=list)
     """Ids of the tool calls in it."""
+    tools: bool = False
+    """Whether the request offered tools."""
 
     @property
     def depth(self) -> int:

@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from itertools import accumulate
 from pathlib import Path
 
 from agentrl.models import NANO
@@ -65,7 +66,10 @@ def main() -> None:
             words = ["-m", "agentrl.cli", "train", "--config", "workflows/quickstart.toml", *options]
             subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=1800)
             summary = json.loads((run_dir / "summary.json").read_text())
-            rewards = curves[name] = [row["reward_mean"] for row in read_metrics(run_dir)]
+            means = (row["reward_mean"] for row in read_metrics(run_dir))
+            # A step in which no group counts goes on with the figure before it.
+            carried = accumulate(means, lambda before, now: before if now is None else now, initial=0.0)
+            rewards = curves[name] = list(carried)[1:]
             reached = [step for step, mean in enumerate(smoothed(rewards), 1) if step >= SMOOTHED and mean >= GOAL]
             print(
                 f"{name:22s} {summary['eval_before']:10.3f}, {summary['eval_after']:.3f}"

@@ -37,9 +37,9 @@ def manifest_of(store: Store, step: int, batches: Sequence[Batch], digest_: str 
     return Manifest(step, len(store.batches()) + len(batches), digest_, chain, since, tuple(history))
 
 
-def commit(store: Store, step: int, path: Path, batches: Sequence[Batch], score: float | None = None) -> None:
+def commit(store: Store, step: int, path: Path, batches: Sequence[Batch]) -> None:
     """Record a checkpoint that has no files."""
-    store.commit_checkpoint(path, manifest_of(store, step, batches), [groups for _, groups in batches], score)
+    store.commit_checkpoint(path, manifest_of(store, step, batches), [groups for _, groups in batches])
 
 
 def commit_whole(store: Store, step: int, path: Path, batches: Sequence[Batch]) -> None:

@@ -1,4 +1,4 @@
-"""The command line as a user types it: bad input exits with 2 and says what to do, before any work starts."""
+"""The command line as a user types it. `test_doors.py` gives it bad input."""
 
 from __future__ import annotations
 
@@ -11,82 +11,13 @@ import pytest
 
 from agentrl.cli import _config, _parser, _split_overrides
 from agentrl.envs.calculator import distinct_tasks
-from agentrl.models import NANO
 
 ROOT = Path(__file__).parents[1]
-WORKFLOW = "from agentrl import Episode\nasync def run(episode: Episode) -> float:\n    return 1.0\n"
 
 
 def agentrl(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agentrl.cli", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Path]:
-    workflow, tasks = tmp_path / "workflow.py", tmp_path / "tasks.jsonl"
-    workflow.write_text(WORKFLOW)
-    tasks.write_text('{"question": "1 + 1"}\n')
-    return {"workflow": workflow, "tasks": tasks, "run_dir": tmp_path / "run"}
-
-
-def train(files: dict[str, Path], *more: str, model: str = str(NANO)) -> subprocess.CompletedProcess[str]:
-    words = ["train", str(files["workflow"]), "--tasks", str(files["tasks"]), "--model", model]
-    return agentrl(*words, "--run_dir", str(files["run_dir"]), *more)
-
-
-def refused(result: subprocess.CompletedProcess[str], files: dict[str, Path]) -> str:
-    assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr
-    assert not files["run_dir"].exists(), "work started before the input was checked"
-    return result.stderr
-
-
-def test_a_workflow_without_run(files: dict[str, Path]) -> None:
-    files["workflow"].write_text("x = 1\n")
-    assert "defines no run" in refused(train(files), files)
-
-
-def test_a_run_that_is_not_async(files: dict[str, Path]) -> None:
-    files["workflow"].write_text("def run(episode): return 1.0\n")
-    assert "is not async; write `async def run(episode)`" in refused(train(files), files)
-
-
-def test_a_workflow_that_cannot_be_imported(files: dict[str, Path]) -> None:
-    files["workflow"].write_text("import nothing_of_that_name\n")
-    assert "nothing_of_that_name" in refused(train(files), files)
-
-
-def test_tasks_that_are_not_json_name_the_line(files: dict[str, Path]) -> None:
-    files["tasks"].write_text('{"a": 1}\n\n{"a": \n')
-    assert "line 3: not valid JSON" in refused(train(files), files)
-    files["tasks"].write_text('{"a": 1}\n[1]\n')
-    assert "line 2: a task must be a JSON object, not list" in refused(train(files), files)
-    files["tasks"].write_text("\n")
-    assert "holds no tasks" in refused(train(files), files)
-
-
-def test_an_unknown_configuration_key(files: dict[str, Path]) -> None:
-    shown = refused(train(files, "--rollout.batchsize", "8"), files)
-    assert "unknown configuration key 'rollout.batchsize'; did you mean 'rollout.batch_size'?" in shown
-
-
-def test_a_model_path_that_does_not_exist(files: dict[str, Path], tmp_path: Path) -> None:
-    shown = refused(train(files, model=str(tmp_path / "no-model")), files)
-    assert "no-model' is not a directory" in shown
-    assert "holds no config.json" in refused(train(files, model=str(tmp_path)), files)
-
-
-def test_a_missing_setting_and_a_stray_word(files: dict[str, Path]) -> None:
-    assert "tasks is not set" in agentrl("train", str(files["workflow"])).stderr
-    assert agentrl("train", "a.py", "b.py").returncode == 2
-    assert "needs a value" in refused(train(files, "--steps"), files)
-
-
-def test_resuming_what_is_no_run(tmp_path: Path) -> None:
-    result = agentrl("train", "--resume", str(tmp_path))
-    assert result.returncode == 2
-    assert "holds no run to resume" in result.stderr
 
 
 def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> None:

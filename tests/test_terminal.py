@@ -14,6 +14,9 @@ from agentrl.terminal import TerminalView
 STEP: dict[str, Any] = {
     "step": 3,
     "reward_mean": 0.625,
+    "reward_groups": 7,
+    "reward_episodes": 27,
+    "reward_failed": 1,
     "staleness_mean": 1.25,
     "staleness_max": 2.0,
     "train_s": 1.5,
@@ -36,7 +39,14 @@ def test_a_file_gets_one_line_a_step() -> None:
     view = view_on(Console(file=file, width=60))
     view.on_step(STEP)
     (line,) = file.getvalue().splitlines()
-    for shown in ("step    3", "reward 0.625", "staleness 1.25 (max 2)", "train 1.5 s", "pause 4 ms", "failed 1"):
+    for shown in (
+        "step    3",
+        "reward 0.625 (n = 7 groups, 27 episodes, 4% failed)",
+        "staleness 1.25 (max 2)",
+        "train 1.5 s",
+        "pause 4 ms",
+        "failed 1",
+    ):
         assert shown in line
 
 
@@ -48,3 +58,11 @@ def test_a_terminal_shows_the_run() -> None:
     shown = console.export_text()
     for text in ("runs/x", "3 / 10", "0.625", "mean 1.25  max 2", "3.0e-07", "time to go", "1:10"):
         assert text in shown
+
+
+def test_a_step_with_no_group_to_count_has_no_reward() -> None:
+    file = io.StringIO()
+    view = view_on(Console(file=file, width=60))
+    view.on_step({**STEP, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
+    assert "reward – (n = 0 groups, 0 episodes)" in file.getvalue()
+    Console(file=io.StringIO(), force_terminal=True, width=100).print(view)

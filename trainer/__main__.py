@@ -40,6 +40,7 @@ import torch
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.errors import AgentRLError, TrainerNotWholeError
 from agentrl.rollout.store import Store, StoredEpisode
+from agentrl.run_directory import read_config
 from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages, turn_rewards
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
@@ -121,7 +122,7 @@ class TrainerProcess:
     def __init__(
         self, run_dir: Path, weights_dir: Path, ranks: Ranks | None = None, config: RunConfig | None = None
     ) -> None:
-        self._config = config or read_config(run_dir / "config.json")
+        self._config = config or read_config(run_dir)
         self._weights_dir = weights_dir
         self._published: dict[int, Path] = {}
         self._weight_group: WeightGroup | None = None
@@ -318,8 +319,8 @@ def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, 
     return {"staleness_mean": float(lag.mean()), "staleness_max": float(lag.max())}
 
 
-def read_config(path: Path) -> RunConfig:
-    """A run's configuration."""
+def configuration(path: Path) -> RunConfig:
+    """Return the configuration in a file."""
     return RunConfig.model_validate_json(path.read_text())
 
 
@@ -353,12 +354,17 @@ class Commands:
 
 def main() -> None:
     """Answer commands until standard input closes."""
+    if len(sys.argv) not in (3, 4):
+        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer RUN_DIR WEIGHTS_DIR")
     os.umask(0o077)  # checkpoints and weights are for their user alone
+    run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        config = configuration(Path(sys.argv[3])) if len(sys.argv) > 3 else read_config(run_dir)
+    except AgentRLError as error:
+        sys.exit(f"agentrl: {error}")
     # Whatever a library prints must not mix with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
-    config = read_config(Path(sys.argv[3]) if len(sys.argv) > 3 else run_dir / "config.json")
     commands = Commands(
         run_dir, weights_dir, config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     )

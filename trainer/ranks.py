@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from agentrl.errors import ConfigError
 from agentrl.trainer.packing import Pack
 
 T = TypeVar("T")
@@ -91,14 +92,14 @@ def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
     """The ranks that torch elastic started this process among; one, if it did not. What is to be offloaded is spread, if over one
     rank, which needs a process group too."""
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if _number_from_environment("WORLD_SIZE", 1) == 1:
         if offload:
             store = dist.HashStore()  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         return Ranks()
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
     if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(_number_from_environment("LOCAL_RANK", 0))
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
@@ -124,3 +125,11 @@ def _nothing(pack: Pack) -> Pack:
     first = {name: getattr(pack, name)[:1] for name in ("token_ids", "position_ids")}
     end = torch.ones_like(pack.subtree_end[:1])
     return replace(pack, **{**columns, **first, "subtree_end": end, "count": 0})
+
+
+def _number_from_environment(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"the environment variable {name} = {value!r} is not a number; unset it") from None

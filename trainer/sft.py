@@ -32,6 +32,7 @@ from agentrl.run_directory import (
     checkpoint_directory,
     lock_run,
     prepare_run_dir,
+    read_config,
     set_aside,
     write_config,
     write_whole,
@@ -83,6 +84,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     tasks, held_out = training_and_held_out(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     unseen = [conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)]
+    _batch(tasks, 0, config, chat_format)  # what is no conversation is refused before the model is loaded
     torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})
@@ -217,8 +219,13 @@ def _checkpoint(policy: Policy, config: RunConfig) -> Path:
 
 def main() -> None:
     """One of several ranks: `torch.distributed.run ... -m agentrl.trainer.sft RUN_DIR`."""
-    config = RunConfig.model_validate_json((Path(sys.argv[1]) / "config.json").read_text())
-    ranks = join_ranks(config.trainer.step_timeout_s)
+    if len(sys.argv) != 2:
+        sys.exit("agentrl: agentrl sft starts its ranks by itself: python -m agentrl.trainer.sft RUN_DIR")
+    try:
+        config = read_config(Path(sys.argv[1]))
+        ranks = join_ranks(config.trainer.step_timeout_s)
+    except AgentRLError as error:
+        sys.exit(f"agentrl sft: {error}")
     try:
         _fine_tune(config, ranks)
     except AgentRLError as error:

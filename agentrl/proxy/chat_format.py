@@ -20,7 +20,7 @@ from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, confi
 from renderers.base import MODEL_RENDERER_MAP, RenderedTokens, ToolCallParseStatus, is_multimodal
 
 from agentrl.engine.protocol import ImageSpan
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, one_line
 from agentrl.proxy.tokenizer import LeanTokenizer
 
 Message = dict[str, Any]
@@ -250,9 +250,15 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
     """
     from transformers import AutoConfig, AutoTokenizer  # loads torch, where there is one
 
-    tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+    try:
+        tokenizer: Any = AutoTokenizer.from_pretrained(model_path)
+        whole = AutoConfig.from_pretrained(model_path)
+    except Exception as error:  # transformers and tokenizers raise what they like
+        what = f"{type(error).__name__}: {one_line(error)}"
+        raise ConfigError(
+            f"tokenizer and configuration of model.path = {str(model_path)!r} cannot be loaded: {what}"
+        ) from error
     tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
-    whole = AutoConfig.from_pretrained(model_path)
     config = whole.get_text_config()
     if renderer == "auto" and str(model_path) not in MODEL_RENDERER_MAP:
         renderer = _renderer_of(whole.model_type)

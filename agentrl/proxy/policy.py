@@ -325,7 +325,7 @@ class Policy:
         self._check_open(call)
         message = reply.message.to_json()
         turn = call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, message, index)
-        turn.request, turn.call_ids = call.request, names
+        turn.request, turn.call_ids, turn.tools = call.request, names, bool(call.tools)
         known = call.recorded.get(index)
         if call.session.journal is not None and (known is None or known.generation is not reply.generation):
             await call.session.journal.keep(self._choice(call, index, names, reply.generation))

@@ -27,6 +27,7 @@ CREATE TABLE checkpoints (
     life INTEGER NOT NULL,
     path TEXT NOT NULL,
     score REAL,
+    score_groups INTEGER NOT NULL DEFAULT 0,
     made_at REAL NOT NULL,
     kept INTEGER NOT NULL DEFAULT 1,
     chain TEXT NOT NULL,
@@ -81,9 +82,7 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
     return found
 
 
-def commit(
-    db: sqlite3.Connection, life: int, path: str, manifest: Manifest, groups: list[list[int]], score: float | None
-) -> None:
+def commit(db: sqlite3.Connection, life: int, path: str, manifest: Manifest, groups: list[list[int]]) -> None:
     """Record a checkpoint with the batches that its manifest names, `groups` being the groups of each. One that was damaged is
     made again with the same batches. Raises StoreError when a group is in another batch, or the chain does not go on."""
     known = db.execute("SELECT chain FROM checkpoints WHERE step = ? AND damaged IS NULL", (manifest.step,)).fetchone()
@@ -94,10 +93,10 @@ def commit(
     if manifest.since != (before[0] if before else first_chain(db)) or known:
         raise StoreError(f"the checkpoint of step {manifest.step} does not go on from what the store holds")
     db.execute(
-        "INSERT INTO checkpoints (step, life, path, score, made_at, chain) VALUES (?, ?, ?, ?, ?, ?)"
+        "INSERT INTO checkpoints (step, life, path, made_at, chain) VALUES (?, ?, ?, ?, ?)"
         " ON CONFLICT DO UPDATE SET life = excluded.life, path = excluded.path, made_at = excluded.made_at, kept = 1,"
-        " score = COALESCE(excluded.score, score), chain = excluded.chain, damaged = NULL",
-        (manifest.step, life, path, score, time.time(), manifest.chain),
+        " chain = excluded.chain, damaged = NULL",
+        (manifest.step, life, path, time.time(), manifest.chain),
     )
     for trained, expected in zip(manifest.history, groups, strict=True):
         if sorted(expected) != trained.group_ids:

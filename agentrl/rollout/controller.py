@@ -22,9 +22,11 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
-from agentrl.errors import TooManyFailuresError
+from agentrl.errors import TooManyFailuresError, error_line
+from agentrl.health import HealthCounts
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.journal import JournalWriter, open_journal
+from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
@@ -73,10 +75,11 @@ class Controller:
     store: Store
     gate: StalenessGate
     progress: Progress = field(default_factory=Progress)
+    health: HealthCounts = field(default_factory=HealthCounts)
+    rewards: RewardsInOrder = field(default_factory=RewardsInOrder)
     last_error: str = ""
     _running_groups: int = 0
     _tasks_ended: bool = False
-    _recent_rewards: list[float] = field(default_factory=list)
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
     _journal: JournalWriter | None = None
@@ -89,6 +92,9 @@ class Controller:
         """Start groups whenever the gate allows. Raises TooManyFailuresError when too large a share failed."""
         async with open_journal(self.store) as journal, anyio.create_task_group() as groups:
             self._journal = journal if self.config.keep_calls else None
+            counted = self.rewards.counted
+            for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
+                self.rewards.end(ended)
             for unused in await in_thread(self.store.unused_groups):
                 if unused.state == "ready":
                     self.gate.start(unused.id)
@@ -114,7 +120,7 @@ class Controller:
         if found is None:
             return False
         if not resumed:
-            await in_thread(self.store.open_group, group.id, found.epoch, found.place)
+            await in_thread(self.store.open_group, group.id, found.epoch, found.place, self.gate.version)
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [sample for sample in range(self.config.group_size) if sample not in ended]
         if found.task is None:
@@ -156,11 +162,6 @@ class Controller:
         self.gate.advance()
         self._wake()
 
-    def take_recent_rewards(self) -> list[float]:
-        """The rewards of all episodes that finished since the last call, those of dropped groups included."""
-        recent, self._recent_rewards = self._recent_rewards, []
-        return recent
-
     async def _run_group(self, group: StoredGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(sample: int) -> None:
             outcome = await self._run_episode(group, sample, task, resumed)
@@ -172,9 +173,11 @@ class Controller:
             for sample in missing:
                 episodes.start_soon(one, sample)
 
-        rewards = list(group.rewards.values())
+        rewards = [reward for _, reward in sorted(group.rewards.items())]
         comparable = len(rewards) >= min(2, self.config.group_size)
-        uniform = self.config.drop_uniform_groups and not group.credited and len(rewards) > 1 and len(set(rewards)) == 1
+        equal = not group.credited and len(rewards) > 1 and len(set(rewards)) == 1
+        self.health.group_ended(rewards, uniform=equal)
+        uniform = self.config.drop_uniform_groups and equal
         stalled = self._rejected_in_a_row >= MAX_REJECTED_BATCHES * self.config.groups_per_batch
         keep = comparable and (stalled or not uniform)
         if not keep:
@@ -185,6 +188,7 @@ class Controller:
             f"all rewards are {rewards[0]:g}" if comparable else f"{len(rewards)} of {self.config.group_size} finished"
         )
         await in_thread(lambda: self.store.close_group(group.id, rejected=None if keep else reason))
+        self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
         if keep:
             self._rewards[group.id] = rewards
             self.gate.finish(group.id)
@@ -212,10 +216,10 @@ class Controller:
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
                         await in_thread(self.store.add, group.id, sample, seed, outcome)
+                    self.health.attempt_ended(outcome)
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
                         self.progress.finished += 1
-                        self._recent_rewards.append(outcome.reward)
                         return outcome
                     self.last_error = outcome.error or ""
             self.progress.failed += 1
@@ -230,7 +234,8 @@ class Controller:
         if ended >= MIN_EPISODES_TO_JUDGE and self.progress.failed > self.config.max_failed_share * ended:
             raise TooManyFailuresError(
                 f"{self.progress.failed} of {ended} episodes failed, more than rollout.max_failed_share = "
-                f"{self.config.max_failed_share:g} allows. The last failure:\n{self.last_error}"
+                f"{self.config.max_failed_share:g} allows. The last failure: {error_line(self.last_error)} (its traceback, "
+                "and all others, are in the run's store)"
             )
 
     def _wake(self) -> None:

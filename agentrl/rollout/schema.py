@@ -13,7 +13,8 @@ CREATE TABLE groups (
     task INTEGER NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('open', 'ready', 'rejected')),
     reason TEXT,
-    step INTEGER REFERENCES batches (step)
+    step INTEGER REFERENCES batches (step),
+    version INTEGER NOT NULL
 );
 CREATE TABLE episodes (
     id INTEGER PRIMARY KEY,

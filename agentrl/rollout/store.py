@@ -16,12 +16,12 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
 from agentrl.manifest import Manifest
@@ -29,10 +29,13 @@ from agentrl.proxy import RecordedChoice
 from agentrl.rollout import batches, ledger
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.database import check_pages, create_database, open_database, reporting, transaction
+from agentrl.rollout.rewards import score_checkpoints
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_form import choice_of, choice_to_blob, episode_fault, record_of, record_to_blob
 from agentrl.trajectory import TokenRecord
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -175,15 +178,15 @@ class Store:
         with self._writing(durable=durable) as db:
             ledger.append(db, "file", self._relative(path), size, digest)
 
-    def open_group(self, group_id: int, epoch: int, task: int) -> None:
-        """Note that a task was handed out."""
+    def open_group(self, group_id: int, epoch: int, task: int, version: int = 0) -> None:
+        """Note that a task was handed out, and under which policy version its group starts."""
         with self._writing() as db:
             opened = db.execute(
-                "INSERT OR IGNORE INTO groups (id, epoch, task, state) VALUES (?, ?, ?, 'open')",
-                (group_id, epoch, task),
+                "INSERT OR IGNORE INTO groups (id, epoch, task, state, version) VALUES (?, ?, ?, 'open', ?)",
+                (group_id, epoch, task, version),
             )
             if opened.rowcount:
-                ledger.append(db, "open", group_id, epoch, task)
+                ledger.append(db, "open", group_id, epoch, task, version)
 
     def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
         """Note that a group is ready to be trained on, or why it is not."""
@@ -304,17 +307,15 @@ class Store:
         with self._writing(durable=True) as db:
             db.execute("INSERT OR IGNORE INTO begun_checkpoints VALUES (?)", (self._relative(path),))
 
-    def commit_checkpoint(
-        self, path: Path, manifest: Manifest, groups: Sequence[Sequence[int]], score: float | None = None
-    ) -> None:
+    def commit_checkpoint(self, path: Path, manifest: Manifest, groups: Sequence[Sequence[int]]) -> None:
         """Record a checkpoint, in the run directory, together with every batch trained since the one before, from its manifest.
 
-        `groups`: the group ids that each of these batches was meant to have. `score`: what the checkpoint is worth, for keeping
-        the best. Raises StoreError if a group is in a batch already, or the manifest does not go on from what is recorded.
+        `groups`: the group ids that each of these batches was meant to have. Raises StoreError if a group is in a batch already, or
+        the manifest does not go on from what is recorded.
         """
         with self._writing(durable=True) as db:
             where = self._relative(path)
-            batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups], score)
+            batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups])
             db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
             query = "SELECT step, life, path, score, made_at FROM checkpoints WHERE step = ?"
             row = db.execute(query, (manifest.step,)).fetchone()
@@ -339,6 +340,8 @@ class Store:
     def forget_checkpoints(self, keep: int) -> list[Path]:
         """Mark all but the newest `keep` checkpoints, and the best, as deleted, durably; returns the directories to delete."""
         with self._writing(durable=True) as db:
+            for scored in score_checkpoints(db):
+                ledger.append(db, "score", *scored)
             rows = db.execute("SELECT step, path, score FROM checkpoints WHERE kept ORDER BY step DESC").fetchall()
             best = max((row for row in rows if row[2] is not None), key=lambda row: row[2], default=None)
             old = [row for row in rows[keep:] if row is not best]
@@ -389,6 +392,11 @@ class Store:
             elif status == "failed":
                 group.failures[sample] = group.failures.get(sample, 0) + 1
         return list(groups.values())
+
+    def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of a query that changes nothing."""
+        with self._lock:
+            return query(self._db)
 
     def next_group_id(self) -> int:
         """One more than the largest group id ever used."""

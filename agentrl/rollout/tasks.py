@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import ConfigError, TaskFileError
+from agentrl.errors import AgentRLError, ConfigError, TaskFileError, one_line
 from agentrl.rollout.workflow import load_object
 
 
@@ -136,7 +136,7 @@ class TaskStream:
         except TaskFileError as error:
             return GroupTask(self._epoch, self._position, None, str(error))
         except Exception as error:
-            fault = f"the stream of tasks failed at task {self._position}: {type(error).__name__}: {error}"
+            fault = f"the stream of tasks failed at task {self._position}: {type(error).__name__}: {one_line(error)}"
             return GroupTask(self._epoch, self._position, None, fault)
 
 
@@ -230,9 +230,11 @@ def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[li
 def load_tasks(path: Path) -> list[Task]:
     """The tasks of a JSON-lines file. Raises TaskFileError, with the line, when one is not a JSON object."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold other line separators
     except OSError as error:
         raise TaskFileError(f"cannot read the task file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TaskFileError(f"the task file {path} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
     tasks: list[Task] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -240,7 +242,7 @@ def load_tasks(path: Path) -> list[Task]:
         try:
             task = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise TaskFileError(f"{path}, line {number}: not valid JSON: {error}") from error
+            raise TaskFileError(f"{path}, line {number}: not valid JSON: {one_line(error)}") from error
         tasks.append(as_task(task, f"{path}, line {number}"))
     if not tasks:
         raise TaskFileError(f"{path} holds no tasks")
@@ -279,7 +281,9 @@ def _dataset(name: str) -> list[Task]:
         else:
             dataset = datasets.load_dataset(path, configuration or None)
     except Exception as error:
-        raise TaskFileError(f"the dataset {path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise TaskFileError(
+            f"the dataset {path} cannot be loaded: {type(error).__name__}: {one_line(error)}"
+        ) from error
     if isinstance(dataset, datasets.DatasetDict):
         split = split or "train"
         if split not in dataset:
@@ -293,10 +297,10 @@ def _from_python(place: str) -> list[Task] | TaskStream:
         raise TaskFileError(f"python:{place} names no object; write python:FILE_OR_MODULE:NAME")
     try:
         source = load_object(place)
-    except (ImportError, AttributeError) as error:
-        raise TaskFileError(f"python:{place} cannot be loaded: {error}") from error
-    except Exception as error:
-        raise TaskFileError(f"python:{place} cannot be loaded: {type(error).__name__}: {error}") from error
+    except AgentRLError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise TaskFileError(f"python:{place} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
     return tasks_of(source, f"python:{place}")
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from agentrl.episode import Episode, Reward
-from agentrl.errors import WorkflowError
+from agentrl.errors import WorkflowError, one_line
 
 Workflow = Callable[[Episode], Awaitable[float | Reward]]
 
@@ -51,6 +51,6 @@ def load_file(path: Path) -> ModuleType:
         sys.path.append(folder)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
-        raise WorkflowError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise WorkflowError(f"{path} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
     return module

@@ -170,10 +170,12 @@ def test_a_run_that_comes_back_with_other_tasks_is_refused(tmp_path: Path) -> No
 
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
-        for step, score in ((1, 0.2), (2, 0.9), (3, 0.4), (4, 0.5)):
-            store.open_group(step, 0, step)
+        store.begin_life()
+        for step, reward in ((1, 0.2), (2, 0.9), (3, 0.4), (4, 0.5)):
+            store.open_group(step, 0, step, version=step)
+            store.add(step, 0, 0, outcome(reward))
             store.close_group(step)
-            commit(store, step, tmp_path / str(step), [(step, [step])], score)
+            commit(store, step, tmp_path / str(step), [(step, [step])])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "3", tmp_path / "1"]
         assert store.kept_checkpoints() == [tmp_path / "2", tmp_path / "4"]
 

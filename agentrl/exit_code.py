@@ -1,0 +1,85 @@
+"""How a command ends: the exit code, and one line on standard error that says what to do.
+
+UsageError                     2     the input cannot be used
+AgentRLError, OSError, ...     1     the run, or the machine, failed
+KeyboardInterrupt            130
+BrokenPipeError              141     nobody reads the output any more, as after `| head`
+anything else                  1     a fault of agentrl: its traceback goes to a file
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+
+from agentrl.errors import AgentRLError, UsageError, one_line
+
+MAX_MESSAGE = 2000
+"""Characters of the line that a command ends with."""
+
+
+def exit_code_of(command: Callable[[], int], *, debug: bool = False) -> int:
+    """Run `command`; return its exit code. With `debug`, its errors are raised as they are."""
+    try:
+        code = command()
+        sys.stdout.flush()
+    except BaseException as error:
+        if debug or isinstance(error, SystemExit):
+            raise
+        return _report(error)
+    return code
+
+
+def _report(error: BaseException) -> int:
+    leaves = list(_leaves(error))
+    # What agentrl raises on purpose says most; beside it, other tasks of the group may have failed because of it.
+    known = (AgentRLError, KeyboardInterrupt, BrokenPipeError)
+    found = next((leaf for kind in known for leaf in leaves if isinstance(leaf, kind)), leaves[0])
+    if isinstance(found, KeyboardInterrupt):
+        return _end(130, "interrupted")
+    if isinstance(found, BrokenPipeError):
+        # Python flushes standard output once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    if isinstance(found, AgentRLError):
+        return _end(2 if isinstance(found, UsageError) else 1, one_line(found, MAX_MESSAGE))
+    if isinstance(found, OSError):
+        return _end(1, _of_the_machine(found))
+    if isinstance(found, sqlite3.Error):
+        return _end(1, f"the run's store cannot be used: {one_line(found)}; agentrl audit RUN_DIR tells more")
+    return _end(1, _unexpected(error, found))
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _of_the_machine(error: OSError) -> str:
+    where = f"{one_line(error.filename)}: " if error.filename is not None else ""
+    remedy = {errno.ENOSPC: "; make room", errno.EDQUOT: "; make room", errno.EMFILE: "; raise ulimit -n"}
+    return where + one_line(error.strerror or error) + remedy.get(error.errno or 0, "")
+
+
+def _unexpected(error: BaseException, found: BaseException) -> str:
+    what = f"{type(found).__name__}: {one_line(found)}"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="agentrl-traceback-", suffix=".txt")
+        with os.fdopen(descriptor, "w", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return f"{what}. This is a fault of agentrl; please report it with what --debug shows"
+    return f"{what}. This is a fault of agentrl; please report it with the traceback in {path}"
+
+
+def _end(code: int, line: str) -> int:
+    print(f"agentrl: {line}", file=sys.stderr)
+    return code

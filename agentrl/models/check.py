@@ -1,0 +1,84 @@
+"""Looks at the files of a checkpoint before anything is started on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from agentrl.errors import ConfigError, one_line
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "tekken.json")
+MAX_HEADER_BYTES = 100_000_000
+"""Largest header that the safetensors format allows."""
+
+
+def check_checkpoint(path: str) -> None:
+    """Raise ConfigError unless `model.path` is the directory of a whole Hugging Face checkpoint.
+
+    Reads its configuration, the names of its tokenizer's files, and the headers of its weights, not the weights themselves.
+    """
+    directory = Path(path)
+    try:
+        if not directory.is_dir():
+            raise _refusal(path, "is not a directory; give the directory of a Hugging Face checkpoint")
+        if not (directory / "config.json").is_file():
+            raise _refusal(path, "holds no config.json, so it is not a checkpoint")
+        _json(directory / "config.json")
+        if not any((directory / name).is_file() for name in TOKENIZER_FILES):
+            raise _refusal(
+                path, f"holds no tokenizer ({', '.join(TOKENIZER_FILES)}); copy it from the model it was made of"
+            )
+        _check_weights(directory)
+    except OSError as error:
+        raise _refusal(path, f"cannot be read: {one_line(error)}") from error
+
+
+def _check_weights(directory: Path) -> None:
+    index = directory / "model.safetensors.index.json"
+    files = sorted(directory.glob("*.safetensors"))
+    if index.is_file():
+        shards = _json(index).get("weight_map")
+        if not isinstance(shards, dict):
+            raise ConfigError(f"{index} has no weight_map; copy the checkpoint again")
+        missing = sorted({str(name) for name in shards.values()} - {file.name for file in files})
+        if missing:
+            raise _refusal(directory, f"lacks {missing[0]}, which its index names; copy the checkpoint again")
+    if not files:
+        raise _refusal(
+            directory,
+            "holds no weights as .safetensors; copy the checkpoint again. Other forms may be pickles, which run code when they are read: "
+            "if you trust them, convert them with transformers, save_pretrained(DIRECTORY)",
+        )
+    for file in files:
+        _check_safetensors(file)
+
+
+def _check_safetensors(file: Path) -> None:
+    """Compare the file's size with what its header says: 8 bytes of length N, N bytes of JSON, then the tensors' bytes."""
+    size = file.stat().st_size
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(8), "little")
+        header = content.read(length) if 8 + length <= min(size, MAX_HEADER_BYTES) else b""
+    try:
+        tensors = json.loads(header)
+        end = max((tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"), default=0)
+        whole = 8 + length + end == size
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        whole = False
+    if not whole:
+        raise ConfigError(f"{file} is damaged: its header does not fit its {size} bytes; copy the checkpoint again")
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{file} is not JSON: {one_line(error)}; copy the checkpoint again") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{file} holds no JSON object; copy the checkpoint again")
+    return content
+
+
+def _refusal(path: object, what: str) -> ConfigError:
+    return ConfigError(f"model.path = {str(path)!r} {what}")

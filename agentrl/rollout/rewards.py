@@ -1,0 +1,153 @@
+"""The reward figure of a run: over groups, in the order in which they started.
+
+    group      0     1     2     3     4     5
+    state    ended ended runs  ended ended runs
+             └── counted ──┘ waits for group 2
+
+A group counts when it and all groups started before it have ended. How long an episode runs then decides when it counts, and
+never whether it counts: docs/training.md derives that the figure has no bias towards short episodes.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EndedGroup:
+    """What came of one group, whether it is trained on or dropped."""
+
+    id: int
+    rewards: Sequence[float]
+    """Of its finished episodes."""
+    failed: int
+    """Episodes that failed for good."""
+
+
+@dataclass(frozen=True)
+class RewardFigure:
+    """The mean reward of some groups, with how much it rests on."""
+
+    mean: float | None
+    """Mean over groups of the mean over a group's finished episodes; None: there is none."""
+    groups: int
+    """n: groups with a finished episode."""
+    episodes: int
+    """Their finished episodes."""
+    failed: int
+    """Failed episodes, those of groups without a finished one included."""
+
+    def to_metrics(self) -> dict[str, Any]:
+        """The figure as the metrics of a step keep it."""
+        return {
+            "reward_mean": self.mean,
+            "reward_groups": self.groups,
+            "reward_episodes": self.episodes,
+            "reward_failed": self.failed,
+        }
+
+
+def reward_figure(groups: Iterable[EndedGroup]) -> RewardFigure:
+    """Return the figure of `groups`: (1/n) Σ_i (1/m_i) Σ_j r_ij, over the n groups that have m_i ≥ 1 finished episodes."""
+    groups = list(groups)
+    means = [sum(group.rewards) / len(group.rewards) for group in groups if group.rewards]
+    return RewardFigure(
+        mean=sum(means) / len(means) if means else None,
+        groups=len(means),
+        episodes=sum(len(group.rewards) for group in groups),
+        failed=sum(group.failed for group in groups),
+    )
+
+
+def pooled_figure(rows: Iterable[Mapping[str, Any]]) -> RewardFigure:
+    """Return the figure of several steps together, from their metrics: every group weighs the same, whatever its step."""
+    rows = list(rows)
+    groups, episodes, failed = (
+        sum(row[name] for row in rows) for name in ("reward_groups", "reward_episodes", "reward_failed")
+    )
+    total = sum(row["reward_mean"] * row["reward_groups"] for row in rows if row["reward_groups"])
+    return RewardFigure(total / groups if groups else None, groups, episodes, failed)
+
+
+class RewardsInOrder:
+    """Ended groups on their way into the figure. Group ids count up from 0 in the order of starting.
+
+    `counted`: groups that earlier steps have counted already. Every group is handed out exactly once.
+    """
+
+    def __init__(self, counted: int = 0) -> None:
+        self.counted = counted
+        """Groups handed out so far, which is the id of the next one."""
+        self._ended: dict[int, EndedGroup] = {}
+
+    def end(self, group: EndedGroup) -> None:
+        """Note that a group has ended. A group that is counted already is not counted again."""
+        if group.id >= self.counted:
+            self._ended[group.id] = group
+
+    def take(self) -> list[EndedGroup]:
+        """Return the groups that count now and have not been returned before, in order."""
+        taken = []
+        while (group := self._ended.pop(self.counted, None)) is not None:
+            taken.append(group)
+            self.counted += 1
+        return taken
+
+
+def ended_groups(db: sqlite3.Connection, first: int) -> list[EndedGroup]:
+    """Return the groups of a store from the id `first` on that have ended, dropped ones and those in batches included."""
+    rows = db.execute(
+        "SELECT g.id, e.sample, MAX(CASE WHEN e.status = 'finished' THEN e.reward END) FROM groups g"
+        " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.id >= ? AND g.state != 'open'"
+        " GROUP BY g.id, e.sample ORDER BY g.id, e.sample",
+        (first,),
+    ).fetchall()
+    samples: dict[int, list[float | None]] = {}
+    for group_id, sample, reward in rows:
+        samples.setdefault(group_id, [])
+        if sample is not None:
+            samples[group_id].append(reward)
+    return [
+        EndedGroup(group_id, [r for r in rewards if r is not None], rewards.count(None))
+        for group_id, rewards in samples.items()
+    ]
+
+
+_SCORE = """
+WITH own AS (SELECT id, state FROM groups WHERE version > :before AND version <= :step)
+SELECT AVG(mean), COUNT(*) FROM (
+    SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND status = 'finished'
+    WHERE own.id < COALESCE((SELECT MIN(id) FROM own WHERE state = 'open'), 9223372036854775807) GROUP BY own.id
+)
+"""
+
+
+def score_checkpoints(db: sqlite3.Connection) -> list[tuple[int, float | None, int]]:
+    """Score the kept checkpoints, but for the newest, whose policy has sampled too little yet, and return (step, score, n) of those whose
+    score has changed.
+
+    A checkpoint is worth the mean reward of the groups that started under the versions after the checkpoint before it, up to
+    its own. Of these, only groups before the first that still runs count, so that short episodes have no advantage.
+    """
+    kept = db.execute(
+        "SELECT step, score, score_groups, COALESCE((SELECT MAX(step) FROM checkpoints o WHERE o.step < c.step), -1) FROM checkpoints c"
+        " WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)"
+    ).fetchall()
+    changed = []
+    for step, *known, before in kept:
+        score, groups = db.execute(_SCORE, {"before": before, "step": step}).fetchone()
+        if [score, groups] != known:
+            db.execute("UPDATE checkpoints SET score = ?, score_groups = ? WHERE step = ?", (score, groups, step))
+            changed.append((step, score, groups))
+    return changed
+
+
+def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:
+    """Return step, score and the number of groups behind it of the best checkpoint that is kept and scored."""
+    row = db.execute(
+        "SELECT step, score, score_groups FROM checkpoints WHERE kept AND score IS NOT NULL ORDER BY score DESC"
+    ).fetchone()
+    return None if row is None else {"step": row[0], "reward": row[1], "groups": row[2]}

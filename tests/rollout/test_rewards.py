@@ -1,0 +1,173 @@
+"""The reward figure: every group that starts counts once, in the order of starting, however long it runs."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from anyio.to_thread import run_sync as in_thread
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl import Episode
+from agentrl.proxy import ChatFormat
+from agentrl.rollout.rewards import (
+    EndedGroup,
+    RewardsInOrder,
+    best_checkpoint,
+    ended_groups,
+    pooled_figure,
+    reward_figure,
+)
+from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.store import Store
+from agentrl.rollout.tasks import group_seed
+from tests.rollout.test_controller import call, collect
+
+rewards = st.lists(st.floats(-1, 1), max_size=3)
+
+
+@given(st.lists(rewards, max_size=20), st.randoms(use_true_random=False), st.integers(1, 5))
+def test_every_group_counts_once_and_in_order_whenever_it_ends(
+    groups: list[list[float]], rng: random.Random, take_every: int
+) -> None:
+    in_order = RewardsInOrder()
+    order = rng.sample(range(len(groups)), len(groups))
+    counted: list[int] = []
+    rows = []
+    for position, index in enumerate(order, 1):
+        in_order.end(EndedGroup(index, groups[index], 3 - len(groups[index])))
+        if position % take_every == 0 or position == len(groups):
+            taken = in_order.take()
+            counted += [group.id for group in taken]
+            rows.append(reward_figure(taken).to_metrics())
+            waits = min(set(range(len(groups))) - set(order[:position]), default=len(groups))
+            assert counted == list(range(waits)), "a group counts when it and all before it have ended"
+    assert counted == list(range(len(groups)))
+    means = [statistics.fmean(group) for group in groups if group]
+    pooled = pooled_figure(rows)
+    assert (pooled.groups, pooled.episodes) == (len(means), sum(map(len, groups)))
+    assert pooled.failed == sum(3 - len(group) for group in groups)
+    assert pooled.mean == (pytest.approx(statistics.fmean(means)) if means else None)
+
+
+def test_a_figure_names_what_it_rests_on_and_nothing_where_there_is_nothing() -> None:
+    figure = reward_figure([EndedGroup(0, [1.0, 0.0], 0), EndedGroup(1, [1.0], 1), EndedGroup(2, [], 2)])
+    assert figure.to_metrics() == {"reward_mean": 0.75, "reward_groups": 2, "reward_episodes": 3, "reward_failed": 3}
+    assert reward_figure([]).to_metrics()["reward_mean"] is None
+
+
+def simulated_steps(seed: int) -> Iterator[tuple[list[EndedGroup], list[float]]]:
+    """Steps of a run in which half of the groups get 1 and take ten times as long as the others, which get 0: the groups that
+    count at each step, and the rewards of those that ended in it."""
+    rng = random.Random(seed)
+    in_order, running, clock, started = RewardsInOrder(), [], 0.0, 0
+    for _ in range(60):
+        ended: list[float] = []
+        for _ in range(4):
+            while len(running) < 8:
+                reward = float(rng.random() < 0.5)
+                running.append((clock + (10.0 if reward else 1.0) * rng.random(), started, reward))
+                started += 1
+            running.sort()
+            clock, group, reward = running.pop(0)
+            ended.append(reward)
+            in_order.end(EndedGroup(group, [reward], 0))
+        yield in_order.take(), ended
+
+
+def test_short_episodes_do_not_come_first() -> None:
+    """The mean over what ended since the last step says 0.1 in the first steps of a run whose mean reward is 0.5."""
+    by_end, by_start = [], []
+    for seed in range(200):
+        steps = [step for step, _ in zip(simulated_steps(seed), range(5), strict=False)]
+        by_end += [reward for _, ended in steps for reward in ended]
+        by_start += [group.rewards[0] for counted, _ in steps for group in counted]
+    assert statistics.fmean(by_end) < 0.4
+    error = 0.5 / len(by_start) ** 0.5
+    assert abs(statistics.fmean(by_start) - 0.5) < 4 * error + 0.02, "but for the edge: the next group still runs"
+
+
+def episode(reward: float | None) -> Outcome:
+    return Outcome(status="failed") if reward is None else Outcome(status="finished", reward=reward)
+
+
+def fill(store: Store, group: int, version: int, rewards: list[float | None], *, ended: bool = True) -> None:
+    store.open_group(group, 0, group, version)
+    for sample, reward in enumerate(rewards):
+        store.add(group, sample, 0, episode(reward))
+    if ended:
+        finished = [reward for reward in rewards if reward is not None]
+        store.close_group(group, rejected="all rewards are equal" if len(set(finished)) < 2 else None)
+
+
+def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_life()
+        fill(store, 0, 0, [1.0, 0.0])
+        fill(store, 1, 0, [None, None, 0.5])
+        fill(store, 2, 1, [0.0, 0.0])
+        fill(store, 3, 1, [1.0], ended=False)
+        fill(store, 4, 1, [None, None])
+        ended = store.read(lambda db: ended_groups(db, 1))
+    assert ended == [EndedGroup(1, [0.5], 2), EndedGroup(2, [0.0, 0.0], 0), EndedGroup(4, [], 2)]
+    in_order = RewardsInOrder(counted=1)
+    for group in [EndedGroup(0, [9.0], 0), *ended]:
+        in_order.end(group)
+    assert [group.id for group in in_order.take()] == [1, 2]
+    assert in_order.counted == 3
+
+
+def test_a_checkpoint_is_scored_by_the_groups_that_its_policy_sampled(tmp_path: Path) -> None:
+    """The newest has sampled nothing yet; one that waits for a long group counts those before it."""
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_life()
+        for group, (version, reward) in enumerate([(0, 0.0), (2, 0.5), (3, 0.5), (4, 1.0), (5, 0.25)]):
+            fill(store, group, version, [reward, reward])
+        fill(store, 5, 6, [0.75])
+        fill(store, 6, 6, [], ended=False)
+        fill(store, 7, 6, [0.0, 0.0])
+        for step in (2, 4, 6):
+            store.commit_checkpoint(step, tmp_path / str(step), [])
+            store.forget_checkpoints(keep=3)
+        assert store.read(best_checkpoint) == {"step": 4, "reward": 0.75, "groups": 2}
+        store.commit_checkpoint(8, tmp_path / "8", [])
+        assert store.forget_checkpoints(keep=1) == [tmp_path / "6", tmp_path / "2"]
+        rows = store.read(lambda db: db.execute("SELECT step, score, score_groups FROM checkpoints").fetchall())
+    assert rows == [(2, 0.25, 2), (4, 0.75, 2), (6, 0.5, 2), (8, None, 0)]
+
+
+@pytest.mark.anyio
+async def test_dropped_groups_count_and_are_not_run_again_by_a_resumed_run(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    """A trainer of another project took what it had dropped for never done, and did it again (huggingface/trl#7274)."""
+    tried: list[int | None] = []
+
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        tried.append(episode.group_seed)
+        return 0.0 if episode.task["n"] % 2 else float(episode.seed)
+
+    async def until_two_batches() -> tuple[RewardsInOrder, list[EndedGroup], set[int]]:
+        _, controller, _ = await collect(run, server_url, nano_format, tmp_path, batches=2, drop_uniform_groups=True)
+        with await in_thread(Store, tmp_path / "store.sqlite") as store:
+            ended = await in_thread(store.read, lambda db: ended_groups(db, 0))
+            dropped = store._db.execute("SELECT id FROM groups WHERE state = 'rejected'").fetchall()
+        return controller.rewards, ended, {group_seed(0, group) for (group,) in dropped}
+
+    rewards, ended, dropped = await until_two_batches()
+    counted = rewards.take()
+    assert counted == ended[: len(counted)]
+    assert len(dropped) >= 1
+    tried.clear()
+    rewards, _, _ = await until_two_batches()
+    assert not dropped & set(tried)
+    again = rewards.take()
+    assert again[: len(counted)] == counted, (
+        "a run resumed at step 0 counts from the first group, dropped ones included"
+    )
+    assert [group.id for group in again] == list(range(len(again)))
