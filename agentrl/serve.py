@@ -27,6 +27,7 @@ import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.credit import turn_scores
+from agentrl.episode import MAX_REWARD
 from agentrl.errors import EngineError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.server import Proxy, Reply, refusal
@@ -35,7 +36,7 @@ from agentrl.proxy.session import SamplingDefaults, Session
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
 class _Body(BaseModel):

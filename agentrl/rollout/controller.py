@@ -44,6 +44,8 @@ class Progress:
     finished: int = 0
     failed: int = 0
     """Episodes that failed for good, retries included."""
+    abandoned: int = 0
+    """Attempts whose workflow did not end when it was cancelled, and was left behind."""
     rejected_groups: int = 0
     tokens: int = 0
 
@@ -190,6 +192,7 @@ class Controller:
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
                         await in_thread(self.store.add, group.id, sample, seed, outcome)
+                    self.progress.abandoned += outcome.abandoned
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
                         self.progress.finished += 1

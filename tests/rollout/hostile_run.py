@@ -1,0 +1,145 @@
+"""A controller with its proxy, its store and a scripted engine, in an event loop of the kind that `agentrl train` has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl import Episode
+from agentrl.config import RolloutConfig
+from agentrl.event_loop import run_loop
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.rollout.controller import Controller
+from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.run_episode import local_runner
+from agentrl.rollout.store import Store
+from agentrl.rollout.tasks import TaskList
+from agentrl.rollout.workflow import Workflow
+from tests.scripted_engine import ScriptedEngine
+
+GROUP_SIZE = 3
+RUN_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One row of the store's episodes."""
+
+    group: int
+    status: str
+    reward: float
+    error: str | None
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run left behind."""
+
+    batches: int
+    controller: Controller
+    attempts: list[Attempt]
+    open_groups: int
+    open_sessions: int
+
+    @property
+    def failed(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts if attempt.status == "failed"]
+
+    @property
+    def finished(self) -> list[Attempt]:
+        return [attempt for attempt in self.attempts if attempt.status == "finished"]
+
+
+async def call(episode: Episode, text: str = "1 + 1 =") -> Any:
+    messages: list[Any] = [{"role": "user", "content": text}]
+    return await episode.client.chat.completions.create(model=episode.model, messages=messages, max_tokens=3)
+
+
+def first_of_its_group(hostile: Workflow) -> Workflow:
+    """A workflow whose first episode of each task is `hostile`, and whose others are well."""
+    met: set[int] = set()
+
+    async def run(episode: Episode) -> Any:
+        task = episode.task["n"]
+        await call(episode)
+        if task not in met:
+            met.add(task)
+            return await hostile(episode)
+        await anyio.sleep(0.01)
+        return 0.5
+
+    return run
+
+
+def play(
+    workflow: Workflow,
+    chat_format: ChatFormat,
+    path: Path,
+    *,
+    groups: int = 2,
+    stop_when: Callable[[], bool] = lambda: False,
+    **config: Any,
+) -> Result:
+    """Run one epoch of `groups` tasks to its end, or until `stop_when`. Fails when that takes `RUN_TIMEOUT_S`."""
+    settings = {
+        "batch_size": 2 * GROUP_SIZE,
+        "group_size": GROUP_SIZE,
+        "max_staleness": groups,
+        "retries": 0,
+        "drop_uniform_groups": False,
+        "max_failed_share": 1.0,
+        "cancel_timeout_s": 0.3,
+        **config,
+    }
+    rollout = RolloutConfig.model_validate(settings)
+
+    async def main() -> Result:
+        with await in_thread(Store, path / "store.sqlite") as store:
+            await in_thread(store.begin_life)
+            async with (
+                open_proxy(ScriptedEngine(), chat_format, "nano") as proxy,
+                local_runner(
+                    workflow,
+                    proxy,
+                    timeout_s=rollout.episode_timeout_s,
+                    cancel_timeout_s=rollout.cancel_timeout_s,
+                    defaults=SamplingDefaults(),
+                ) as runner,
+            ):
+                gate = StalenessGate(
+                    groups_per_batch=rollout.groups_per_batch, max_staleness=rollout.max_staleness, order="fifo"
+                )
+                tasks = TaskList([{"n": index} for index in range(groups)], epochs=1)
+                controller = Controller(tasks, rollout, 0, runner, store, gate)
+                batches = 0
+                with anyio.fail_after(RUN_TIMEOUT_S):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(controller.run)
+
+                        async def stop() -> None:
+                            while not stop_when():
+                                await anyio.sleep(0.02)
+                            group.cancel_scope.cancel()
+
+                        group.start_soon(stop)
+                        while await controller.next_batch() is not None:
+                            batches += 1
+                            controller.advance()
+                        group.cancel_scope.cancel()
+                return await in_thread(_result, store, batches, controller, len(proxy.sessions))
+
+    return run_loop(main)
+
+
+def _result(store: Store, batches: int, controller: Controller, sessions: int) -> Result:
+    rows = store._db.execute("SELECT group_id, status, reward, error, metrics FROM episodes ORDER BY id").fetchall()
+    attempts = [Attempt(*values, json.loads(metrics)) for *values, metrics in rows]
+    (open_groups,) = store._db.execute("SELECT COUNT(*) FROM groups WHERE state = 'open'").fetchone()
+    return Result(batches, controller, attempts, open_groups, sessions)
