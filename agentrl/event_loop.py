@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 END_TIMEOUT_S = 2.0
 """How long tasks may take to end after the main coroutine has, and threads after that."""
+_left_behind: set[asyncio.Future[Any]] = set()
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -53,8 +54,7 @@ class _Loop(asyncio.SelectorEventLoop):
                 return
 
     async def shutdown_asyncgens(self) -> None:
-        closing = asyncio.ensure_future(super().shutdown_asyncgens())
-        await _end({closing})
+        await _wait({asyncio.ensure_future(super().shutdown_asyncgens())})
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         """Do nothing: `run_loop` shuts the executor down, without waiting for its threads."""
@@ -76,7 +76,10 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
             values.append(await main())
         except BaseException as error:
             errors.append(error)
-        await _end(asyncio.all_tasks() - {asyncio.current_task()})
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await _wait(left)
         executor.shutdown(wait=False, cancel_futures=True)
 
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
@@ -90,14 +93,23 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
     return values[0]
 
 
-async def _end(tasks: set[Any]) -> None:
-    """Cancel tasks, and let the event loop forget those that do not end."""
-    for task in tasks:
-        task.cancel()
+async def _wait(tasks: set[Any]) -> None:
+    """Wait for tasks, and let the event loop forget those that do not end."""
     if tasks:
         _, left = await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
         for task in left:
-            _unregister_task(task)
+            leave_behind(task)
+
+
+def leave_behind(task: asyncio.Future[Any]) -> None:
+    """Let asyncio forget a task that does not end: the end of the loop, which waits for every task, does not wait for it.
+
+    It is kept in memory until it ends. Collected, it would be thrown out of where it waits, in the middle of anything.
+    """
+    _left_behind.add(task)
+    task.add_done_callback(_left_behind.discard)
+    _unregister_task(task)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio itself does where it waits no more
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio.tasks import _unregister_task  # documented, in "Extending" of asyncio's manual
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -24,6 +23,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from agentrl.code_place import place_of_task
+from agentrl.event_loop import leave_behind
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -50,8 +50,6 @@ class Abandoned:
 
     count: int = 0
     """How many there were, those that ended later included."""
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    """Those that still run."""
     places: dict[str, int] = field(default_factory=dict)
     """How many hung at each place."""
 
@@ -59,10 +57,7 @@ class Abandoned:
         """Leave a task behind, so that nothing waits for it any more; returns where it hangs."""
         place = place_of_task(task)
         self.count += 1
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        # The end of the event loop waits for every task that asyncio knows.
-        _unregister_task(task)
+        leave_behind(task)
         self.places[place] = self.places.get(place, 0) + 1
         if self.places[place] == 1:
             log.warning("abandoned: %s ignores its cancellation. It runs on, and cannot call the model any more", place)

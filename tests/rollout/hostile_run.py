@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -135,7 +136,9 @@ def play(
                         group.cancel_scope.cancel()
                 return await in_thread(_result, store, batches, controller, len(proxy.sessions))
 
-    return run_loop(main)
+    result = run_loop(main)
+    gc.collect()  # what asyncio says of forgotten tasks: in the middle of an import, Python 3.11 may fail (gh-106905)
+    return result
 
 
 def _result(store: Store, batches: int, controller: Controller, sessions: int) -> Result:

@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,14 @@ class Panic(BaseException):
     """What an extension module written in Rust raises is no Exception."""
 
 
-class NoText(Exception):
+class NoTextError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
     __repr__ = __str__
 
 
-class ExitsAsText(Exception):
+class ExitsAsTextError(Exception):
     def __str__(self) -> str:
         raise KeyboardInterrupt
 
@@ -147,11 +148,11 @@ async def says_half_a_character(episode: Episode) -> Any:
 
 
 async def has_no_text(episode: Episode) -> Any:
-    raise NoText
+    raise NoTextError
 
 
 async def exits_as_text(episode: Episode) -> Any:
-    raise ExitsAsText
+    raise ExitsAsTextError
 
 
 async def says_100_megabytes(episode: Episode) -> Any:
@@ -196,7 +197,7 @@ async def earns_half_a_character(episode: Episode) -> Any:
 
 
 async def earns_what_has_no_text(episode: Episode) -> Any:
-    return NoText()
+    return NoTextError()
 
 
 async def credits_a_call_too_much(episode: Episode) -> Any:
@@ -259,8 +260,8 @@ FAILURES: list[tuple[Workflow, str]] = [
     (raises_stop_iteration, "StopIteration: from the workflow"),
     (raises_stop_async_iteration, "StopAsyncIteration: from the workflow"),
     (says_half_a_character, r"ValueError: half a character: \ud83d"),
-    (has_no_text, "NoText: <an exception whose str raises RuntimeError>"),
-    (exits_as_text, "ExitsAsText: <an exception whose str raises KeyboardInterrupt>"),
+    (has_no_text, "NoTextError: <an exception whose str raises RuntimeError>"),
+    (exits_as_text, "ExitsAsTextError: <an exception whose str raises KeyboardInterrupt>"),
     (says_100_megabytes, "characters left out"),
     (raises_a_ring_of_causes, "ValueError: one"),
     (raises_20_000_at_once, "of 20000 are left out"),
@@ -270,7 +271,7 @@ FAILURES: list[tuple[Workflow, str]] = [
     (earns_something_complex, "of type complex64; return a number or a Reward"),
     (earns_a_vector, "of type Tensor; return a number or a Reward"),
     (earns_half_a_character, "of type str; return a number or a Reward"),
-    (earns_what_has_no_text, "<a NoText whose repr raises RuntimeError>"),
+    (earns_what_has_no_text, "<a NoTextError whose repr raises RuntimeError>"),
     (credits_a_call_too_much, "is -1e+155; it must be a finite number"),
     (logs_nan, "the metric 'bad' is nan"),
     (logs_a_huge_number, "the metric 'bad' is <a int whose repr raises ValueError>"),
@@ -388,10 +389,8 @@ def test_odd_things_that_harm_nobody_are_no_failure(nano_format: ChatFormat, tmp
 
 async def swallows(episode: Episode) -> Any:
     while True:
-        try:
+        with suppress(asyncio.CancelledError):
             await asyncio.sleep(0.05)
-        except asyncio.CancelledError:
-            pass
 
 
 async def swallows_in_finally(episode: Episode) -> Any:
