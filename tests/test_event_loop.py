@@ -96,7 +96,11 @@ def test_its_end_does_not_wait_for_tasks_generators_and_threads_that_do_not_end(
     async def main() -> list[object]:
         generator = numbers()
         await anext(generator)
-        kept = [asyncio.create_task(swallows()), generator, asyncio.get_running_loop().run_in_executor(None, release.wait)]
+        kept = [
+            asyncio.create_task(swallows()),
+            generator,
+            asyncio.get_running_loop().run_in_executor(None, release.wait),
+        ]
         await asyncio.sleep(0.01)
         return kept
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,9 +16,9 @@ from agentrl.audit import audit
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
-from tests.test_train import ROOT, environment, left_behind, long_run, metrics, wait_for_step
+from tests.test_train import left_behind, long_run, metrics, wait_for_step
 
-WORKFLOW = '''
+WORKFLOW = """
 import asyncio
 import random
 import sys
@@ -54,27 +53,23 @@ async def interrupt() -> None:
 
 async def run(episode: Episode) -> float:
     reward = await play(episode)
-    match MODE:
-        case "interrupt":
-            match episode.seed % 8:
-                case 0:
-                    raise KeyboardInterrupt
-                case 1:
-                    await asyncio.create_task(interrupt())
-                case 2:
-                    asyncio.get_running_loop().call_soon(sys.exit, 3)
-        case "swallow":
-            if episode.seed % 8 == 0:
-                asyncio.create_task(swallow())
-                threading.Thread(target=time.sleep, args=(3600,)).start()
-                await swallow()
-        case "block":
-            if episode.seed % 8 == 0:
-                open(BLOCKED, "w").close()
-                while True:
-                    time.sleep(0.01)
+    match MODE, episode.seed % 8:
+        case "block", 0:
+            open(BLOCKED, "w").close()
+            while True:
+                time.sleep(0.01)
+        case "hostile", 0:
+            raise KeyboardInterrupt
+        case "hostile", 1:
+            await asyncio.create_task(interrupt())
+        case "hostile", 2:
+            asyncio.get_running_loop().call_soon(sys.exit, 3)
+        case "hostile", 3:
+            asyncio.create_task(swallow())
+            threading.Thread(target=time.sleep, args=(3600,)).start()
+            await swallow()
     return reward + episode.seed % 3
-'''
+"""
 
 
 @pytest.fixture
@@ -105,56 +100,37 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
     return of
 
 
-@pytest.mark.timeout(120)
-def test_keyboard_interrupt_of_a_workflow_does_not_end_the_run(
+@pytest.mark.timeout(180)
+def test_a_run_of_hostile_workflows_goes_on_and_ends_in_order_with_the_first_signal(
     command: Callable[..., list[str]], tmp_path: Path
 ) -> None:
+    """They raise KeyboardInterrupt, their children and callbacks do, and they, their tasks and their threads do not end."""
     run_dir = tmp_path / "run"
-    done = subprocess.run(
-        command("interrupt", steps=3),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env=environment(run_dir),
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert [record["step"] for record in metrics(run_dir)] == [1, 2, 3]
-    with Store(run_dir / "store.sqlite") as store:
-        rows = store._db.execute("SELECT seed, status, error FROM episodes").fetchall()
-    assert {seed % 8 for seed, status, _ in rows if status == "failed"} == {0, 1}
-    assert all("KeyboardInterrupt" in error for _, status, error in rows if status == "failed")
-    assert audit(run_dir).violations == []
-    assert left_behind(run_dir) == []
-
-
-@pytest.mark.timeout(120)
-def test_the_first_signal_ends_a_run_in_order_whose_workflows_do_not_end(
-    command: Callable[..., list[str]], tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    with long_run(command("swallow"), run_dir) as process:
-        wait_for_step(run_dir, 3)
+    with long_run(command("hostile"), run_dir) as process:
+        wait_for_step(run_dir, 2)
         started = time.perf_counter()
         os.kill(process.pid, signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=60)
     assert time.perf_counter() - started < 30
-    assert process.returncode == 130, output
+    assert process.returncode == 130, errors
     assert b"go on with: agentrl train --resume" in output
-    assert b"abandoned: " in output
-    assert f"{tmp_path / 'workflow.py'}:".encode() in output
-    assert b"in swallow ignores its cancellation" in output
+    assert f"abandoned: {tmp_path / 'workflow.py'}:".encode() in errors
+    assert b"in swallow ignores its cancellation" in errors
     with Store(run_dir / "store.sqlite") as store:
         checkpoint = store.last_checkpoint()
+        rows = store._db.execute("SELECT seed, error FROM episodes WHERE status = 'failed'").fetchall()
+    assert {seed % 8 for seed, _ in rows} <= {0, 1, 3}
+    assert all("KeyboardInterrupt" in error for seed, error in rows if seed % 8 < 3)
+    last = metrics(run_dir)[-1]
     assert checkpoint is not None
-    assert checkpoint[0] == metrics(run_dir)[-1]["step"], "the last step is in a checkpoint"
-    assert metrics(run_dir)[-1]["loop_lag_max_s"] >= 0
-    assert metrics(run_dir)[-1]["episodes_abandoned"] >= 0
+    assert checkpoint[0] == last["step"], "the last step is in a checkpoint"
+    assert last["episodes_failed"] >= last["episodes_abandoned"] >= 0
+    assert last["loop_lag_max_s"] >= 0
     assert audit(run_dir).violations == []
     assert left_behind(run_dir) == []
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 def test_the_second_signal_ends_a_run_at_once_whose_event_loop_is_blocked(
     command: Callable[..., list[str]], tmp_path: Path
 ) -> None:
@@ -170,9 +146,8 @@ def test_the_second_signal_ends_a_run_at_once_whose_event_loop_is_blocked(
         assert process.poll() is None, "the first signal waits for the event loop"
         os.kill(process.pid, signal.SIGINT)
         process.wait(timeout=2)
-        output, _ = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=20)
     assert process.returncode == -signal.SIGINT
-    assert f"{tmp_path / 'workflow.py'}:".encode() in output
-    assert b"in run blocks the event loop" in output
-    violations = audit(run_dir).violations
-    assert violations == [], "what was committed is safe"
+    assert f"{tmp_path / 'workflow.py'}:".encode() in errors
+    assert b"in run blocks the event loop" in errors
+    assert audit(run_dir).violations == [], "what was committed is safe"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,11 @@ def first_of_its_group(hostile: Workflow) -> Workflow:
     return run
 
 
-def play(
-    workflow: Workflow,
-    chat_format: ChatFormat,
-    path: Path,
-    *,
-    groups: int = 2,
-    stop_when: Callable[[], bool] = lambda: False,
-    **config: Any,
-) -> Result:
-    """Run one epoch of `groups` tasks to its end, or until `stop_when`. Fails when that takes `RUN_TIMEOUT_S`."""
+@asynccontextmanager
+async def open_controller(
+    workflow: Workflow, chat_format: ChatFormat, path: Path, *, groups: int, **config: Any
+) -> AsyncIterator[Controller]:
+    """A controller over one epoch of `groups` tasks that goes on after the last checkpoint in the store at `path`."""
     settings = {
         "batch_size": 2 * GROUP_SIZE,
         "group_size": GROUP_SIZE,
@@ -100,49 +96,68 @@ def play(
         **config,
     }
     rollout = RolloutConfig.model_validate(settings)
+    with await in_thread(Store, path / "store.sqlite") as store:
+        await in_thread(store.begin_life)
+        last = await in_thread(store.last_checkpoint)
+        async with (
+            open_proxy(ScriptedEngine(), chat_format, "nano") as proxy,
+            local_runner(
+                workflow,
+                proxy,
+                timeout_s=rollout.episode_timeout_s,
+                cancel_timeout_s=rollout.cancel_timeout_s,
+                defaults=SamplingDefaults(),
+            ) as runner,
+        ):
+            gate = StalenessGate(
+                groups_per_batch=rollout.groups_per_batch,
+                max_staleness=rollout.max_staleness,
+                order="fifo" if rollout.order == "window" else rollout.order,
+                version=last[0] if last else 0,
+            )
+            tasks = TaskList([{"n": index} for index in range(groups)], epochs=1)
+            yield Controller(tasks, rollout, 0, runner, store, gate)
+
+
+def play(
+    workflow: Workflow,
+    chat_format: ChatFormat,
+    path: Path,
+    *,
+    groups: int = 2,
+    stop_when: Callable[[], bool] = lambda: False,
+    **config: Any,
+) -> Result:
+    """Run one epoch of `groups` tasks to its end, or until `stop_when`. Fails when that takes `RUN_TIMEOUT_S`."""
 
     async def main() -> Result:
-        with await in_thread(Store, path / "store.sqlite") as store:
-            await in_thread(store.begin_life)
-            async with (
-                open_proxy(ScriptedEngine(), chat_format, "nano") as proxy,
-                local_runner(
-                    workflow,
-                    proxy,
-                    timeout_s=rollout.episode_timeout_s,
-                    cancel_timeout_s=rollout.cancel_timeout_s,
-                    defaults=SamplingDefaults(),
-                ) as runner,
-            ):
-                gate = StalenessGate(
-                    groups_per_batch=rollout.groups_per_batch, max_staleness=rollout.max_staleness, order="fifo"
-                )
-                tasks = TaskList([{"n": index} for index in range(groups)], epochs=1)
-                controller = Controller(tasks, rollout, 0, runner, store, gate)
-                batches = 0
-                with anyio.fail_after(RUN_TIMEOUT_S):
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(controller.run)
+        async with open_controller(workflow, chat_format, path, groups=groups, **config) as controller:
+            batches = 0
+            with anyio.fail_after(RUN_TIMEOUT_S):
+                async with anyio.create_task_group() as group:
+                    group.start_soon(controller.run)
 
-                        async def stop() -> None:
-                            while not stop_when():
-                                await anyio.sleep(0.02)
-                            group.cancel_scope.cancel()
-
-                        group.start_soon(stop)
-                        while await controller.next_batch() is not None:
-                            batches += 1
-                            controller.advance()
+                    async def stop() -> None:
+                        while not stop_when():
+                            await anyio.sleep(0.02)
                         group.cancel_scope.cancel()
-                return await in_thread(_result, store, batches, controller, len(proxy.sessions))
+
+                    group.start_soon(stop)
+                    while await controller.next_batch() is not None:
+                        batches += 1
+                        controller.advance()
+                    group.cancel_scope.cancel()
+            return await in_thread(_result, controller, batches)
 
     result = run_loop(main)
     gc.collect()  # what asyncio says of forgotten tasks: in the middle of an import, Python 3.11 may fail (gh-106905)
     return result
 
 
-def _result(store: Store, batches: int, controller: Controller, sessions: int) -> Result:
-    rows = store._db.execute("SELECT group_id, status, reward, error, metrics FROM episodes ORDER BY id").fetchall()
+def _result(controller: Controller, batches: int) -> Result:
+    db = controller.store._db
+    rows = db.execute("SELECT group_id, status, reward, error, metrics FROM episodes ORDER BY id").fetchall()
     attempts = [Attempt(*values, json.loads(metrics)) for *values, metrics in rows]
-    (open_groups,) = store._db.execute("SELECT COUNT(*) FROM groups WHERE state = 'open'").fetchone()
-    return Result(batches, controller, attempts, open_groups, sessions)
+    (open_groups,) = db.execute("SELECT COUNT(*) FROM groups WHERE state = 'open'").fetchone()
+    assert controller.runner.proxy is not None
+    return Result(batches, controller, attempts, open_groups, len(controller.runner.proxy.sessions))
