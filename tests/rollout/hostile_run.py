@@ -26,7 +26,7 @@ from agentrl.rollout.workflow import Workflow
 from tests.scripted_engine import ScriptedEngine
 
 GROUP_SIZE = 3
-RUN_TIMEOUT_S = 30.0
+RUN_TIMEOUT_S = 50.0
 
 
 @dataclass(frozen=True)

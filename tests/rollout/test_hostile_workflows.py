@@ -376,11 +376,9 @@ def test_odd_things_that_harm_nobody_are_no_failure(nano_format: ChatFormat, tmp
         episode.task["more"] = {"list": [1]}
         return await odd(episode)
 
-    started = time.perf_counter()
     result = play(first_of_its_group(nested), nano_format, tmp_path)
     assert (result.batches, result.open_groups, result.failed) == (1, 0, [])
     assert sorted(attempt.reward for attempt in result.finished) == [0.25] * 2 + [0.5] * 4
-    assert time.perf_counter() - started < 20
     if odd is logs_without_end:
         logged = next(attempt.metrics for attempt in result.finished if attempt.reward == 0.25)
         assert len(logged) == MAX_METRICS + 1
@@ -419,7 +417,7 @@ def test_what_does_not_end_is_abandoned_and_named(
 ) -> None:
     started = time.perf_counter()
     result = play(first_of_its_group(hostile), nano_format, tmp_path, episode_timeout_s=2)
-    assert time.perf_counter() - started < 15
+    assert time.perf_counter() - started < 25
     assert (result.batches, result.open_groups, result.open_sessions) == (1, 0, 0)
     assert len(result.finished) == 2 * (GROUP_SIZE - 1)
     assert sorted(attempt.group for attempt in result.failed) == [0, 1]
@@ -455,7 +453,7 @@ def test_an_abandoned_workflow_gets_no_more_replies(nano_format: ChatFormat, tmp
             await anyio.sleep(0.01)
         return 1.0
 
-    result = play(run, nano_format, tmp_path, groups=2, episode_timeout_s=1)
+    result = play(run, nano_format, tmp_path, groups=2, episode_timeout_s=3, max_concurrent=GROUP_SIZE)
     assert result.controller.progress.abandoned == GROUP_SIZE
     assert set(refusals) == {409}
 
@@ -472,7 +470,7 @@ def test_a_run_that_is_stopped_does_not_wait_for_what_does_not_end(nano_format: 
 
     started = time.perf_counter()
     result = play(run, nano_format, tmp_path, stop_when=lambda: len(running) == 2 * GROUP_SIZE)
-    assert time.perf_counter() - started < 10
+    assert time.perf_counter() - started < 20
     assert result.attempts == [], "what was stopped is no failure: it goes on when the run is resumed"
 
 
