@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 END_TIMEOUT_S = 2.0
 """How long tasks may take to end after the main coroutine has, and threads after that."""
-_left_behind: set[asyncio.Future[Any]] = set()
+_left_behind: set[asyncio.Task[Any]] = set()
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -101,7 +101,7 @@ async def _wait(tasks: set[Any]) -> None:
             leave_behind(task)
 
 
-def leave_behind(task: asyncio.Future[Any]) -> None:
+def leave_behind(task: asyncio.Task[Any]) -> None:
     """Let asyncio forget a task that does not end: the end of the loop, which waits for every task, does not wait for it.
 
     It is kept in memory until it ends. Collected, it would be thrown out of where it waits, in the middle of anything.
