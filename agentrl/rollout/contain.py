@@ -48,15 +48,12 @@ class Ended(Generic[T]):
 class Abandoned:
     """Tasks that did not end when they were cancelled."""
 
-    count: int = 0
-    """How many there were, those that ended later included."""
     places: dict[str, int] = field(default_factory=dict)
     """How many hung at each place."""
 
     def add(self, task: asyncio.Task[None]) -> str:
         """Leave a task behind, so that nothing waits for it any more; returns where it hangs."""
         place = place_of_task(task)
-        self.count += 1
         leave_behind(task)
         self.places[place] = self.places.get(place, 0) + 1
         if self.places[place] == 1:
