@@ -14,19 +14,23 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import anyio
 
 from agentrl.config import RunConfig, config_keys, load_config
 from agentrl.errors import ConfigError, UsageError
+from agentrl.event_loop import end_process, first_signal, run_loop
 from agentrl.exit_code import exit_code_of
+from agentrl.loop_watchdog import watch_loop
 from agentrl.models import model_directory
 from agentrl.run_directory import read_config
+
+T = TypeVar("T")
 
 SERVE_IDLE_TIMEOUT_S = 3600.0
 """When `agentrl serve` closes a session that nobody uses, where the configuration does not say."""
@@ -184,7 +188,7 @@ def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     config = _run_config(args, overrides, "runs/%Y-%m-%d-%H%M%S", "workflow", "tasks", "model.path")
     with terminal_view(config) as view:
-        result = anyio.run(lambda: train(config, resume=args.resume is not None, view=view))
+        result = run_loop(lambda: train(config, resume=args.resume is not None, view=view))
     if isinstance(result, Interrupted):
         print(f"interrupted at step {result.step}; go on with: agentrl train --resume {result.run_dir}")
         return 130
@@ -214,7 +218,15 @@ def _run_config(args: argparse.Namespace, overrides: dict[str, str], run_dir: st
 def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     config = _config(args, overrides)
     _require(config, "workflow", "tasks", "model.path")
-    return anyio.run(_run_evaluation, config, args)
+    return run_loop(lambda: _until_signal(lambda: _run_evaluation(config, args)))
+
+
+async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
+    """Run `main()`, and say which line blocks the event loop. The first SIGINT or SIGTERM ends it in order, as
+    KeyboardInterrupt."""
+    with anyio.CancelScope() as scope, first_signal(scope.cancel), watch_loop():
+        return await main()
+    raise KeyboardInterrupt
 
 
 async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
@@ -256,6 +268,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
                     api_key=args.api_key,
                     model=config.model.path,
                     timeout_s=timeout_s,
+                    cancel_timeout_s=config.rollout.cancel_timeout_s,
                     sandboxes=sandboxes,
                 )
             )
@@ -271,7 +284,14 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = await stack.enter_async_context(
-                local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes)
+                local_runner(
+                    workflow,
+                    proxy,
+                    timeout_s=timeout_s,
+                    cancel_timeout_s=config.rollout.cancel_timeout_s,
+                    defaults=defaults,
+                    sandboxes=sandboxes,
+                )
             )
         result = await evaluate(
             runner,
@@ -372,7 +392,7 @@ def _replay(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
     if overrides:
         raise ConfigError(f"replay takes no --{next(iter(overrides))}")
-    found = anyio.run(replay, args.run_dir, args.episode)
+    found = run_loop(lambda: _until_signal(lambda: replay(args.run_dir, args.episode)))
     show_replay(found)
     return 0 if found.same else 1
 
@@ -398,5 +418,10 @@ def _require(config: RunConfig, *keys: str) -> None:
             raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
 
 
+def command() -> NoReturn:
+    """Run the command of this process, and end the process with its exit code."""
+    end_process(main())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

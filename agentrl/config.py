@@ -56,6 +56,8 @@ class RolloutConfig(Section):
     """Bound of one reply, where the workflow does not say. Default: what the context leaves."""
     episode_timeout_s: Seconds = 600
     """Bound of one episode."""
+    cancel_timeout_s: Seconds = 10
+    """How long a workflow may take to end once it is cancelled, and its environments to close; then it is abandoned."""
     retries: NotNegative = 1
     """How often a failed episode is tried again."""
     max_failed_share: Share = 0.5

@@ -7,9 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Complex, Real
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import BadRewardError, EpisodeError
+from agentrl.failure_text import shown
 
 if TYPE_CHECKING:
     import gymnasium
@@ -25,30 +28,41 @@ if TYPE_CHECKING:
 Task = dict[str, Any]
 """One line of the task file."""
 
+MAX_REWARD = 1e6
+"""Bound of |reward|. The square of a larger one loses its last digits in float32, in which the trainer computes."""
+MAX_METRIC = 1e30
+"""Bound of |metric|: the sum of squares of as many as there will ever be is finite."""
+MAX_METRICS = 256
+"""Metrics of one episode that are kept; how many more it logged is the metric `metrics_left_out`."""
+MAX_METRIC_NAME_CHARS = 100
+METRICS_LEFT_OUT = "metrics_left_out"
+
 
 @dataclass(frozen=True)
 class Reward:
     """What an episode was worth, with numbers to chart beside it.
 
-    Raises BadRewardError when `value` or a metric is not a finite number.
+    A number is a float, an int, a bool, or what converts to a float: a scalar of NumPy, a tensor without dimensions. Raises
+    BadRewardError for all else, for a number that is not finite, for a |value| above `MAX_REWARD` or a |metric| above
+    `MAX_METRIC`, and for a metric whose name is no text of up to `MAX_METRIC_NAME_CHARS` characters.
     """
 
     value: float
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, value in {"the reward": self.value, **self.metrics}.items():
-            _check_finite(name, value)
+        object.__setattr__(self, "value", checked_number("the reward", self.value, MAX_REWARD))
+        object.__setattr__(self, "metrics", add_metrics({}, self.metrics))
 
     @classmethod
     def of(cls, returned: object) -> Reward:
         """The reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else."""
         if isinstance(returned, Reward):
             return returned
-        if isinstance(returned, bool | int | float):
-            return cls(float(returned))
+        if _is_number(returned):
+            return cls(returned)  # type: ignore[arg-type]
         raise BadRewardError(
-            f"run(episode) returned {returned!r} of type {type(returned).__name__}; return a number or a Reward"
+            f"run(episode) returned {shown(returned)} of type {type(returned).__name__}; return a number or a Reward"
         )
 
 
@@ -73,10 +87,10 @@ class Branch:
     _session: Session | None
 
     def reward(self, value: float) -> None:
-        """What this role earned, in place of the episode's reward. Raises BadRewardError when it is not a finite number."""
-        _check_finite(f"the reward of the branch {self.name!r}", value)
+        """What this role earned, in place of the episode's reward. Raises BadRewardError as `Reward` does."""
+        number = checked_number(f"the reward of the branch {self.name!r}", value, MAX_REWARD)
         if self._session is not None:
-            self._session.branch_rewards[self.name] = float(value)
+            self._session.branch_rewards[self.name] = number
 
 
 class Episode:
@@ -112,12 +126,13 @@ class Episode:
         self.base_url = base_url
         self.api_key = api_key
         self.model = model
-        self.metrics: dict[str, float] = {}
+        self._metrics: dict[str, float] = {}
         self._session = session
         self._sandboxes = sandboxes
         self._resources = resources
         self._loans: list[Loan] = []
         self._envs: list[AsyncToolEnv] = []
+        self._closed = False
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
         """Any gymnasium environment, by its id or its class, as a tool environment.
@@ -129,6 +144,7 @@ class Episode:
         from agentrl.envs import AsyncToolEnv
 
         make = partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs)
+        self._check_open()
         made = AsyncToolEnv(make, self._resources)
         self._envs.append(made)
         return made
@@ -145,6 +161,9 @@ class Episode:
         """
         pool = await self._pool("lend", image=image, limits=limits, cpus=cpus, network=network)
         (loan,) = await pool.borrow()
+        if self._closed:  # meanwhile
+            loan.give_back()
+        self._check_open()
         self._loans.append(loan)
         return loan.box
 
@@ -169,6 +188,7 @@ class Episode:
     ) -> SandboxPool:
         from agentrl.sandboxes import BoxSpec, Limits
 
+        self._check_open()
         if self._sandboxes is None:
             raise EpisodeError("this episode was made without sandboxes; pass `sandboxes` to its runner")
         spec = BoxSpec(
@@ -184,11 +204,11 @@ class Episode:
         """Give one model call (`completion.id`) a reward of its own.
 
         docs/credit.md says what that does to the advantages of its tokens, and of those before it. Raises
-        BadRewardError when `value` is not a finite number, EpisodeError when no call of this episode has that id.
+        BadRewardError as `Reward` does, EpisodeError when no call of this episode has that id.
         """
-        _check_finite(f"the reward of {completion_id}", value)
+        number = checked_number(f"the reward of {shown(completion_id)}", value, MAX_REWARD)
         for turn in self._turns(completion_id):
-            turn.credit = float(value)
+            turn.credit = number
 
     def mark_failed(self, completion_id: str) -> None:
         """Say that the reply of one model call could not be used, such as a tool call that makes no sense.
@@ -218,23 +238,71 @@ class Episode:
         try:
             return self._session.turns_of(completion_id)
         except KeyError:
-            raise EpisodeError(f"no model call of this episode has the id {completion_id!r}") from None
+            raise EpisodeError(f"no model call of this episode has the id {shown(completion_id)}") from None
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The numbers logged so far. Add to them with `log`."""
+        return MappingProxyType(self._metrics)
 
     def log(self, **metrics: float) -> None:
-        """Chart numbers of this episode; a later value of a name replaces the earlier."""
-        for name, value in metrics.items():
-            _check_finite(f"the metric {name!r}", value)
-        self.metrics.update(metrics)
+        """Chart numbers of this episode; a later value of a name replaces the earlier.
+
+        The first `MAX_METRICS` names are kept. Raises BadRewardError as `Reward` does.
+        """
+        add_metrics(self._metrics, metrics)
 
     async def close(self) -> None:
-        """Close the environments that the workflow opened, and give back its sandboxes."""
+        """Close the environments that the workflow opened, and give back its sandboxes. It gets no others after this."""
+        self._closed = True
         for loan in self._loans:
             loan.give_back()
         async with AsyncExitStack() as stack:  # one that fails to close keeps no other open
             for env in self._envs:
                 stack.push_async_callback(env.close)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EpisodeError("the episode has ended")
 
-def _check_finite(name: str, value: object) -> None:
-    if not isinstance(value, bool | int | float) or not math.isfinite(value):
-        raise BadRewardError(f"{name} is {value!r}; it must be a finite number")
+
+def checked_number(name: str, value: object, bound: float) -> float:
+    """Return `value` as a float. Raises BadRewardError, with the `name`, unless it is a finite number within ±`bound`."""
+    number = math.nan
+    if _is_number(value):
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except Exception as error:
+            raise BadRewardError(
+                f"{name} is {shown(value)}, which does not convert to a float: {shown(error)}"
+            ) from error
+    if not abs(number) <= bound:
+        raise BadRewardError(f"{name} is {shown(value)}; it must be a finite number from {-bound:g} to {bound:g}")
+    return number
+
+
+def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Add metrics to `kept`, which is returned, and count those beyond `MAX_METRICS`. Raises BadRewardError as `Reward` does."""
+    for name, value in metrics.items():
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_METRIC_NAME_CHARS or not _is_utf8(name):
+            raise BadRewardError(
+                f"{shown(name)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
+            )
+        number = checked_number(f"the metric {name!r}", value, MAX_METRIC)
+        if name in kept or name == METRICS_LEFT_OUT or len(kept) < MAX_METRICS:
+            kept[name] = number
+        else:
+            kept[METRICS_LEFT_OUT] = kept.get(METRICS_LEFT_OUT, 0.0) + 1
+    return kept
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value stands for one real number: no text, no array, nothing complex."""
+    if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
+        return False
+    kind = type(value)
+    return (hasattr(kind, "__float__") or hasattr(kind, "__index__")) and getattr(value, "shape", ()) == ()
+
+
+def _is_utf8(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)

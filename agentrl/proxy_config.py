@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from agentrl.config_section import NotNegative, Positive, Seconds, Section
+from typing import Annotated
+
+from pydantic import Field
+
+from agentrl.config_section import Positive, Seconds, Section
 
 
 class ProxyLimits(Section):
@@ -58,5 +62,5 @@ class ProxyConfig(ProxyLimits):
 
     host: str = "127.0.0.1"
     """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
-    port: NotNegative = 0
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
     """0: a free one."""

@@ -138,7 +138,14 @@ async def replay(
         proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(model.path).name))
         sandboxes = await stack.enter_async_context(run_sandboxes(config))
         runner = await stack.enter_async_context(
-            local_runner(run, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults, sandboxes=sandboxes)
+            local_runner(
+                run,
+                proxy,
+                timeout_s=rollout.episode_timeout_s,
+                cancel_timeout_s=rollout.cancel_timeout_s,
+                defaults=defaults,
+                sandboxes=sandboxes,
+            )
         )
         outcome = await runner.run(
             task,

@@ -29,6 +29,7 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.credit import turn_scores
+from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.bounds import check_body
@@ -41,7 +42,7 @@ from agentrl.proxy.sessions import key_bytes
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
 def check_address(host: str, port: int) -> None:

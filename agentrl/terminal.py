@@ -42,11 +42,12 @@ class TerminalView(RunView):
     def on_step(self, metrics: dict[str, Any]) -> None:
         super().on_step(metrics)
         if not self._console.is_terminal:
+            abandoned = f"  abandoned {metrics['episodes_abandoned']}" if metrics.get("episodes_abandoned") else ""
             self.say(
                 f"step {metrics['step']:4d}  reward {_reward(metrics)}  "
                 f"staleness {metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})  "
                 f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
-                f"{self.tokens_per_s():,.0f} tokens/s  failed {metrics['episodes_failed']}"
+                f"{self.tokens_per_s():,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}"
             )
 
     def tokens_per_s(self) -> float:
@@ -83,9 +84,10 @@ class TerminalView(RunView):
         if self.controller is not None:
             p = self.controller.progress
             table.add_row("tokens/s", f"{self.tokens_per_s():,.0f}")
+            abandoned = f"  {p.abandoned} abandoned" if p.abandoned else ""
             table.add_row(
                 "episodes",
-                f"{p.running} running  {p.finished} finished  {p.failed} failed  {p.rejected_groups} groups dropped",
+                f"{p.running} running  {p.finished} finished  {p.failed} failed{abandoned}  {p.rejected_groups} groups dropped",
             )
         to_go = self.seconds_to_go()
         if to_go is not None:

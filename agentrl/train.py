@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import RunSandboxes, Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
+from agentrl.event_loop import first_signal
+from agentrl.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
@@ -100,6 +102,7 @@ class _Run:
     controller: Controller
     broadcast: Broadcast | None
     monitor: Monitor
+    watchdog: LoopWatchdog
 
 
 async def train(
@@ -115,8 +118,9 @@ async def train(
     `workflow` and `tasks`, where given, stand in for the files that the configuration names. Tasks are a sequence, or a
     function that returns an iterable, the same one every time it is called.
 
-    SIGINT or SIGTERM ends the run in good order, with a checkpoint, and returns Interrupted. Raises UsageError for bad
-    input before any work starts, and other AgentRLErrors when the run cannot go on.
+    The first SIGINT or SIGTERM ends the run in good order, with a checkpoint, and returns Interrupted; the second acts as it
+    would without agentrl. Raises UsageError for bad input before any work starts, and other AgentRLErrors when the run cannot
+    go on.
     """
     view = view or RunView(config)
     workflow = workflow or load_workflow(Path(config.workflow))
@@ -133,20 +137,17 @@ async def train(
         stack.callback(os.close, lock)
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
-        async with anyio.create_task_group() as group:
-            group.start_soon(_cancel_on_signal, group.cancel_scope, view)
+        with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
             summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
-            group.cancel_scope.cancel()
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
 
 
-async def _cancel_on_signal(scope: anyio.CancelScope, view: RunView) -> None:
-    """Cancel on the first SIGINT or SIGTERM. A second one then acts as it would without agentrl."""
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            view.say("stopping: finishing the training step in progress, then writing a checkpoint")
-            scope.cancel()
-            return
+def _stop(scope: anyio.CancelScope, view: RunView) -> None:
+    view.say(
+        "stopping: finishing the training step in progress, then writing a checkpoint. A second signal ends the run at once; "
+        "what was committed is safe"
+    )
+    scope.cancel()
 
 
 async def _run_to_the_end(
@@ -208,8 +209,16 @@ async def _run_to_the_end(
         defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
         sandboxes = await stack.enter_async_context(run_sandboxes(config))
         runner = await stack.enter_async_context(
-            local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults, sandboxes=sandboxes)
+            local_runner(
+                workflow,
+                proxy,
+                timeout_s=rollout.episode_timeout_s,
+                cancel_timeout_s=rollout.cancel_timeout_s,
+                defaults=defaults,
+                sandboxes=sandboxes,
+            )
         )
+        watchdog = stack.enter_context(watch_loop())
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,
             max_staleness=config.rollout.max_staleness,
@@ -240,7 +249,7 @@ async def _run_to_the_end(
             serving=lambda: engine.serving,
             decode=chat_format.decode,
         )
-        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor)
+        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor, watchdog)
         before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
@@ -259,8 +268,15 @@ async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence
     run.view.phase = f"evaluating {when}"
     config = run.config
     defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-    timeout_s, sandboxes = config.rollout.episode_timeout_s, run.controller.runner.sandboxes
-    async with local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes) as runner:
+    rollout = config.rollout
+    async with local_runner(
+        workflow,
+        proxy,
+        timeout_s=rollout.episode_timeout_s,
+        cancel_timeout_s=rollout.cancel_timeout_s,
+        defaults=defaults,
+        sandboxes=run.controller.runner.sandboxes,
+    ) as runner:
         result = await evaluate(runner, tasks, config.eval, seed=config.seed)
     if result.failed == result.episodes:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
@@ -349,6 +365,8 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "episodes_running": progress.running,
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
+        "episodes_abandoned": progress.abandoned,
+        "loop_lag_max_s": run.watchdog.take_max_lag_s(),
         "groups_rejected": progress.rejected_groups,
         "tasks_skipped": progress.skipped_tasks,
         "engine_failures": run.engine.fleet.losses,

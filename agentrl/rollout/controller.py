@@ -49,6 +49,8 @@ class Progress:
     finished: int = 0
     failed: int = 0
     """Episodes that failed for good, retries included."""
+    abandoned: int = 0
+    """Attempts whose workflow did not end when it was cancelled, and was left behind."""
     rejected_groups: int = 0
     skipped_tasks: int = 0
     """Tasks that could not be used: their episodes failed before they began."""
@@ -217,6 +219,7 @@ class Controller:
                     with anyio.CancelScope(shield=True):
                         await in_thread(self.store.add, group.id, sample, seed, outcome)
                     self.health.attempt_ended(outcome)
+                    self.progress.abandoned += outcome.abandoned
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
                         self.progress.finished += 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import anyio
 import httpx2
@@ -17,19 +17,24 @@ from openai import AsyncOpenAI
 
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, Reward, RunSandboxes, Task
-from agentrl.errors import EpisodeTimeoutError, NoModelCallError
+from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
+from agentrl.failure_text import describe, storable
 from agentrl.proxy import Journal, Proxy, SamplingDefaults
 from agentrl.resources import Resources, open_resources
+from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.workflow import Workflow
 from agentrl.trajectory import TokenRecord
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""
+CANCEL_TIMEOUT_S = 10.0
+"""How long a workflow may take to end once it is cancelled, where the configuration does not say."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one episode. `error` is the traceback of a failed one."""
+    """What came of one episode. `error` is the traceback of a failed one: valid UTF-8, and bounded."""
 
     status: Literal["finished", "failed"]
     reward: float = 0.0
@@ -40,6 +45,12 @@ class Outcome:
     duration_s: float = 0.0
     replayed_tokens: int = 0
     """Tokens that came from the record of an earlier life."""
+    abandoned: bool = False
+    """Whether the workflow, or what it opened, did not end and was left behind."""
+
+    def __post_init__(self) -> None:
+        if self.error is not None:
+            object.__setattr__(self, "error", storable(self.error))
 
     @property
     def credited(self) -> bool:
@@ -55,6 +66,9 @@ class EpisodeRunner:
     client: AsyncOpenAI
     model: str
     timeout_s: float
+    """Bound of an episode."""
+    cancel_timeout_s: float = CANCEL_TIMEOUT_S
+    """How long a workflow may take to end once it is cancelled, and its environments to close."""
     proxy: Proxy | None = None
     """None: a foreign endpoint, reached with the client's own key; nothing is recorded."""
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
@@ -62,6 +76,8 @@ class EpisodeRunner:
     """None: episodes have no sandboxes."""
     resources: Resources | None = None
     """What environments keep open between calls, and between episodes."""
+    abandoned: Abandoned = field(default_factory=Abandoned)
+    """The workflows that did not end when they were cancelled."""
 
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, journal: Journal | None = None
@@ -72,11 +88,14 @@ class EpisodeRunner:
         keeps the model calls as they happen, and answers those it has again.
         """
         started_at, started = time.time(), time.perf_counter()
-        session = self.proxy.open_session(self.defaults, journal) if self.proxy else None
+        try:
+            session = self.proxy.open_session(self.defaults, journal) if self.proxy else None
+        except TooManySessionsError as refusal:
+            return Outcome(status="failed", error=describe(refusal), started_at=started_at)
         client = self.client.with_options(api_key=session.key) if session else self.client
         base_url = self.proxy.base_url if self.proxy else str(self.client.base_url)
         episode = Episode(
-            task=task,
+            task=_copy(task),
             seed=seed,
             client=client,
             base_url=base_url,
@@ -87,35 +106,68 @@ class EpisodeRunner:
             resources=self.resources,
             group_seed=group_seed,
         )
-        error: str | None = None
-        reward = Reward(0.0)
+
+        async def run() -> Reward:
+            return Reward.of(await self.workflow(episode))
+
         try:
-            try:
-                with anyio.move_on_after(self.timeout_s) as bound:
-                    reward = Reward.of(await self.workflow(episode))
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await episode.close()
-            if bound.cancelled_caught:
-                raise EpisodeTimeoutError(
-                    f"the episode took longer than rollout.episode_timeout_s = {self.timeout_s:g} s"
-                )
-            if session is not None and not session.record.turns:
-                raise NoModelCallError("run(episode) returned without calling the model")
-        except (Exception, SystemExit) as failure:
-            error = "".join(traceback.format_exception(failure))
+            ended = await self._contained(run, self.timeout_s)
         finally:
+            # First, so that nothing is said to an episode that has ended; and its record is final.
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
+            with anyio.CancelScope(shield=True):
+                closed = await self._contained(episode.close, self.cancel_timeout_s)
+        failure = self._failure(ended, closed)
+        if failure is None and session is not None and not session.record.turns:
+            failure = NoModelCallError("run(episode) returned without calling the model")
+        reward = ended.value if failure is None and ended.value is not None else Reward(0.0)
         return Outcome(
-            status="finished" if error is None else "failed",
+            status="finished" if failure is None else "failed",
             reward=reward.value,
             metrics={**episode.metrics, **reward.metrics},
-            error=error,
+            error=None if failure is None else describe(failure),
             record=session.record if session else TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
+            abandoned=ended.hangs_at is not None or closed.hangs_at is not None,
         )
+
+    async def _contained(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> Ended[T]:
+        return await contained(
+            call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, abandoned=self.abandoned
+        )
+
+    def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
+        """What an episode failed with, if its workflow or its closing did."""
+        grace = f"rollout.cancel_timeout_s = {self.cancel_timeout_s:g} s"
+        if ended.timed_out:
+            text = f"the episode took longer than rollout.episode_timeout_s = {self.timeout_s:g} s"
+            if ended.hangs_at:
+                text += f", and {grace} after it was cancelled it still hung at {ended.hangs_at}: it was abandoned"
+            return _caused(EpisodeTimeoutError(text), ended.error)
+        if isinstance(ended.error, asyncio.CancelledError):
+            text = "the workflow cancelled itself: its own code raised CancelledError, or cancelled its task"
+            return _caused(EpisodeError(text), ended.error)
+        if ended.error is not None:
+            return ended.error
+        if closed.timed_out:
+            hangs = f", and hang at {closed.hangs_at}: they were abandoned" if closed.hangs_at else ""
+            text = f"the episode's environments took longer than {grace} to close{hangs}"
+            return _caused(EpisodeTimeoutError(text), closed.error)
+        return closed.error
+
+
+def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:
+    failure.__cause__ = cause
+    return failure
+
+
+def _copy(task: Any) -> Any:
+    """A task of this episode's own: one that changes it changes it for no other."""
+    if isinstance(task, dict):
+        return {name: _copy(value) for name, value in task.items()}
+    return [_copy(value) for value in task] if isinstance(task, list) else task
 
 
 @asynccontextmanager
@@ -124,6 +176,7 @@ async def local_runner(
     proxy: Proxy,
     *,
     timeout_s: float,
+    cancel_timeout_s: float = CANCEL_TIMEOUT_S,
     defaults: SamplingDefaults,
     sandboxes: RunSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
@@ -139,6 +192,7 @@ async def local_runner(
             client=client,
             model=proxy.model,
             timeout_s=timeout_s,
+            cancel_timeout_s=cancel_timeout_s,
             proxy=proxy,
             defaults=defaults,
             sandboxes=sandboxes,
@@ -154,6 +208,7 @@ async def remote_runner(
     api_key: str,
     model: str,
     timeout_s: float,
+    cancel_timeout_s: float = CANCEL_TIMEOUT_S,
     sandboxes: RunSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
@@ -167,6 +222,7 @@ async def remote_runner(
             client=client,
             model=model,
             timeout_s=timeout_s,
+            cancel_timeout_s=cancel_timeout_s,
             sandboxes=sandboxes,
             resources=resources,
         )

@@ -1,0 +1,46 @@
+"""Name the line of the user's code at which a task waits or a thread runs: `FILE:LINE in NAME`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+MAX_AWAITS = 10_000
+"""Coroutines that wait for each other, beyond which the search for the innermost stops."""
+
+_PACKAGE = str(Path(__file__).parent) + os.sep
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def place_of(frames: Sequence[FrameType]) -> str:
+    """Return the innermost of `frames` that is no library's, or else the innermost. `frames` are from outside in."""
+    users = [frame for frame in frames if not _is_library(frame.f_code.co_filename)]
+    for frame in reversed(users or frames):
+        return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+    return "an unknown place"
+
+
+def place_of_task(task: asyncio.Task[Any]) -> str:
+    """Return the line at which a suspended task waits, as `place_of` chooses it."""
+    awaited: Any = task.get_coro()
+    frames: list[FrameType] = []
+    for _ in range(MAX_AWAITS):
+        frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
+        if frame is None:
+            break
+        frames.append(frame)
+        awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+    return place_of(frames)
+
+
+def _first(awaited: Any, *names: str) -> Any:
+    return next((found for name in names if (found := getattr(awaited, name, None)) is not None), None)
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(("<frozen", _PACKAGE, *_LIBRARIES))

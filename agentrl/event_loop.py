@@ -1,0 +1,168 @@
+"""Run the event loop of a command that runs other people's code: nothing in it ends the loop, or keeps it from ending.
+
+asyncio ends its loop when a task or a callback raises KeyboardInterrupt or SystemExit, and at its end waits for every task,
+asynchronous generator and thread, however long they take. Here only the main coroutine ends the loop, and what is left then
+gets `END_TIMEOUT_S`. A signal is no exception here: `first_signal` says what the first does; the second ends the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from asyncio.tasks import _unregister_task  # documented, in "Extending" of asyncio's manual
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+import anyio
+
+T = TypeVar("T")
+
+END_TIMEOUT_S = 2.0
+"""How long tasks may take to end after the main coroutine has, and threads after that."""
+_left_behind: set[asyncio.Task[Any]] = set()
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that goes on when a task or a callback raises KeyboardInterrupt or SystemExit."""
+
+    _stop_asked = False
+
+    def stop(self) -> None:
+        self._stop_asked = True
+        super().stop()
+
+    def run_forever(self) -> None:
+        self._stop_asked = False
+        while True:
+            try:
+                super().run_forever()
+            except (KeyboardInterrupt, SystemExit) as error:
+                # A task that awaits the one that raised this gets it there. Nobody else can know where it comes from.
+                text = f"{type(error).__name__} was raised in the event loop, which goes on"
+                self.call_exception_handler({"message": text, "exception": error})
+                if self._stop_asked:
+                    return
+            else:
+                return
+
+    async def shutdown_asyncgens(self) -> None:
+        await _wait({asyncio.ensure_future(super().shutdown_asyncgens())})
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Do nothing: `run_loop` shuts the executor down, without waiting for its threads."""
+
+
+def run_loop(main: Callable[[], Awaitable[T]]) -> T:
+    """Run `main()` to its end in an event loop of its own, and return or raise what it does.
+
+    Tasks that then still run are cancelled; those that do not end, and threads, are left behind: see `end_process`. While the
+    loop runs, SIGINT has its default action, which ends the process, unless `main` uses `first_signal`.
+    """
+    values: list[T] = []
+    errors: list[BaseException] = []
+
+    async def run() -> None:
+        executor = ThreadPoolExecutor()
+        asyncio.get_running_loop().set_default_executor(executor)
+        try:
+            values.append(await main())
+        except BaseException as error:
+            errors.append(error)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await _wait(left)
+        executor.shutdown(wait=False, cancel_futures=True)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
+    try:
+        anyio.run(run, backend_options={"loop_factory": _Loop})
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+    if errors:
+        raise errors[0]
+    return values[0]
+
+
+async def _wait(tasks: set[Any]) -> None:
+    """Wait for tasks, and let the event loop forget those that do not end."""
+    if tasks:
+        _, left = await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
+        for task in left:
+            leave_behind(task)
+
+
+def leave_behind(task: asyncio.Task[Any]) -> None:
+    """Let asyncio forget a task that does not end: the end of the loop, which waits for every task, does not wait for it.
+
+    It is kept in memory until it ends. Collected, it would be thrown out of where it waits, in the middle of anything.
+    """
+    _left_behind.add(task)
+    task.add_done_callback(_left_behind.discard)
+    _unregister_task(task)
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio itself does where it waits no more
+
+
+@contextmanager
+def first_signal(act: Callable[[], None]) -> Iterator[None]:
+    """Within the context, call `act` in the event loop on the first SIGINT or SIGTERM.
+
+    The next one does what it would have done without this, at once and also while the event loop is blocked. Outside of the
+    main thread, which alone gets signals, this does nothing.
+    """
+    if not _in_main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        before.clear()
+
+    def receive(*_: object) -> None:
+        restore()
+        loop.call_soon_threadsafe(act)
+
+    for number in _SIGNALS:
+        before[number] = signal.signal(number, receive)
+    try:
+        yield
+    finally:
+        restore()
+
+
+def end_process(code: int) -> NoReturn:
+    """End the process, also when threads that the user's code started never do.
+
+    Python waits at its end for every thread that is no daemon. By now all that a command writes is written, so that nothing
+    is lost with those that do not end within `END_TIMEOUT_S`.
+    """
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while _threads_left():
+        if time.monotonic() > deadline:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+        time.sleep(0.02)
+    sys.exit(code)
+
+
+def _threads_left() -> bool:
+    here = threading.current_thread()
+    return any(thread is not here and not thread.daemon for thread in threading.enumerate())
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

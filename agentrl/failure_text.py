@@ -1,0 +1,91 @@
+"""Describe a failure in text that can be stored: valid UTF-8, bounded, and made without trusting the exception.
+
+An exception is the user's: its `__str__` may raise, its message may be 100 MB long or hold half a character, and its
+causes may form a ring or a chain without end. Python's `traceback` module formats all of that before anybody can cut it.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+MAX_TEXT_CHARS = 64_000
+"""Bound of a stored failure. The middle of a longer one is left out: the cause stands at one end, the place at the other."""
+MAX_MESSAGE_CHARS = 16_000
+"""Bound of the message of one exception."""
+MAX_FRAMES = 60
+"""Innermost frames of one traceback that are shown."""
+MAX_EXCEPTIONS = 16
+"""Exceptions of one failure that are shown: causes, contexts and members of groups together."""
+MAX_NOTES = 8
+"""Notes of one exception (PEP 678) that are shown."""
+
+_CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+_CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
+
+
+def describe(error: BaseException) -> str:
+    """Return the traceback of `error` with its causes and members, as text that `storable` would not change."""
+    try:
+        return storable("".join(_describe(error, set(), [MAX_EXCEPTIONS])))
+    except BaseException as failure:
+        return f"Traceback that cannot be shown: {type(failure).__name__} while describing {type(error).__name__}"
+
+
+def storable(text: str, bound: int = MAX_TEXT_CHARS) -> str:
+    """Return `text` with its middle left out beyond `bound` characters, and with lone surrogates as escapes."""
+    if len(text) > bound:
+        kept = bound // 2
+        text = f"{text[:kept]}\n[{len(text) - 2 * kept:,} characters left out]\n{text[-kept:]}"
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def shown(value: object, bound: int = 200) -> str:
+    """Return the `repr` of a value that may have none, bounded."""
+    try:
+        return storable(repr(value), bound)
+    except BaseException as error:
+        return f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+
+
+def _describe(error: BaseException, seen: set[int], left: list[int]) -> Iterator[str]:
+    chain: list[tuple[BaseException, str]] = []
+    newest: BaseException | None = error
+    link = ""
+    while newest is not None and id(newest) not in seen and left[0] > 0:
+        seen.add(id(newest))
+        left[0] -= 1
+        chain.append((newest, link))
+        cause, context = newest.__cause__, None if newest.__suppress_context__ else newest.__context__
+        newest, link = (cause, _CAUSE) if cause is not None else (context, _CONTEXT)
+    for one, link_to_outer in reversed(chain):
+        yield from _describe_one(one, seen, left)
+        yield link_to_outer
+
+
+def _describe_one(error: BaseException, seen: set[int], left: list[int]) -> Iterator[str]:
+    yield "Traceback (most recent call last):\n"
+    try:
+        yield from traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES)
+    except BaseException as failure:
+        yield f"  (the traceback cannot be formatted: {type(failure).__name__})\n"
+    message = _message(error)
+    yield f"{type(error).__qualname__}: {message}\n" if message else f"{type(error).__qualname__}\n"
+    notes = getattr(error, "__notes__", None)
+    for note in notes[:MAX_NOTES] if isinstance(notes, list) else ():
+        if isinstance(note, str):
+            yield storable(note, MAX_MESSAGE_CHARS) + "\n"
+    if isinstance(error, BaseExceptionGroup):
+        for number, member in enumerate(error.exceptions, 1):
+            if left[0] <= 0:
+                yield f"({len(error.exceptions) - number + 1} more of {len(error.exceptions)} are left out)\n"
+                return
+            yield f"--- {number} of {len(error.exceptions)}\n"
+            yield from _describe(member, seen, left)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return storable(str(error), MAX_MESSAGE_CHARS)
+    except BaseException as failure:
+        return f"<an exception whose str raises {type(failure).__name__}>"

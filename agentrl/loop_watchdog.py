@@ -1,0 +1,110 @@
+"""Watch the event loop from a thread: say which line blocks it, and measure how late it was.
+
+Everything in the main process waits for a workflow that calls `time.sleep(30)`: the other episodes, the proxy, the signals.
+A loop that is blocked cannot say so itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+import time
+from asyncio import Handle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+
+from agentrl.code_place import place_of
+
+log = logging.getLogger(__name__)
+
+BEAT_S = 0.1
+"""Time between two beats of the loop, and between two looks of the thread."""
+BLOCKED_AFTER_S = 1.0
+"""A loop that is so late is blocked."""
+
+_RUN_HANDLE = Handle._run.__code__
+
+
+@dataclass
+class LoopWatchdog:
+    """What is known of the loop that `watch_loop` watches."""
+
+    loop: asyncio.AbstractEventLoop
+    thread_id: int
+    blocked_after_s: float
+    blocked: dict[str, int] = field(default_factory=dict)
+    """How often the loop was blocked at each place."""
+    _beat_at: float = field(default_factory=time.monotonic)
+    _reported: float = 0.0
+    """The beat after which the loop was last seen blocked."""
+    _max_lag_s: float = 0.0
+    _next: asyncio.TimerHandle | None = None
+
+    def take_max_lag_s(self) -> float:
+        """Return by how much the loop was late at most since the last call."""
+        lag, self._max_lag_s = self._max_lag_s, 0.0
+        return lag
+
+    def beat(self) -> None:
+        """Note that the loop turns, and do so again and again."""
+        now = time.monotonic()
+        if self._next is not None:
+            self._max_lag_s = max(self._max_lag_s, now - self._beat_at - BEAT_S)
+        self._beat_at = now
+        self._next = self.loop.call_later(BEAT_S, self.beat)
+
+    def stop(self) -> None:
+        """Beat no more."""
+        if self._next is not None:
+            self._next.cancel()
+
+    def look(self) -> None:
+        """Say where the loop is blocked, if it is; called in another thread."""
+        last = self._beat_at
+        lag = time.monotonic() - last - BEAT_S
+        if lag < self.blocked_after_s or last == self._reported:
+            return
+        frame = sys._current_frames().get(self.thread_id)
+        frames: list[FrameType] = []
+        while frame is not None:
+            frames.insert(0, frame)
+            frame = frame.f_back
+        steps = [index for index, frame in enumerate(frames) if frame.f_code is _RUN_HANDLE]
+        if not steps:
+            return  # nothing blocks it: the whole process had no time
+        self._reported = last
+        place = place_of(frames[steps[-1] + 1 :])
+        self.blocked[place] = self.blocked.get(place, 0) + 1
+        if self.blocked[place] == 1:
+            log.warning(
+                "%s blocks the event loop, for %.1f s by now, and with it every episode. Await an asynchronous call there, or "
+                "`asyncio.to_thread(...)`",
+                place,
+                lag,
+            )
+
+
+@contextmanager
+def watch_loop(blocked_after_s: float = BLOCKED_AFTER_S) -> Iterator[LoopWatchdog]:
+    """Watch the running event loop. Each place that blocks it is logged once, and at the end how often those did that did again."""
+    watchdog = LoopWatchdog(asyncio.get_running_loop(), threading.get_ident(), blocked_after_s)
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(BEAT_S):
+            watchdog.look()
+
+    watchdog.beat()
+    threading.Thread(target=watch, name="agentrl loop watchdog", daemon=True).start()
+    try:
+        yield watchdog
+    finally:
+        ended.set()
+        watchdog.stop()
+        for place, count in watchdog.blocked.items():
+            if count > 1:
+                log.warning("%s blocked the event loop %d times", place, count)

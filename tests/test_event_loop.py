@@ -1,0 +1,163 @@
+"""The event loop of a command: what ends it, what does not, and that its end is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+
+import anyio
+import pytest
+
+from agentrl.event_loop import END_TIMEOUT_S, first_signal, run_loop
+
+
+@pytest.fixture(autouse=True)
+def collected() -> Iterator[None]:
+    """What asyncio says of forgotten tasks is said here. In the middle of an import, Python 3.11 may fail (gh-106905)."""
+    yield
+    gc.collect()
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+async def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+def test_it_returns_what_the_main_coroutine_returns() -> None:
+    async def main() -> int:
+        await anyio.sleep(0)
+        return 3
+
+    assert run_loop(main) == 3
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt("x"), SystemExit(3), asyncio.CancelledError()])
+def test_it_raises_what_the_main_coroutine_raises(error: BaseException) -> None:
+    async def main() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        run_loop(main)
+    assert raised.value is error
+
+
+def test_tasks_and_callbacks_that_interrupt_or_exit_do_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        loop.call_soon(interrupt)
+        loop.call_soon(sys.exit, 3)
+        loop.call_later(0.01, interrupt)
+        tasks = [asyncio.create_task(interrupts()) for _ in range(3)]
+        await asyncio.sleep(0.03)
+        with pytest.raises(KeyboardInterrupt):
+            await tasks[0]
+        return await asyncio.to_thread(lambda: "goes on")
+
+    assert run_loop(main) == "goes on"
+    assert "KeyboardInterrupt was raised in the event loop, which goes on" in caplog.text
+    assert "SystemExit was raised in the event loop, which goes on" in caplog.text
+
+
+def test_an_interrupt_in_the_moment_of_its_end_does_not_keep_it_from_ending() -> None:
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        for _ in range(5):
+            task.add_done_callback(lambda _: interrupt())
+
+    run_loop(main)
+
+
+def test_its_end_does_not_wait_for_tasks_generators_and_threads_that_do_not_end() -> None:
+    release = threading.Event()
+
+    async def swallows() -> None:
+        while True:
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await swallows()
+
+    async def main() -> list[object]:
+        generator = numbers()
+        await anext(generator)
+        kept = [
+            asyncio.create_task(swallows()),
+            generator,
+            asyncio.get_running_loop().run_in_executor(None, release.wait),
+        ]
+        await asyncio.sleep(0.01)
+        return kept
+
+    started = time.perf_counter()
+    kept = run_loop(main)
+    assert time.perf_counter() - started < 2 * END_TIMEOUT_S + 2
+    assert len(kept) == 3
+    release.set()
+
+
+def test_generators_that_are_left_open_are_closed_in_order() -> None:
+    closed: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            await asyncio.sleep(0.05)
+            closed.append("closed")
+
+    async def main() -> AsyncIterator[int]:
+        generator = numbers()
+        await anext(generator)
+        return generator
+
+    run_loop(main)
+    assert closed == ["closed"]
+
+
+def test_the_first_signal_acts_in_the_loop_and_the_handlers_are_restored() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[str] = []
+
+    async def main() -> None:
+        acted = anyio.Event()
+        with first_signal(acted.set):
+            signal.raise_signal(signal.SIGINT)
+            seen.append(repr(signal.getsignal(signal.SIGINT)))
+            with anyio.fail_after(5):
+                await acted.wait()
+
+    run_loop(main)
+    assert seen == [repr(signal.SIG_DFL)], "the second signal has its default action"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+ENDING = """
+import sys, threading, time
+from agentrl.event_loop import end_process
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("flushed", end="")
+end_process(7)
+"""
+
+
+def test_the_process_ends_though_a_thread_does_not() -> None:
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (7, "flushed")
+    assert time.perf_counter() - started < 15
