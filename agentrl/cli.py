@@ -209,9 +209,10 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
 
     from agentrl.engine.launch import open_engine
     from agentrl.evaluate import EvaluationLog, evaluate
-    from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
-    from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
-    from agentrl.rollout.tasks import fingerprint, finite_tasks
+    from agentrl.proxy import SamplingDefaults
+    from agentrl.rollout.open_runner import check_for_workers, open_runner
+    from agentrl.rollout.run_episode import Runner, remote_runner, run_sandboxes
+    from agentrl.rollout.tasks import TaskList, fingerprint, finite_tasks
     from agentrl.rollout.workflow import load_workflow
     from agentrl.run_directory import check_model
     from agentrl.terminal import show_evaluation
@@ -232,8 +233,13 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             log = stack.enter_context(EvaluationLog(args.out, identity))
             if log.done:
                 print(f"going on after {len(log.done)} episodes in {args.out}", file=sys.stderr)
-        sandboxes = await stack.enter_async_context(run_sandboxes(config))
+        runner: Runner
         if args.base_url:
+            if config.rollout.workers:
+                raise ConfigError(
+                    "rollout.workers runs workflows on the model that is served here; leave --base-url out, or it"
+                )
+            sandboxes = await stack.enter_async_context(run_sandboxes(config))
             runner = await stack.enter_async_context(
                 remote_runner(
                     workflow,
@@ -246,16 +252,15 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             )
         else:
             check_model(config)
+            if config.rollout.workers:
+                check_for_workers(None, TaskList(tasks), [])
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
             engine = await stack.enter_async_context(
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
             )
-            chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
-            proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
+            runner = await stack.enter_async_context(open_runner(config, workflow, engine, logs=scratch, say=_say))
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-            runner = await stack.enter_async_context(
-                local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes)
-            )
+            runner = runner.with_defaults(defaults)
         result = await evaluate(
             runner,
             tasks,
@@ -269,6 +274,10 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
     else:
         show_evaluation(result)
     return 0 if result.failed < result.episodes else 1
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:

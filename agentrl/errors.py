@@ -18,6 +18,8 @@
     ├── TooManySessionsError  the proxy has as many sessions open as it may
     ├── TrainerError          the trainer process failed
     │   └── TrainerLostError  it died, or went silent
+    ├── WorkerError           a worker process cannot be started
+    │   └── WorkerLostError   it died, or its event loop was blocked; its episodes go on elsewhere
     ├── DiskError             the run directory does not take what is to be written
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -97,6 +99,14 @@ class TrainerError(AgentRLError):
 
 class TrainerLostError(TrainerError):
     """The trainer process died or went silent."""
+
+
+class WorkerError(AgentRLError):
+    """A worker process cannot be started."""
+
+
+class WorkerLostError(WorkerError):
+    """A worker process died, or its event loop was blocked. Its episodes go on elsewhere."""
 
 
 class DiskError(AgentRLError):

@@ -29,13 +29,13 @@ from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
-from agentrl.episode import RunSandboxes, Task
+from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
-from agentrl.proxy import Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
+from agentrl.proxy import SamplingDefaults
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.run_episode import local_runner, run_sandboxes
+from agentrl.rollout.open_runner import check_for_workers, open_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
@@ -111,8 +111,10 @@ async def train(
     input before any work starts, and other AgentRLErrors when the run cannot go on.
     """
     view = view or RunView(config)
-    workflow = workflow or load_workflow(Path(config.workflow))
     source, eval_tasks = training_and_held_out(config, tasks)
+    if config.rollout.workers:
+        check_for_workers(workflow, source, eval_tasks)
+    workflow = workflow or load_workflow(Path(config.workflow))
     prepare_run_dir(config, resume=resume)
 
     summary: dict[str, Any] | None = None
@@ -160,29 +162,12 @@ async def _run_to_the_end(
         client = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
         )
-        model = config.model
-        chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
-        proxy = await stack.enter_async_context(
-            open_proxy(
-                engine,
-                chat_format,
-                Path(config.model.path).name,
-                host=config.proxy.host,
-                port=config.proxy.port,
-                limits=ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"})),
-            )
-        )
+        runner = await stack.enter_async_context(open_runner(config, workflow, engine, logs=run_dir, say=view.say))
         trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.keep_checkpoints, say=view.say)
         weights = await trainer.load()
         if engine.version != weights.version or config.engine.urls or config.trainer.lora_rank is not None:
             await engine.update_weights(weights.path, weights.version)
 
-        rollout = config.rollout
-        defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
-        sandboxes = await stack.enter_async_context(run_sandboxes(config))
-        runner = await stack.enter_async_context(
-            local_runner(workflow, proxy, timeout_s=rollout.episode_timeout_s, defaults=defaults, sandboxes=sandboxes)
-        )
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,
             max_staleness=config.rollout.max_staleness,
@@ -203,22 +188,21 @@ async def _run_to_the_end(
             backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
             broadcast = Broadcast(engine, client, backend)
         run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast)
-        before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
+        before = await _evaluate(run, eval_tasks, "before training")
         await _train_and_save(run)
-        after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
+        after = await _evaluate(run, eval_tasks, "after training")
         return await in_thread(_summary, run, before, after)
     raise AssertionError("unreachable")
 
 
-async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:
+async def _evaluate(run: _Run, tasks: Sequence[Any], when: str) -> Evaluation | None:
     if not tasks or (when.startswith("before") and run.trainer.weights.version > 0):
         return None
     run.view.phase = f"evaluating {when}"
     config = run.config
     defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-    timeout_s, sandboxes = config.rollout.episode_timeout_s, run.controller.runner.sandboxes
-    async with local_runner(workflow, proxy, timeout_s=timeout_s, defaults=defaults, sandboxes=sandboxes) as runner:
-        result = await evaluate(runner, tasks, config.eval, seed=config.seed)
+    runner = run.controller.runner.with_defaults(defaults)
+    result = await evaluate(runner, tasks, config.eval, seed=config.seed)
     if result.failed == result.episodes:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(
@@ -302,14 +286,8 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
         "groups_rejected": progress.rejected_groups,
-        **_sandbox_metrics(run.controller.runner.sandboxes),
+        **run.controller.runner.metrics(),
     }
-
-
-def _sandbox_metrics(sandboxes: RunSandboxes | None) -> dict[str, float]:
-    """Sums since the run began, of a run that has used sandboxes."""
-    totals = vars(sandboxes.sandboxes.metrics()) if sandboxes else {}
-    return {f"sandbox_{name}": value for name, value in totals.items()} if totals.get("taken") else {}
 
 
 def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
