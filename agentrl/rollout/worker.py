@@ -74,6 +74,8 @@ class EpisodeCalls:
 
     journal: Journal | None
     _choices: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
+    _unkept: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
+    """Whole replies that the worker was sent and has not asked to keep yet."""
 
     def __post_init__(self) -> None:
         for choice in self.journal.choices if self.journal else ():
@@ -83,8 +85,10 @@ class EpisodeCalls:
         """Note what a reply has; a later state replaces the earlier one, in its place."""
         self._choices[choice.completion_id, choice.choice] = choice
 
-    def recorded(self) -> list[RecordedChoice]:
-        """The replies that another worker need not generate again, whole or in part."""
+    async def recorded(self) -> list[RecordedChoice]:
+        """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
+        while self._unkept:
+            await self.keep(next(iter(self._unkept.values())))
         return [choice for choice in self._choices.values() if choice.generation.output_ids]
 
     async def keep(self, choice: RecordedChoice) -> None:
@@ -92,6 +96,13 @@ class EpisodeCalls:
         if self.journal is not None:
             await self.journal.keep(choice)
         self.add(choice)
+        self._unkept.pop((choice.completion_id, choice.choice), None)
+
+    def generated(self, choice: RecordedChoice, generation: Generation) -> None:
+        """Note a whole reply, which the worker reads, and then asks to keep with the ids of its tool calls."""
+        whole = replace(choice, generation=generation)
+        self.add(whole)
+        self._unkept[choice.completion_id, choice.choice] = whole
 
     @contextmanager
     def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
@@ -229,6 +240,7 @@ class Worker:
                         images=frame.images,
                         draft=draft,
                     )
+            calls.generated(frame.choice, generation)
             return Generated(frame.call, generation)
 
         try:

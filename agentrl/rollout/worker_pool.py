@@ -83,7 +83,7 @@ class WorkerPool:
             return failed(unsendable("the task", task))
         calls, suspicion, reasons = EpisodeCalls(journal), 0, list[str]()
         while suspicion < FAILED_FROM:
-            frame = Run(next(self._numbers), task, seed, group_seed, defaults, calls.recorded())
+            frame = Run(next(self._numbers), task, seed, group_seed, defaults, await calls.recorded())
             alone = suspicion >= ALONE_FROM
             try:
                 async with self._new_worker() if alone else self._least_busy() as worker:

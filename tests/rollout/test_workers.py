@@ -38,12 +38,14 @@ from agentrl.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+BOUND_S = 200  # starting a process takes seconds, and on a busy machine many
 ROOT = Path(__file__).parents[2]
 
-WORKFLOW = '''
+WORKFLOW = r'''
 import asyncio, json, os, re, subprocess, sys, time
 from pathlib import Path
+from agentrl.envs import ToolEnv, tool
 
 HERE = Path(__file__).parent
 
@@ -70,9 +72,24 @@ async def waits_in_the_middle(episode):
     (HERE / f"{episode.seed}.{os.getpid()}").write_text(json.dumps(said))
 
 
+class Adder(ToolEnv):
+    max_turns = 2
+
+    def start(self, task):
+        return "1 + 1 ="
+
+    @tool
+    def add(self, a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    def answer(self, content):
+        return float(content == "2")
+
+
 async def plays(episode):
-    env = episode.env("agentrl/Calculator-v0")
-    await env.reset(seed=episode.seed, options={"expression": "1+1", "answer": 2})
+    env = episode.env(Adder)
+    await env.reset(seed=episode.seed)
     for turn in range(2):
         reply = await episode.client.chat.completions.create(
             model=episode.model, messages=env.messages, tools=env.tools, max_tokens=12
@@ -83,8 +100,8 @@ async def plays(episode):
 
 
 async def makes_noise(episode):
-    print("noise", "\\udcff".encode("utf-8", "surrogateescape"), flush=True)
-    os.write(1, b"\\x00\\x00\\x00\\x01{}\\n" * 100)
+    print("noise", "\udcff".encode("utf-8", "surrogateescape"), flush=True)
+    os.write(1, b"\x00\x00\x00\x01{}\n" * 100)
     subprocess.run(["sh", "-c", "cat; echo noise"], check=True)
     assert sys.stdin.read() == ""
     await ask(episode, [{"role": "user", "content": "1 + 1 ="}], stream=True)
@@ -150,7 +167,7 @@ async def unused(episode: Any) -> float:
 @asynccontextmanager
 async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator[tuple[WorkerRunner, Tapped]]:
     logs = Path(config.workflow).parent
-    with anyio.fail_after(90):
+    with anyio.fail_after(BOUND_S):
         async with sglang_engine([url]) as raw:
             engine = Tapped(raw)
             async with open_runner(config, unused, engine, logs=logs, say=said.append) as runner:
@@ -207,11 +224,11 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
             controller = Controller(tasks, config.rollout, 0, runner, store, gate)
             async with anyio.create_task_group() as group:
                 group.start_soon(controller.run)
-                await wait_until(lambda: len(transcripts()) == 4, 60)
+                await wait_until(lambda: len(transcripts()) == 4, 100)
                 before = transcripts()
                 killed = min(pid for _, pid in before)
                 os.kill(killed, signal.SIGKILL)
-                await wait_until(lambda: len(transcripts()) == 6, 60)
+                await wait_until(lambda: len(transcripts()) == 6, 100)
                 (here / "go").touch()
                 batch = await controller.next_batch()
                 group.cancel_scope.cancel()
@@ -222,7 +239,6 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
             4,
             4,
         )
-    assert f"worker {'01'[0]}" in said[0] or "worker 1" in said[0]
     assert "killed by SIGKILL" in said[0]
     after = transcripts()
     moved = [seed for seed, pid in before if pid == killed]
@@ -237,45 +253,48 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
     assert_record_is_what_the_engine_saw(TokenRecord(turns), engine.calls)
 
 
-@pytest.mark.parametrize("how", ["sleeps", "matches"])
-async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(
-    server_url: str, workflow: Path, how: str
-) -> None:
+async def run_beside(runner: WorkerRunner, workflow: Path, *todo: str) -> list[Outcome]:
+    """The outcomes of the first episode and of others, which end when it has taken the first worker along."""
+
+    async def release() -> None:
+        await wait_until(lambda: runner.metrics()["workers_lost"] >= 1, 100)
+        (workflow.parent / "go").touch()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(release)
+        return await run_all(runner, *todo)
+
+
+async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server_url: str, workflow: Path) -> None:
     said: list[str] = []
-    async with workers(server_url, settings(workflow, worker_hang_timeout_s=1.5), said) as (runner, engine):
-        outcomes = await run_all(runner, how, *["waits_in_the_middle"] * 3) if False else []
-
-        async def release() -> None:
-            await wait_until(lambda: runner.metrics()["workers_lost"] >= 1, 60)
-            (workflow.parent / "go").touch()
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(release)
-            outcomes = await run_all(runner, how, *["waits_in_the_middle"] * 3)
+    async with workers(server_url, settings(workflow, worker_hang_timeout_s=2), said) as (runner, engine):
+        blocks, *others = await run_beside(runner, workflow, "sleeps", *["waits_in_the_middle"] * 3)
         lost = runner.metrics()["workers_lost"]
-    assert [outcome.status for outcome in outcomes] == ["failed"] + ["finished"] * 3
-    line = line_of("time.sleep(60)" if how == "sleeps" else "re.match")
-    assert outcomes[0].error is not None
-    if how == "sleeps":
-        assert f"blocked for 1.5 s (rollout.worker_hang_timeout_s) by {workflow}:{line} in" in outcomes[0].error
-        assert lost == 2, "it is known whose task blocks: the others are not suspected"
-    else:
-        assert f'File "{workflow}", line {line} in matches' in outcomes[0].error
-        assert lost == 3
-    calls = sum(len(outcome.record.turns) for outcome in outcomes[1:])
+    assert [outcome.status for outcome in (blocks, *others)] == ["failed"] + ["finished"] * 3
+    assert blocks.error is not None
+    where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
+    assert f"blocked for 2 s (rollout.worker_hang_timeout_s) by {where}" in blocks.error
+    assert where in said[0]
+    assert lost == 2, "it is known whose task blocks: nobody else is suspected"
+    calls = sum(len(outcome.record.turns) for outcome in others)
     assert len(engine.calls) == calls + 1, "no call was made twice"
+
+
+async def test_what_blocks_a_worker_outside_of_python_is_named_too(server_url: str, workflow: Path) -> None:
+    async with workers(server_url, settings(workflow, worker_hang_timeout_s=2), []) as (runner, _):
+        (outcome,) = await run_all(runner, "matches")
+    assert outcome.error is not None
+    assert f'File "{workflow}", line {line_of("re.match")} in matches' in outcome.error
 
 
 async def test_an_episode_that_ends_its_process_fails_alone(server_url: str, workflow: Path) -> None:
     said: list[str] = []
     async with workers(server_url, settings(workflow), said) as (runner, _):
-        (workflow.parent / "go").touch()
-        outcomes = await run_all(runner, "exits", "waits_in_the_middle", "plays", "waits_in_the_middle")
-    assert [outcome.status for outcome in outcomes] == ["failed"] + ["finished"] * 3
-    assert outcomes[0].error is not None
-    assert "lost its worker" in outcomes[0].error
-    assert "exit status 7" in outcomes[0].error
-    assert all("exit status 7" in line for line in said)
+        exits, other = await run_beside(runner, workflow, "exits", "waits_in_the_middle")
+    assert exits.error is not None
+    assert "lost its worker 3 times, the last time alone in it" in exits.error
+    assert all("exit status 7" in line for line in (exits.error, *said))
+    assert other.status == "finished", other.error
 
 
 HOST = """
@@ -300,7 +319,7 @@ async def test_no_worker_outlives_the_main_process(server_url: str, workflow: Pa
     command = [sys.executable, "-c", HOST, server_url, config]
     pids = workflow.parent / "pids"
     async with await anyio.open_process(command, cwd=ROOT, stdout=subprocess.DEVNULL) as host:
-        await wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 60)
+        await wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 100)
         worker, child = map(int, pids.read_text().split())
         host.kill()
     await wait_until(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie", 20)
@@ -340,7 +359,13 @@ generations = st.builds(
     top_logprobs=st.lists(st.lists(st.tuples(numbers, st.integers()))),
 )
 choices = st.builds(RecordedChoice, texts, texts, st.integers(), st.lists(texts), generations)
-samplings = st.builds(Sampling, max_new_tokens=st.integers(), stop=st.lists(texts), json_schema=st.none() | texts)
+samplings = st.builds(
+    Sampling,
+    max_new_tokens=st.integers(),
+    stop=st.lists(texts),
+    stop_token_ids=st.lists(st.integers()),
+    json_schema=st.none() | texts,
+)
 images = st.lists(st.builds(ImageSpan, texts, st.integers(), st.integers()))
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | numbers | texts,
@@ -348,7 +373,7 @@ json_values = st.recursive(
 )
 tasks = st.dictionaries(texts, json_values)
 runs = st.builds(
-    Run, *[st.integers()] * 0, episode=st.integers(), task=tasks, seed=st.integers(), group_seed=st.none() | st.integers(),
+    Run, episode=st.integers(), task=tasks, seed=st.integers(), group_seed=st.none() | st.integers(),
     defaults=st.builds(SamplingDefaults), recorded=st.lists(choices),
 )  # fmt: skip
 generates = st.builds(
