@@ -74,7 +74,7 @@ class EpisodeCalls:
 
     journal: Journal | None
     _choices: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
-    _unkept: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
+    _unkept: set[tuple[str, int]] = field(default_factory=set)
     """Whole replies that the worker was sent and has not asked to keep yet."""
 
     def __post_init__(self) -> None:
@@ -87,22 +87,22 @@ class EpisodeCalls:
 
     async def recorded(self) -> list[RecordedChoice]:
         """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
-        while self._unkept:
-            await self.keep(next(iter(self._unkept.values())))
+        for completion_id, index in list(self._unkept):
+            await self.keep(completion_id, index, [])
         return [choice for choice in self._choices.values() if choice.generation.output_ids]
 
-    async def keep(self, choice: RecordedChoice) -> None:
-        """Keep a whole reply. Returns when it is safe."""
+    async def keep(self, completion_id: str, index: int, call_ids: list[str]) -> None:
+        """Keep a whole reply, with the ids of its tool calls. Returns when it is safe."""
+        choice = replace(self._choices[completion_id, index], call_ids=call_ids)
         if self.journal is not None:
             await self.journal.keep(choice)
         self.add(choice)
-        self._unkept.pop((choice.completion_id, choice.choice), None)
+        self._unkept.discard((completion_id, index))
 
     def generated(self, choice: RecordedChoice, generation: Generation) -> None:
-        """Note a whole reply, which the worker reads, and then asks to keep with the ids of its tool calls."""
-        whole = replace(choice, generation=generation)
-        self.add(whole)
-        self._unkept[choice.completion_id, choice.choice] = whole
+        """Note a whole reply. The worker reads it, and then asks to keep it."""
+        self.add(replace(choice, generation=generation))
+        self._unkept.add((choice.completion_id, choice.choice))
 
     @contextmanager
     def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
@@ -207,6 +207,8 @@ class Worker:
             await anyio.lowlevel.checkpoint()
 
         self._silenced.set()
+        await anyio.sleep(STACK_TIMEOUT_S)  # that it ended says more, and is noticed meanwhile
+        self.lose("can be understood no more")
 
     def _start(self, frame: Generate | Keep) -> None:
         episode = self.episodes.get(frame.episode)
@@ -257,7 +259,7 @@ class Worker:
             sent = list(ids)
 
     async def _keep(self, frame: Keep, calls: EpisodeCalls) -> Answer:
-        await calls.keep(frame.choice)
+        await calls.keep(frame.completion_id, frame.index, frame.call_ids)
         return Done(frame.call)
 
     async def _health(self, call: int) -> Answer:
@@ -352,7 +354,7 @@ async def open_worker(name: str, config: RunConfig, engine: Engine, log: Path) -
         ours, theirs = socket.socketpair()
         stack.callback(ours.close)
         with theirs:
-            command = [sys.executable, "-m", "agentrl.rollout.worker_process", str(theirs.fileno())]
+            command = [sys.executable, "-P", "-m", "agentrl.rollout.worker_process", str(theirs.fileno())]
             child = await stack.enter_async_context(
                 child_process(name, command, log=log, error=WorkerError, pass_fds=[theirs.fileno()])
             )

@@ -123,11 +123,14 @@ class Generate:
 
 @dataclass(frozen=True)
 class Keep:
-    """Keep a whole reply; answered when it is safe."""
+    """Keep a whole reply, which the main process has, with the ids of its tool calls; answered when it is safe."""
 
     call: int
     episode: int
-    choice: RecordedChoice
+    completion_id: str
+    index: int
+    """Which of the request's replies."""
+    call_ids: list[str]
 
 
 @dataclass(frozen=True)
@@ -209,13 +212,15 @@ class Channel:
             await self.stream.send(len(content).to_bytes(LENGTH_BYTES) + content)
 
     async def receive(self) -> Frame | None:
-        """The next frame; None when the other end is gone."""
+        """The next frame; None when the other end is gone, or cannot be understood."""
         try:
             size = int.from_bytes(await self._received.receive_exactly(LENGTH_BYTES))
             if size > MAX_FRAME_BYTES:
-                return None  # it is out of step, and cannot be understood any more
+                return None
             return decode(await self._received.receive_exactly(size))
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return None
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
 
 

@@ -31,7 +31,7 @@ from agentrl.background import background_tasks
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, UsageError, WorkerError, WorkerLostError
+from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import Journal, SamplingDefaults
 from agentrl.rollout.open_runner import unsendable
 from agentrl.rollout.run_episode import Outcome
@@ -113,8 +113,9 @@ class WorkerPool:
                     del self.workers[index]
             except AgentRLError as error:
                 failed_starts += 1
-                if isinstance(error, UsageError) or not self.workers_lost or failed_starts == MAX_FAILED_STARTS:
+                if not self.workers_lost or failed_starts == MAX_FAILED_STARTS:
                     self.failure = error
+                    self.say(f"worker {index} is given up: {error}")
                     self._wake()
                     return
             await anyio.sleep(RESTART_AFTER_S)

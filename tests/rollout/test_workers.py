@@ -17,11 +17,14 @@ import psutil
 import pytest
 from anyio.to_thread import run_sync as in_thread
 from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from agentrl.config import RunConfig, load_config
+from agentrl.audit import audit
+from agentrl.config import RunConfig, SandboxConfig, load_config
 from agentrl.engine.protocol import Generation, ImageSpan, Sampling, VersionSpan
 from agentrl.engine.sglang import sglang_engine
+from agentrl.envs.calculator import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError, WorkflowError
 from agentrl.models import NANO
 from agentrl.proxy import RecordedChoice, SamplingDefaults
@@ -37,6 +40,7 @@ from agentrl.train import train
 from agentrl.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
+from tests.test_train import environment, left_behind, metrics
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 BOUND_S = 200  # starting a process takes seconds, and on a busy machine many
@@ -105,6 +109,13 @@ async def makes_noise(episode):
     subprocess.run(["sh", "-c", "cat; echo noise"], check=True)
     assert sys.stdin.read() == ""
     await ask(episode, [{"role": "user", "content": "1 + 1 ="}], stream=True)
+
+
+async def uses_a_sandbox(episode):
+    box = await episode.sandbox()
+    done = await box.run(["echo", "hello"])
+    assert done.stdout == b"hello\n", done
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
 
 
 async def sleeps(episode):
@@ -191,17 +202,20 @@ async def run_all(runner: WorkerRunner, *todo: str) -> list[Outcome]:
 async def test_episodes_run_in_the_workers_and_record_what_the_engine_saw(server_url: str, workflow: Path) -> None:
     (workflow.parent / "go").touch()
     said: list[str] = []
-    todo = ["plays", "waits_in_the_middle", "makes_noise"] * 2
-    async with workers(server_url, settings(workflow, workers=2), said) as (runner, engine):
+    todo = ["plays", "waits_in_the_middle", "makes_noise", "uses_a_sandbox"] * 2
+    config = settings(workflow, workers=2)
+    config = config.model_copy(update={"sandbox": SandboxConfig(backend="UNSAFE_no_isolation")})
+    async with workers(server_url, config, said) as (runner, engine):
         outcomes = await run_all(runner.with_defaults(SamplingDefaults(max_tokens=9)), *todo)
-        metrics = runner.metrics()
-    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("finished", None)] * 6
+        await wait_until(lambda: runner.metrics().get("sandbox_taken") == 2, 30)
+        lost = runner.metrics()["workers_lost"]
+    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
     turns = [turn for outcome in outcomes for turn in outcome.record.turns]
     assert_record_is_what_the_engine_saw(TokenRecord(turns), engine.calls)
     pids = {outcome.metrics["pid"] for outcome in outcomes}
     assert len(pids) == 2, "the least busy worker takes the next episode"
     assert os.getpid() not in pids
-    assert (metrics["workers_lost"], said) == (0, [])
+    assert (lost, said) == (0, [])
     log = workflow.parent / "worker-0.log"
     assert "noise" in log.read_text(errors="replace")
     assert log.stat().st_mode & 0o777 == 0o600
@@ -297,6 +311,47 @@ async def test_an_episode_that_ends_its_process_fails_alone(server_url: str, wor
     assert other.status == "finished", other.error
 
 
+@pytest.mark.timeout(500)
+async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_them_too(tmp_path: Path) -> None:
+    for name, seed in (("train", 1), ("eval", 999)):
+        lines = [json.dumps(task) + "\n" for task in await in_thread(distinct_tasks, 16, seed)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    values = {
+        "tasks": tmp_path / "train.jsonl",
+        "eval.tasks": tmp_path / "eval.jsonl",
+        "run_dir": tmp_path / "run",
+        "model.path": NANO,
+        "steps": 3,
+        "rollout.workers": 2,
+        "rollout.batch_size": 16,
+        "rollout.group_size": 4,
+        "rollout.max_concurrent": 8,
+        "rollout.max_tokens": 64,
+        "trainer.lr": 1e-4,
+    }
+    options = [f"--{key}={value}" for key, value in values.items()]
+    command = [sys.executable, "-m", "agentrl.cli", "train", "workflows/calculator.py", *options]
+    env, log = environment(tmp_path / "run"), tmp_path / "out"
+    with log.open("wb") as out, anyio.fail_after(400):
+        async with await anyio.open_process(command, cwd=ROOT, env=env, stdout=out, stderr=out) as run:
+            await wait_until(lambda: len(metrics(tmp_path / "run")) >= 1, 300)
+            children = psutil.Process(run.pid).children()
+            killed = next(child for child in children if "agentrl.rollout.worker_process" in child.cmdline())
+            killed.kill()
+            status = await run.wait()
+    assert status == 0, log.read_text()
+    assert "was killed by SIGKILL" in log.read_text()
+    assert metrics(tmp_path / "run")[-1]["workers_lost"] == 1
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == 3
+    assert summary["episodes_failed"] == 0
+    assert summary["eval_before"] is not None
+    assert summary["eval_after"] is not None
+    assert summary["logprob_mismatch_max"] < 1e-3
+    assert (await in_thread(audit, tmp_path / "run")).violations == []
+    assert await in_thread(left_behind, tmp_path / "run") == []
+
+
 HOST = """
 import sys, anyio
 from pathlib import Path
@@ -382,11 +437,13 @@ generates = st.builds(
 )  # fmt: skip
 
 
+@hypothesis_settings(max_examples=50, deadline=None)
 @given(frame=runs | generates)
 def test_a_frame_arrives_as_it_was_sent(frame: Run | Generate) -> None:
     assert decode(encode(frame)) == frame
 
 
+@hypothesis_settings(max_examples=50, deadline=None)
 @given(error=texts, generation=generations, reward=numbers)
 def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, reward: float) -> None:
     record = TokenRecord()
