@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -258,7 +259,9 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             engine = await stack.enter_async_context(
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
             )
-            runner = await stack.enter_async_context(open_runner(config, workflow, engine, logs=scratch, say=_say))
+            runner = await stack.enter_async_context(
+                open_runner(config, workflow, engine, logs=scratch, say=partial(print, file=sys.stderr))
+            )
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = runner.with_defaults(defaults)
         result = await evaluate(
@@ -274,10 +277,6 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
     else:
         show_evaluation(result)
     return 0 if result.failed < result.episodes else 1
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -88,15 +88,15 @@ class EpisodeCalls:
     async def recorded(self) -> list[RecordedChoice]:
         """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
         for completion_id, index in list(self._unkept):
-            await self.keep(completion_id, index, [])
+            await self.keep(completion_id, index, self._choices[completion_id, index].call_ids)
         return [choice for choice in self._choices.values() if choice.generation.output_ids]
 
     async def keep(self, completion_id: str, index: int, call_ids: list[str]) -> None:
         """Keep a whole reply, with the ids of its tool calls. Returns when it is safe."""
         choice = replace(self._choices[completion_id, index], call_ids=call_ids)
+        self.add(choice)
         if self.journal is not None:
             await self.journal.keep(choice)
-        self.add(choice)
         self._unkept.discard((completion_id, index))
 
     def generated(self, choice: RecordedChoice, generation: Generation) -> None:
@@ -156,10 +156,7 @@ class Worker:
             try:
                 if self.lost.is_set():
                     raise WorkerLostError(self.reason)
-                with suppress(
-                    anyio.BrokenResourceError, anyio.ClosedResourceError
-                ):  # that it is lost is noticed elsewhere
-                    await self.channel.send(frame)
+                await self._send(frame)
                 await episode.ended.wait()
             except anyio.get_cancelled_exc_class():
                 with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S):
@@ -176,10 +173,8 @@ class Worker:
         if self.lost.is_set():
             return
         self.reason = f"{self.name} {reason}"
-        if guilty in self.episodes or len(self.episodes) == 1:
-            self.suspicion = {guilty if guilty in self.episodes else next(iter(self.episodes)): CERTAIN}
-        else:
-            self.suspicion = dict.fromkeys(self.episodes, POSSIBLE)
+        suspects = list(self.episodes) if guilty is None else [guilty]
+        self.suspicion = dict.fromkeys(suspects, CERTAIN if len(suspects) == 1 else POSSIBLE)
         self.interrupted = len(self.episodes)
         self.lost.set()
         for episode in self.episodes.values():
@@ -298,7 +293,7 @@ class Worker:
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGUSR1)
             await anyio.sleep(STACK_TIMEOUT_S)
-            self.lose(f"{blocked}, outside of Python; the end of its log {log.path}:\n{await log.tail()}")
+            self.lose(f"{blocked}, outside of Python\nthe end of its log {log.path}:\n{await log.tail()}")
         else:
             self.lose(f"{blocked} by {stack['where']}\n{stack['traceback']}", stack["episode"])
 
@@ -308,7 +303,7 @@ class Worker:
         with anyio.move_on_after(STACK_TIMEOUT_S):  # what it said before
             await self._silenced.wait()
         how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
-        self.lose(f"{how}; the end of its log {log.path}:\n{await log.tail()}")
+        self.lose(f"{how}\nthe end of its log {log.path}:\n{await log.tail()}")
 
 
 @dataclass(frozen=True)
