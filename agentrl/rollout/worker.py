@@ -31,6 +31,7 @@ from agentrl.errors import UsageError, WorkerError, WorkerLostError
 from agentrl.proxy import Journal, RecordedChoice
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.worker_channel import (
+    GONE,
     Answer,
     Beat,
     Cancel,
@@ -270,7 +271,7 @@ class Worker:
 
     async def _send(self, frame: Frame) -> None:
         """Send a frame to a worker that may be gone."""
-        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        with suppress(*GONE):
             await self.channel.send(frame)
 
     async def watch(self, child: ChildProcess, hang_timeout_s: float, log: _Log) -> None:
@@ -373,7 +374,7 @@ async def open_worker(name: str, config: RunConfig, engine: Engine, log: Path) -
 
 async def _start(name: str, channel: Channel, start: Start, log: _Log) -> None:
     answer: Frame | None = None
-    with anyio.move_on_after(START_TIMEOUT_S) as bound, suppress(anyio.BrokenResourceError):
+    with anyio.move_on_after(START_TIMEOUT_S) as bound, suppress(*GONE):
         await channel.send(start)
         answer = await channel.receive()
     if isinstance(answer, Ready):

@@ -30,6 +30,8 @@ from agentrl.trajectory import TokenRecord
 
 MAX_FRAME_BYTES = 2**28
 LENGTH_BYTES = 4
+GONE = (anyio.BrokenResourceError, anyio.ClosedResourceError)
+"""What sending raises when the other end is gone."""
 
 
 class FrameTooLargeError(AgentRLError):
@@ -203,7 +205,7 @@ class Channel:
         self._received = BufferedByteReceiveStream(self.stream)
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame. Raises FrameTooLargeError, and BrokenResourceError or ClosedResourceError when the other end is gone.
+        """Send a frame. Raises FrameTooLargeError, and those of `GONE` when the other end is gone.
 
         It waits for an other end that is slow to read. Cancelled, it has sent the whole frame or none of it.
         """
@@ -218,7 +220,7 @@ class Channel:
             if size > MAX_FRAME_BYTES:
                 return None
             return decode(await self._received.receive_exactly(size))
-        except (anyio.IncompleteRead, anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        except (anyio.IncompleteRead, anyio.EndOfStream, *GONE):
             return None
         except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, Pa
 from agentrl.errors import EngineError
 from agentrl.proxy import RecordedCalls, RecordedChoice
 from agentrl.rollout.worker_channel import (
+    GONE,
     Answer,
     CancelCall,
     Channel,
@@ -142,8 +143,10 @@ class MainEngine:
             await waiting.answered.wait()
         except FrameTooLargeError as error:
             raise EngineError(f"the request cannot be sent to the main process: {error}") from error
+        except GONE as error:
+            raise EngineError("the main process is gone") from error
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S), suppress(*GONE):
                 await self._channel.send(CancelCall(call))
             raise
         finally:

@@ -32,6 +32,7 @@ from agentrl.errors import AgentRLError
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.worker_channel import (
+    GONE,
     Beat,
     Cancel,
     Channel,
@@ -88,20 +89,22 @@ class _Worker:
             runner = replace(self.runner, defaults=frame.defaults)
             journal = WorkerJournal(frame.recorded, engine=self.engine, episode=frame.episode)
             outcome = await runner.run(frame.task, frame.seed, frame.group_seed, journal)
-            await self.engine.tell_ended_sessions()
-            try:
-                await self.channel.send(Ended(frame.episode, outcome))
-            except FrameTooLargeError as error:
-                failed = Outcome(status="failed", error=f"its record cannot be sent to the main process: {error}")
-                await self.channel.send(Ended(frame.episode, failed))
+            with suppress(*GONE):
+                await self.engine.tell_ended_sessions()
+                try:
+                    await self.channel.send(Ended(frame.episode, outcome))
+                except FrameTooLargeError as error:
+                    failed = Outcome(status="failed", error=f"its record cannot be sent to the main process: {error}")
+                    await self.channel.send(Ended(frame.episode, failed))
         del self.scopes[frame.episode]
 
     async def beat(self, every_s: float) -> None:
         """Tell the main process again and again that the event loop turns."""
-        while True:
-            await self.engine.tell_ended_sessions()
-            await self.channel.send(Beat(self.runner.metrics()))
-            await anyio.sleep(every_s)
+        with suppress(*GONE):
+            while True:
+                await self.engine.tell_ended_sessions()
+                await self.channel.send(Beat(self.runner.metrics()))
+                await anyio.sleep(every_s)
 
 
 async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope], None]) -> None:
@@ -122,8 +125,9 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
             await worker.serve()
             tasks.cancel_scope.cancel()
     except AgentRLError as error:
-        await channel.send(Refused(type(error).__name__, str(error)))
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        with suppress(*GONE):
+            await channel.send(Refused(type(error).__name__, str(error)))
+    except GONE:
         return  # the main process is gone
 
 
