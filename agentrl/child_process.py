@@ -52,6 +52,20 @@ class ChildProcess:
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError):
             raise await self._died() from None
 
+    @property
+    def pid(self) -> int:
+        """Id of the process, and of the group of all that it started."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Wait until the process has ended; its exit status, negative for a signal."""
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
     async def _died(self) -> AgentRLError:
         try:
             log = await anyio.Path(self._log).read_text(errors="replace")

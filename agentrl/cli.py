@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -236,9 +237,10 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
     from agentrl.evaluate import EvaluationLog, evaluate
     from agentrl.privacy import without_secrets
     from agentrl.process_limits import shortages
-    from agentrl.proxy import SamplingDefaults, load_chat_format, open_proxy
-    from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
-    from agentrl.rollout.tasks import fingerprint, finite_tasks
+    from agentrl.proxy import SamplingDefaults, load_chat_format
+    from agentrl.rollout.open_runner import check_for_workers, open_runner
+    from agentrl.rollout.run_episode import Runner, remote_runner, run_sandboxes
+    from agentrl.rollout.tasks import TaskList, fingerprint, finite_tasks
     from agentrl.rollout.workflow import load_workflow
     from agentrl.run_directory import check_model
     from agentrl.terminal import show_evaluation
@@ -259,8 +261,13 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             log = stack.enter_context(EvaluationLog(args.out, identity))
             if log.done:
                 print(f"going on after {len(log.done)} episodes in {args.out}", file=sys.stderr)
-        sandboxes = await stack.enter_async_context(run_sandboxes(config))
+        runner: Runner
         if args.base_url:
+            if config.rollout.workers:
+                raise ConfigError(
+                    "rollout.workers runs workflows on the model that is served here; leave --base-url out, or it"
+                )
+            sandboxes = await stack.enter_async_context(run_sandboxes(config))
             runner = await stack.enter_async_context(
                 remote_runner(
                     workflow,
@@ -274,6 +281,8 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             )
         else:
             check_model(config)
+            if config.rollout.workers:
+                check_for_workers(None, TaskList(tasks), [])
             for lacking in shortages(config.eval.max_concurrent, 0 if config.engine.urls else config.engine.servers):
                 print(lacking, file=sys.stderr)
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
@@ -281,18 +290,11 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             engine = await stack.enter_async_context(
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
             )
-            proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(config.model.path).name))
-            defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = await stack.enter_async_context(
-                local_runner(
-                    workflow,
-                    proxy,
-                    timeout_s=timeout_s,
-                    cancel_timeout_s=config.rollout.cancel_timeout_s,
-                    defaults=defaults,
-                    sandboxes=sandboxes,
-                )
+                open_runner(config, workflow, chat_format, engine, logs=scratch, say=partial(print, file=sys.stderr))
             )
+            defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+            runner = runner.with_defaults(defaults)
         result = await evaluate(
             runner,
             tasks,

@@ -68,6 +68,10 @@ class RolloutConfig(Section):
     """Drop groups whose rewards are all equal: they teach nothing."""
     keep_calls: bool = True
     """Keep every model call of an unfinished episode in the store as it happens, so that a crash costs no tokens."""
+    workers: NotNegative = 0
+    """Processes that run the workflows; 0: they run in the main process, where a breakpoint works."""
+    worker_hang_timeout_s: Seconds = 30
+    """A worker whose event loop is blocked for so long is killed; its episodes go on elsewhere from their log."""
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:
@@ -213,6 +217,11 @@ class RunConfig(Section):
             raise ValueError(
                 f'rollout.group_size = 1 leaves trainer.advantage = "{self.trainer.advantage}" nothing to compare an episode with: '
                 'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
+            )
+        if self.rollout.workers and self.proxy.port:
+            raise ValueError(
+                f"proxy.port = {self.proxy.port} is one port, and each of rollout.workers = {self.rollout.workers} processes has "
+                "a proxy of its own; leave proxy.port out"
             )
         return self
 

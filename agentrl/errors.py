@@ -20,6 +20,8 @@
     ├── TrainerError          the trainer process failed
     │   └── TrainerLostError  it died, or went silent
     │       └── TrainerNotWholeError  a step failed in its middle, or it holds other steps than it should
+    ├── WorkerError           a worker process cannot be started
+    │   └── WorkerLostError   it died, or its event loop was blocked; its episodes go on elsewhere
     ├── DiskError             the run directory does not take what is to be written
     └── TooManyFailuresError  more episodes failed than the run allows
 
@@ -132,6 +134,14 @@ class TrainerLostError(TrainerError):
 
 class TrainerNotWholeError(TrainerLostError):
     """What the trainer holds is not what its run knows of: only a new process, from a checkpoint, goes on."""
+
+
+class WorkerError(AgentRLError):
+    """A worker process cannot be started."""
+
+
+class WorkerLostError(WorkerError):
+    """A worker process died, or its event loop was blocked. Its episodes go on elsewhere."""
 
 
 class DiskError(AgentRLError):

@@ -14,7 +14,7 @@ import anyio
 from agentrl.config import EvalConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, one_line
-from agentrl.rollout.run_episode import EpisodeRunner, Outcome
+from agentrl.rollout.run_episode import Outcome, Runner
 from agentrl.rollout.tasks import episode_seed
 
 Z95 = 1.959964
@@ -82,7 +82,7 @@ class Evaluation:
 
 
 async def evaluate(
-    runner: EpisodeRunner,
+    runner: Runner,
     tasks: Sequence[Task],
     config: EvalConfig,
     *,

@@ -89,6 +89,9 @@ class TerminalView(RunView):
                 "episodes",
                 f"{p.running} running  {p.finished} finished  {p.failed} failed{abandoned}  {p.rejected_groups} groups dropped",
             )
+            lost = self.controller.runner.metrics().get("workers_lost", 0)
+            if lost:
+                table.add_row("workers", f"{lost:.0f} lost and started again")
         to_go = self.seconds_to_go()
         if to_go is not None:
             table.add_row("time to go", f"{int(to_go // 60)}:{int(to_go % 60):02d}")

@@ -29,18 +29,18 @@ from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
 from agentrl.engine.sglang import SGLangEngine
-from agentrl.episode import RunSandboxes, Task
+from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.event_loop import first_signal
 from agentrl.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
-from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
+from agentrl.proxy import ChatFormat, SamplingDefaults, load_chat_format
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.open_runner import check_for_workers, open_runner
 from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
-from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
@@ -123,8 +123,10 @@ async def train(
     go on.
     """
     view = view or RunView(config)
-    workflow = workflow or load_workflow(Path(config.workflow))
     source, eval_tasks = training_and_held_out(config, tasks)
+    if config.rollout.workers:
+        check_for_workers(workflow, source, eval_tasks)
+    workflow = workflow or load_workflow(Path(config.workflow))
     check_model(config)
     check_address(config.proxy.host, config.proxy.port)
     model = config.model
@@ -189,35 +191,14 @@ async def _run_to_the_end(
         )
         if chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
-        proxy = await stack.enter_async_context(
-            open_proxy(
-                engine,
-                chat_format,
-                Path(config.model.path).name,
-                host=config.proxy.host,
-                port=config.proxy.port,
-                limits=ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"})),
-                training=True,
-            )
+        runner = await stack.enter_async_context(
+            open_runner(config, workflow, chat_format, engine, training=True, logs=run_dir, say=view.say)
         )
         trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.keep_checkpoints, say=view.say)
         weights = await trainer.load()
         if engine.version != weights.version or config.engine.urls or config.trainer.lora_rank is not None:
             await engine.update_weights(weights.path, weights.version)
 
-        rollout = config.rollout
-        defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
-        sandboxes = await stack.enter_async_context(run_sandboxes(config))
-        runner = await stack.enter_async_context(
-            local_runner(
-                workflow,
-                proxy,
-                timeout_s=rollout.episode_timeout_s,
-                cancel_timeout_s=rollout.cancel_timeout_s,
-                defaults=defaults,
-                sandboxes=sandboxes,
-            )
-        )
         watchdog = stack.enter_context(watch_loop())
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,
@@ -250,34 +231,26 @@ async def _run_to_the_end(
             decode=chat_format.decode,
         )
         run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor, watchdog)
-        before = await _evaluate(run, workflow, proxy, eval_tasks, "before training")
+        before = await _evaluate(run, eval_tasks, "before training")
         await _train_and_save(run)
-        after = await _evaluate(run, workflow, proxy, eval_tasks, "after training")
+        after = await _evaluate(run, eval_tasks, "after training")
         return await in_thread(_summary, run, before, after)
     raise AssertionError("unreachable")
 
 
 def processes_of(config: RunConfig) -> int:
-    """Child processes of a run: the engine's servers that it starts, and the trainer's ranks."""
-    return (0 if config.engine.urls else config.engine.servers) + config.trainer.ranks
+    """Child processes of a run: the engine's servers that it starts, the trainer's ranks, and its workers."""
+    return (0 if config.engine.urls else config.engine.servers) + config.trainer.ranks + config.rollout.workers
 
 
-async def _evaluate(run: _Run, workflow: Workflow, proxy: Proxy, tasks: Sequence[Any], when: str) -> Evaluation | None:
+async def _evaluate(run: _Run, tasks: Sequence[Any], when: str) -> Evaluation | None:
     if not tasks or (when.startswith("before") and run.trainer.weights.version > 0):
         return None
     run.view.phase = f"evaluating {when}"
     config = run.config
     defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-    rollout = config.rollout
-    async with local_runner(
-        workflow,
-        proxy,
-        timeout_s=rollout.episode_timeout_s,
-        cancel_timeout_s=rollout.cancel_timeout_s,
-        defaults=defaults,
-        sandboxes=run.controller.runner.sandboxes,
-    ) as runner:
-        result = await evaluate(runner, tasks, config.eval, seed=config.seed)
+    runner = run.controller.runner.with_defaults(defaults)
+    result = await evaluate(runner, tasks, config.eval, seed=config.seed)
     if result.failed == result.episodes:
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(
@@ -372,15 +345,9 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "engine_failures": run.engine.fleet.losses,
         "engine_bad_replies": run.engine.fleet.bad_replies,
         "local_shortages": run.engine.fleet.shortages,
-        **_sandbox_metrics(run.controller.runner.sandboxes),
+        **run.controller.runner.metrics(),
         **run.monitor.log.to_metrics(),
     }
-
-
-def _sandbox_metrics(sandboxes: RunSandboxes | None) -> dict[str, float]:
-    """Sums since the run began, of a run that has used sandboxes."""
-    totals = vars(sandboxes.sandboxes.metrics()) if sandboxes else {}
-    return {f"sandbox_{name}": value for name, value in totals.items()} if totals.get("taken") else {}
 
 
 def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:

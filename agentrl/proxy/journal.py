@@ -41,6 +41,16 @@ class RecordedChoice:
 class Journal(Protocol):
     """Where one episode's calls are kept, and looked up when the episode starts over."""
 
+    @property
+    def choices(self) -> Iterable[RecordedChoice]:
+        """The recorded replies that the episode started with."""
+        ...
+
+    @property
+    def replayed_tokens(self) -> int:
+        """Tokens that were handed out, and so not generated again."""
+        ...
+
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """The recorded replies to a request, by choice; each recorded call is handed out once."""
         ...

@@ -327,7 +327,8 @@ class Policy:
         turn = call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, message, index)
         turn.request, turn.call_ids, turn.tools = call.request, names, bool(call.tools)
         known = call.recorded.get(index)
-        if call.session.journal is not None and (known is None or known.generation is not reply.generation):
+        replayed = known is not None and known.generation is reply.generation and known.call_ids == names
+        if call.session.journal is not None and not replayed:
             await call.session.journal.keep(self._choice(call, index, names, reply.generation))
 
     @staticmethod

@@ -14,7 +14,7 @@ next_batch                   G groups that the order allows    a group finished 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
@@ -27,7 +27,7 @@ from agentrl.health import HealthCounts
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
-from agentrl.rollout.run_episode import EpisodeRunner, Outcome
+from agentrl.rollout.run_episode import Outcome, Runner
 from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 
@@ -73,7 +73,7 @@ class Controller:
     tasks: Tasks
     config: RolloutConfig
     seed: int
-    runner: EpisodeRunner
+    runner: Runner
     store: Store
     gate: StalenessGate
     progress: Progress = field(default_factory=Progress)
@@ -214,7 +214,6 @@ class Controller:
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), journal)
                     if journal is not None:
                         journal.closed = True
-                        outcome = replace(outcome, replayed_tokens=journal.replayed_tokens)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
                         await in_thread(self.store.add, group.id, sample, seed, outcome)

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import anyio
 import httpx2
@@ -58,9 +58,31 @@ class Outcome:
         return any(turn.credit is not None or turn.branch_reward is not None for turn in self.record.turns)
 
 
+class Runner(Protocol):
+    """What runs episodes: `EpisodeRunner` in this process, `agentrl.rollout.worker_pool.WorkerRunner` in others."""
+
+    async def run(
+        self, task: Task, seed: int, group_seed: int | None = None, journal: Journal | None = None
+    ) -> Outcome:
+        """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled.
+
+        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own. `journal`
+        keeps the model calls as they happen, and answers those it has again.
+        """
+        ...
+
+    def with_defaults(self, defaults: SamplingDefaults) -> Runner:
+        """The same runner with other defaults of sampling."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Sums since the run began."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRunner:
-    """Runs episodes of one workflow against one endpoint. Open it with `local_runner` or `remote_runner`."""
+    """Runs episodes of one workflow against one endpoint, as a `Runner`. Open it with `local_runner` or `remote_runner`."""
 
     workflow: Workflow
     client: AsyncOpenAI
@@ -82,11 +104,7 @@ class EpisodeRunner:
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, journal: Journal | None = None
     ) -> Outcome:
-        """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled.
-
-        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own. `journal`
-        keeps the model calls as they happen, and answers those it has again.
-        """
+        """One attempt at one task; see `Runner.run`."""
         started_at, started = time.time(), time.perf_counter()
         try:
             session = self.proxy.open_session(self.defaults, journal) if self.proxy else None
@@ -131,7 +149,17 @@ class EpisodeRunner:
             started_at=started_at,
             duration_s=time.perf_counter() - started,
             abandoned=ended.hangs_at is not None or closed.hangs_at is not None,
+            replayed_tokens=journal.replayed_tokens if journal else 0,
         )
+
+    def with_defaults(self, defaults: SamplingDefaults) -> EpisodeRunner:
+        """The same runner with other defaults of sampling."""
+        return replace(self, defaults=defaults)
+
+    def metrics(self) -> dict[str, float]:
+        """Sums since the run began, of a run that has used sandboxes."""
+        totals = vars(self.sandboxes.sandboxes.metrics()) if self.sandboxes else {}
+        return {f"sandbox_{name}": value for name, value in totals.items()} if totals.get("taken") else {}
 
     async def _contained(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> Ended[T]:
         return await contained(

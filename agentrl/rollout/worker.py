@@ -1,0 +1,397 @@
+"""One worker process as the main process sees it: the episodes in it, what they ask of the engine, and how it was lost.
+
+A worker is lost when its process ends or its event loop is blocked. Then it says whose fault that may be: `suspicion`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+from anyio.abc import SocketStream, TaskGroup
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl import errors
+from agentrl.background import background_tasks
+from agentrl.child_process import ChildProcess, child_process
+from agentrl.config import RunConfig
+from agentrl.engine import Engine, Generation
+from agentrl.engine.protocol import Draft
+from agentrl.errors import UsageError, WorkerError, WorkerLostError
+from agentrl.proxy import Journal, RecordedChoice
+from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.worker_channel import (
+    GONE,
+    Answer,
+    Beat,
+    Cancel,
+    CancelCall,
+    Channel,
+    Done,
+    Ended,
+    EndSession,
+    EngineFacts,
+    Failed,
+    Frame,
+    Generate,
+    Generated,
+    Health,
+    Keep,
+    Progress,
+    Ready,
+    Refused,
+    Run,
+    Start,
+)
+
+START_TIMEOUT_S = 300.0
+"""Bound of starting a worker, imports of the workflow included."""
+NOTICE_TIMEOUT_S = 1.0
+"""Bound of telling a worker that nobody waits for an episode any more."""
+STACK_TIMEOUT_S = 2.0
+"""How long a blocked worker may take to say what blocks it."""
+MAX_STEP_S = 1.0
+"""Longest time between two beats of a worker, and between two looks at them."""
+LOG_TAIL_BYTES = 4096
+CERTAIN, POSSIBLE = 2, 1
+"""Suspicion of an episode that alone can have lost a worker, and of one of several."""
+
+_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+
+
+@dataclass(eq=False)
+class EpisodeCalls:
+    """The model calls of one attempt, in whichever workers it ran."""
+
+    journal: Journal | None
+    _choices: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
+    _unkept: set[tuple[str, int]] = field(default_factory=set)
+    """Whole replies that the worker was sent and has not asked to keep yet."""
+
+    def __post_init__(self) -> None:
+        for choice in self.journal.choices if self.journal else ():
+            self.add(choice)
+
+    def add(self, choice: RecordedChoice) -> None:
+        """Note what a reply has; a later state replaces the earlier one, in its place."""
+        self._choices[choice.completion_id, choice.choice] = choice
+
+    async def recorded(self) -> list[RecordedChoice]:
+        """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
+        for completion_id, index in list(self._unkept):
+            await self.keep(completion_id, index, self._choices[completion_id, index].call_ids)
+        return [choice for choice in self._choices.values() if choice.generation.output_ids]
+
+    async def keep(self, completion_id: str, index: int, call_ids: list[str]) -> None:
+        """Keep a whole reply, with the ids of its tool calls. Returns when it is safe."""
+        choice = replace(self._choices[completion_id, index], call_ids=call_ids)
+        self.add(choice)
+        if self.journal is not None:
+            await self.journal.keep(choice)
+        self._unkept.discard((completion_id, index))
+
+    def generated(self, choice: RecordedChoice, generation: Generation) -> None:
+        """Note a whole reply. The worker reads it, and then asks to keep it."""
+        self.add(replace(choice, generation=generation))
+        self._unkept.add((choice.completion_id, choice.choice))
+
+    @contextmanager
+    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+        """Keep what a reply has so far, if it is broken off."""
+        self.add(replace(choice, generation=draft.start or _NOTHING))
+        with self.journal.watch(choice, draft) if self.journal else nullcontext():
+            try:
+                yield
+            except BaseException:
+                so_far = draft.so_far() if draft.so_far else draft.start
+                if so_far is not None and so_far.finish == "abort":
+                    self.add(replace(choice, generation=so_far))
+                raise
+
+
+@dataclass(eq=False)
+class _RunningEpisode:
+    calls: EpisodeCalls
+    tasks: TaskGroup
+    """The calls on their way."""
+    ended: anyio.Event = field(default_factory=anyio.Event)
+    outcome: Outcome | None = None
+
+
+@dataclass(eq=False)
+class Worker:
+    """A running worker. Open it with `open_worker`."""
+
+    name: str
+    channel: Channel
+    engine: Engine
+    tasks: TaskGroup
+    lost: anyio.Event = field(default_factory=anyio.Event)
+    reason: str = ""
+    """How it was lost."""
+    interrupted: int = 0
+    """Episodes that were in it when it was lost."""
+    suspicion: dict[int, int] = field(default_factory=dict)
+    """By episode: how likely it was that one that the worker was lost."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    episodes: dict[int, _RunningEpisode] = field(default_factory=dict)
+    _scopes: dict[int, anyio.CancelScope] = field(default_factory=dict)
+    _silent_s: float = 0.0
+    _silenced: anyio.Event = field(default_factory=anyio.Event)
+    """Nothing more will come from it."""
+
+    async def run(self, frame: Run, calls: EpisodeCalls) -> Outcome:
+        """Run an episode. Raises WorkerLostError when the worker is lost meanwhile, FrameTooLargeError for a task that is too large."""
+        async with background_tasks() as tasks:
+            episode = self.episodes[frame.episode] = _RunningEpisode(calls, tasks)
+            try:
+                if self.lost.is_set():
+                    raise WorkerLostError(self.reason)
+                await self._send(frame)
+                await episode.ended.wait()
+            except anyio.get_cancelled_exc_class():
+                with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S):
+                    await self._send(Cancel(frame.episode))
+                raise
+            finally:
+                del self.episodes[frame.episode]
+        if episode.outcome is None:
+            raise WorkerLostError(self.reason)
+        return episode.outcome
+
+    def lose(self, reason: str, guilty: int | None = None) -> None:
+        """Note that the worker is lost, by the episode `guilty` where that is known."""
+        if self.lost.is_set():
+            return
+        self.reason = f"{self.name} {reason}"
+        suspects = list(self.episodes) if guilty is None else [guilty]
+        self.suspicion = dict.fromkeys(suspects, CERTAIN if len(suspects) == 1 else POSSIBLE)
+        self.interrupted = len(self.episodes)
+        self.lost.set()
+        for episode in self.episodes.values():
+            episode.ended.set()
+
+    async def serve(self) -> None:
+        """Do what the worker asks, until it is gone."""
+        while (frame := await self.channel.receive()) is not None:
+            self._silent_s = 0.0
+            match frame:
+                case Beat():
+                    self.metrics = frame.metrics
+                case Ended() if frame.episode in self.episodes:
+                    episode = self.episodes[frame.episode]
+                    episode.outcome = frame.outcome
+                    episode.ended.set()
+                case Generate() | Keep():
+                    self._start(frame)
+                case Health():
+                    self.tasks.start_soon(self._answer, frame.call, partial(self._health, frame.call))
+                case CancelCall() if frame.call in self._scopes:
+                    self._scopes[frame.call].cancel()
+                case EndSession():
+                    self.engine.end_session(frame.session)
+            await anyio.lowlevel.checkpoint()
+
+        self._silenced.set()
+        await anyio.sleep(STACK_TIMEOUT_S)  # that it ended says more, and is noticed meanwhile
+        self.lose("can be understood no more")
+
+    def _start(self, frame: Generate | Keep) -> None:
+        episode = self.episodes.get(frame.episode)
+        if episode is None:
+            self.tasks.start_soon(self._send, Failed(frame.call, "the episode has ended"))
+        elif isinstance(frame, Keep):
+            episode.tasks.start_soon(self._answer, frame.call, partial(self._keep, frame, episode.calls))
+        else:
+            self._scopes[frame.call] = anyio.CancelScope()
+            episode.tasks.start_soon(self._generate, frame, episode.calls)
+
+    async def _generate(self, frame: Generate, calls: EpisodeCalls) -> None:
+        newest, arrived = anyio.create_memory_object_stream[list[int]](1)
+
+        def progress(ids: list[int]) -> None:
+            # `ids` is the whole reply so far: a state skipped here is part of the next one.
+            with suppress(anyio.WouldBlock):
+                newest.send_nowait(ids)
+
+        async def generate() -> Answer:
+            draft = Draft(frame.start)
+            async with background_tasks() as tasks:
+                if frame.progress:
+                    tasks.start_soon(self._send_progress, frame.call, arrived)
+                with calls.watch(frame.choice, draft):
+                    generation = await self.engine.generate(
+                        frame.input_ids,
+                        frame.sampling,
+                        frame.session,
+                        progress if frame.progress else None,
+                        images=frame.images,
+                        draft=draft,
+                    )
+            calls.generated(frame.choice, generation)
+            return Generated(frame.call, generation)
+
+        try:
+            with newest, arrived, self._scopes[frame.call]:
+                await self._answer(frame.call, generate)
+        finally:
+            del self._scopes[frame.call]
+
+    async def _send_progress(self, call: int, arrived: anyio.abc.ObjectReceiveStream[list[int]]) -> None:
+        sent: list[int] = []
+        async for ids in arrived:
+            kept = len(sent) if ids[: len(sent)] == sent else 0
+            await self._send(Progress(call, kept, ids[kept:]))
+            sent = list(ids)
+
+    async def _keep(self, frame: Keep, calls: EpisodeCalls) -> Answer:
+        await calls.keep(frame.completion_id, frame.index, frame.call_ids)
+        return Done(frame.call)
+
+    async def _health(self, call: int) -> Answer:
+        await self.engine.health()
+        return Done(call)
+
+    async def _answer(self, call: int, work: Callable[[], Awaitable[Answer]]) -> None:
+        """Answer a call with what `work` returns, or with why it failed."""
+        try:
+            await self._send(await work())
+        except Exception as error:
+            await self._send(Failed(call, str(error) or type(error).__name__))
+
+    async def _send(self, frame: Frame) -> None:
+        """Send a frame to a worker that may be gone."""
+        with suppress(*GONE):
+            await self.channel.send(frame)
+
+    async def watch(self, child: ChildProcess, hang_timeout_s: float, log: _Log) -> None:
+        """Lose the worker when its event loop is blocked, saying where, and meanwhile tell it what changes in the engine.
+
+        Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
+        """
+        step_s = min(MAX_STEP_S, hang_timeout_s / 10)
+        facts = engine_facts(self.engine)
+        while self._silent_s < hang_timeout_s:
+            await anyio.sleep(step_s)
+            self._silent_s += step_s
+            if facts != (facts := engine_facts(self.engine)):
+                self.tasks.start_soon(self._send, facts)
+        blocked = f"was blocked for {hang_timeout_s:g} s (rollout.worker_hang_timeout_s)"
+        try:
+            await child.write_line("what blocks?")
+            stack = json.loads(await child.read_line(STACK_TIMEOUT_S))
+        except WorkerError:  # it runs no Python at all; what it runs is written to the log without any
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGUSR1)
+            await anyio.sleep(STACK_TIMEOUT_S)
+            self.lose(f"{blocked}, outside of Python\nthe end of its log {log.path}:\n{await log.tail()}")
+        else:
+            self.lose(f"{blocked} by {stack['where']}\n{stack['traceback']}", stack["episode"])
+
+    async def wait_for_end(self, child: ChildProcess, log: _Log) -> None:
+        """Lose the worker when its process ends."""
+        status = await child.wait()
+        with anyio.move_on_after(STACK_TIMEOUT_S):  # what it said before
+            await self._silenced.wait()
+        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        self.lose(f"{how}\nthe end of its log {log.path}:\n{await log.tail()}")
+
+
+@dataclass(frozen=True)
+class _Log:
+    """A worker's log, from where its process began to write it."""
+
+    path: Path
+    start: int
+
+    async def tail(self) -> str:
+        """Its last lines."""
+        return await in_thread(self._read)
+
+    def _read(self) -> str:
+        with self.path.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self.start, end - LOG_TAIL_BYTES))
+            return log.read().decode(errors="replace").strip()
+
+
+def _open_log(path: Path) -> _Log:
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+    try:
+        return _Log(path, os.lseek(file, 0, os.SEEK_END))
+    finally:
+        os.close(file)
+
+
+def engine_facts(engine: Engine) -> EngineFacts:
+    """What a worker's proxy has to know of an engine."""
+    return EngineFacts(engine.version, engine.has_grammar, engine.takes_images, engine.vocabulary)
+
+
+@asynccontextmanager
+async def open_worker(
+    name: str, config: RunConfig, engine: Engine, log: Path, *, training: bool
+) -> AsyncIterator[Worker]:
+    """A worker process for episodes of `config`, on `engine`, for the length of the context. With `training` what they record is to
+    be trained on.
+
+    Raises WorkerError when it cannot be started, and the UsageError that it meets itself.
+    """
+    hang_timeout_s = config.rollout.worker_hang_timeout_s
+    own_log = await in_thread(_open_log, log)
+    async with AsyncExitStack() as stack:
+        ours, theirs = socket.socketpair()
+        stack.callback(ours.close)
+        with theirs:
+            command = [sys.executable, "-P", "-m", "agentrl.rollout.worker_process", str(theirs.fileno())]
+            child = await stack.enter_async_context(
+                child_process(name, command, log=log, error=WorkerError, pass_fds=[theirs.fileno()])
+            )
+        channel = Channel(await SocketStream.from_socket(ours))
+        stack.push_async_callback(channel.stream.aclose)
+        start = Start(
+            config.model_dump(mode="json"),
+            engine_facts(engine),
+            sys.path,
+            min(MAX_STEP_S, hang_timeout_s / 4),
+            training,
+        )
+        await _start(name, channel, start, own_log)
+        tasks = await stack.enter_async_context(background_tasks())
+        worker = Worker(name, channel, engine, tasks)
+        tasks.start_soon(worker.serve)
+        tasks.start_soon(worker.watch, child, hang_timeout_s, own_log)
+        tasks.start_soon(worker.wait_for_end, child, own_log)
+        try:
+            yield worker
+        finally:
+            if worker.lost.is_set():
+                child.kill()
+
+
+async def _start(name: str, channel: Channel, start: Start, log: _Log) -> None:
+    answer: Frame | None = None
+    with anyio.move_on_after(START_TIMEOUT_S) as bound, suppress(*GONE):
+        await channel.send(start)
+        answer = await channel.receive()
+    if isinstance(answer, Ready):
+        return
+    if isinstance(answer, Refused):
+        kind = getattr(errors, answer.error, WorkerError)
+        raise (
+            kind(answer.message)
+            if issubclass(kind, UsageError)
+            else WorkerError(f"the {name} cannot start: {answer.message}")
+        )
+    why = f"did not start within {START_TIMEOUT_S:g} s" if bound.cancelled_caught else "ended while it started"
+    raise WorkerError(f"the {name} {why}; the end of its log {log.path}:\n{await log.tail()}")

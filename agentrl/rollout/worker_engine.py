@@ -1,0 +1,185 @@
+"""The engine and the call log as a worker process has them: both are the main process's, asked over the channel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling
+from agentrl.errors import EngineError
+from agentrl.proxy import RecordedCalls, RecordedChoice
+from agentrl.rollout.worker_channel import (
+    GONE,
+    Answer,
+    CancelCall,
+    Channel,
+    EndSession,
+    EngineFacts,
+    Failed,
+    Frame,
+    FrameTooLargeError,
+    Generate,
+    Generated,
+    Health,
+    Keep,
+    Progress,
+)
+
+NOTICE_TIMEOUT_S = 1.0
+"""Bound of telling the main process what it need not answer."""
+
+
+@dataclass(eq=False)
+class _Waiting:
+    on_progress: OnProgress | None
+    answered: anyio.Event = field(default_factory=anyio.Event)
+    answer: Answer | None = None
+    ids: list[int] = field(default_factory=list)
+
+
+class MainEngine:
+    """The main process's engine. It is `agentrl.engine.protocol.Engine`; weights are updated in the main process alone."""
+
+    def __init__(self, channel: Channel, facts: EngineFacts) -> None:
+        self.facts = facts
+        self._channel = channel
+        self._numbers = itertools.count()
+        self._waiting: dict[int, _Waiting] = {}
+        self._ended_sessions: list[str] = []
+        self.drafts: dict[int, tuple[int, RecordedChoice]] = {}
+        """By the identity of a draft: the episode that it belongs to, and which reply it will be."""
+
+    @property
+    def version(self) -> int:
+        """The weight version that serves new tokens."""
+        return self.facts.version
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether it can hold a reply to a JSON schema."""
+        return self.facts.has_grammar
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model that it serves sees images."""
+        return self.facts.takes_images
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Ids that the served model knows."""
+        return self.facts.vocabulary
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        on_progress: OnProgress | None = None,
+        *,
+        images: Sequence[ImageSpan] = (),
+        draft: Draft | None = None,
+    ) -> Generation:
+        """One uninterrupted reply; see `Engine.generate`. The draft is the main process's: this one only says whose it is."""
+        if draft is None or id(draft) not in self.drafts:
+            raise EngineError("a worker generates for its episodes only")
+        episode, choice = self.drafts[id(draft)]
+        call, start = next(self._numbers), draft.start
+        frame = Generate(
+            call, episode, choice, input_ids, sampling, session, list(images), start, on_progress is not None
+        )
+        answer = await self._ask(call, frame, on_progress)
+        assert isinstance(answer, Generated)
+        return answer.generation
+
+    async def keep(self, episode: int, choice: RecordedChoice) -> None:
+        """Keep a whole reply. Returns when it is safe."""
+        call = next(self._numbers)
+        await self._ask(call, Keep(call, episode, choice.completion_id, choice.choice, choice.call_ids))
+
+    async def health(self) -> None:
+        """Return when every server answers; raise EngineError when one does not."""
+        call = next(self._numbers)
+        await self._ask(call, Health(call))
+
+    def end_session(self, session: str) -> None:
+        """Forget a session: no more calls of it will come."""
+        self._ended_sessions.append(session)
+
+    async def tell_ended_sessions(self) -> None:
+        """Tell the main process which sessions have ended."""
+        while self._ended_sessions:
+            await self._channel.send(EndSession(self._ended_sessions.pop()))
+
+    async def update_weights(self, checkpoint: Path, version: int) -> float:
+        """Raise EngineError: this is for the main process to do."""
+        raise EngineError("the main process updates the weights")
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Raise EngineError: this is for the main process to do."""
+        raise EngineError("the main process pauses the engine")
+
+    async def resume(self) -> None:
+        """Raise EngineError: this is for the main process to do."""
+        raise EngineError("the main process resumes the engine")
+
+    def on_answer(self, answer: Answer) -> None:
+        """Hand an answer to whoever waits for it."""
+        waiting = self._waiting.get(answer.call)
+        if waiting is not None:
+            waiting.answer = answer
+            waiting.answered.set()
+
+    def on_progress(self, progress: Progress) -> None:
+        """Hand what a growing reply has to whoever waits for it."""
+        waiting = self._waiting.get(progress.call)
+        if waiting is not None and waiting.on_progress is not None:
+            waiting.ids = waiting.ids[: progress.kept] + progress.ids
+            waiting.on_progress(waiting.ids)
+
+    async def _ask(self, call: int, frame: Frame, on_progress: OnProgress | None = None) -> Answer:
+        waiting = self._waiting[call] = _Waiting(on_progress)
+        try:
+            await self._channel.send(frame)
+            await waiting.answered.wait()
+        except FrameTooLargeError as error:
+            raise EngineError(f"the request cannot be sent to the main process: {error}") from error
+        except GONE as error:
+            raise EngineError("the main process is gone") from error
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), anyio.move_on_after(NOTICE_TIMEOUT_S), suppress(*GONE):
+                await self._channel.send(CancelCall(call))
+            raise
+        finally:
+            del self._waiting[call]
+        assert waiting.answer is not None
+        if isinstance(waiting.answer, Failed):
+            raise EngineError(waiting.answer.error)
+        return waiting.answer
+
+
+@dataclass(eq=False)
+class WorkerJournal(RecordedCalls):
+    """One episode's calls, kept by the main process. It is `agentrl.proxy.Journal`."""
+
+    engine: MainEngine | None = None
+    episode: int = 0
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        """Keep a whole reply. Returns when it is safe."""
+        assert self.engine is not None
+        await self.engine.keep(self.episode, choice)
+
+    @contextmanager
+    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+        """Say whose draft it is. The main process, which has the engine, looks at what it has."""
+        assert self.engine is not None
+        self.engine.drafts[id(draft)] = (self.episode, choice)
+        try:
+            yield
+        finally:
+            del self.engine.drafts[id(draft)]

@@ -1,0 +1,457 @@
+"""Workflows in worker processes: real processes, on the real engine, through the real store."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import psutil
+import pytest
+from anyio.to_thread import run_sync as in_thread
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from agentrl.audit import audit
+from agentrl.config import RunConfig, SandboxConfig, load_config
+from agentrl.engine.protocol import Generation, ImageSpan, Sampling, VersionSpan
+from agentrl.engine.sglang import sglang_engine
+from agentrl.envs.calculator import distinct_tasks
+from agentrl.errors import ConfigError, TaskFileError, WorkerError, WorkflowError
+from agentrl.models import NANO
+from agentrl.proxy import RecordedChoice, SamplingDefaults
+from agentrl.rollout.controller import Controller
+from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.open_runner import open_runner
+from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.store import Store
+from agentrl.rollout.tasks import TaskList
+from agentrl.rollout.worker_channel import Ended, Generate, Run, decode, encode
+from agentrl.rollout.worker_pool import WorkerRunner
+from agentrl.train import train
+from agentrl.trajectory import TokenRecord
+from tests.components import wait_until
+from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
+from tests.test_train import environment, left_behind, metrics
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
+BOUND_S = 200  # starting a process takes seconds, and on a busy machine many
+ROOT = Path(__file__).parents[2]
+
+WORKFLOW = r'''
+import asyncio, json, os, re, subprocess, sys, time
+from pathlib import Path
+from agentrl.envs import ToolEnv, tool
+
+HERE = Path(__file__).parent
+
+
+async def ask(episode, messages, **options):
+    options = {"max_tokens": 12, "temperature": 1.4, **options}
+    reply = await episode.client.chat.completions.create(model=episode.model, messages=messages, **options)
+    if not options.get("stream"):
+        return reply.id, [choice.message.content for choice in reply.choices]
+    chunks = [chunk async for chunk in reply]
+    return chunks[0].id, ["".join(chunk.choices[0].delta.content or "" for chunk in chunks)]
+
+
+async def waits_in_the_middle(episode):
+    """Four calls; before the last one it waits for a file. What it was answered goes to a file of this process."""
+    messages, said = [{"role": "user", "content": "1 + 1 ="}], []
+    for turn in range(4):
+        if turn == 3:
+            (HERE / f"{episode.seed}.{os.getpid()}").write_text(json.dumps(said))
+            while not (HERE / "go").exists():
+                await asyncio.sleep(0.05)
+        said.append(await ask(episode, messages, n=2))
+        messages += [{"role": "assistant", "content": said[-1][1][-1]}, {"role": "user", "content": "+ 1 ="}]
+    (HERE / f"{episode.seed}.{os.getpid()}").write_text(json.dumps(said))
+
+
+class Adder(ToolEnv):
+    max_turns = 2
+
+    def start(self, task):
+        return "1 + 1 ="
+
+    @tool
+    def add(self, a: int, b: int) -> int:
+        """Add."""
+        return a + b
+
+    def answer(self, content):
+        return float(content == "2")
+
+
+async def plays(episode):
+    env = episode.env(Adder)
+    await env.reset(seed=episode.seed)
+    for turn in range(2):
+        reply = await episode.client.chat.completions.create(
+            model=episode.model, messages=env.messages, tools=env.tools, max_tokens=12
+        )
+        await env.step(reply.choices[0].message)
+        if env.done:
+            break
+
+
+async def makes_noise(episode):
+    print("noise", "\udcff".encode("utf-8", "surrogateescape"), flush=True)
+    os.write(1, b"\x00\x00\x00\x01{}\n" * 100)
+    subprocess.run(["sh", "-c", "cat; echo noise"], check=True)
+    assert sys.stdin.read() == ""
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}], stream=True)
+
+
+async def uses_a_sandbox(episode):
+    box = await episode.sandbox()
+    done = await box.run(["echo", "hello"])
+    assert done.stdout == b"hello\n", done
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+
+
+async def sleeps(episode):
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+
+    async def in_a_task_of_its_own():
+        time.sleep(60)  # this line blocks
+
+    await asyncio.create_task(in_a_task_of_its_own())
+
+
+async def matches(episode):
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+    re.match("(a+)+$", "a" * 60 + "b")  # this line blocks
+
+
+async def exits(episode):
+    await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
+    os._exit(7)
+
+
+async def has_a_child_and_blocks(episode):
+    child = subprocess.Popen(["sleep", "120"])
+    (HERE / "pids").write_text(f"{os.getpid()} {child.pid}")
+    time.sleep(120)
+
+
+async def run(episode):
+    await globals()[episode.task["do"]](episode)
+    episode.log(pid=os.getpid())
+    return 1.0
+'''
+
+
+@pytest.fixture
+def workflow(tmp_path: Path) -> Path:
+    path = tmp_path / "flow.py"
+    path.write_text(WORKFLOW)
+    return path
+
+
+def line_of(text: str) -> int:
+    return next(number for number, line in enumerate(WORKFLOW.splitlines(), 1) if text in line)
+
+
+def settings(workflow: Path, **rollout: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "workflow": str(workflow),
+            "model": {"path": str(NANO)},
+            "rollout": {"workers": 1, "episode_timeout_s": 60, **rollout},
+        }
+    )
+
+
+async def unused(episode: Any) -> float:
+    raise AssertionError("the workflow runs in the workers")
+
+
+@asynccontextmanager
+async def workers(url: str, config: RunConfig, said: list[str]) -> AsyncIterator[tuple[WorkerRunner, Tapped]]:
+    logs = Path(config.workflow).parent
+    with anyio.fail_after(BOUND_S):
+        async with sglang_engine([url]) as raw:
+            engine = Tapped(raw)
+            async with open_runner(config, unused, engine, logs=logs, say=said.append) as runner:
+                assert isinstance(runner, WorkerRunner)
+                yield runner, engine
+
+
+async def run_all(runner: WorkerRunner, *todo: str) -> list[Outcome]:
+    """The outcomes of episodes that run at the same time."""
+    outcomes: dict[int, Outcome] = {}
+
+    async def one(index: int, do: str) -> None:
+        outcomes[index] = await runner.run({"do": do}, index)
+
+    async with anyio.create_task_group() as group:
+        for index, do in enumerate(todo):
+            group.start_soon(one, index, do)
+    return [outcomes[index] for index in range(len(todo))]
+
+
+async def test_episodes_run_in_the_workers_and_record_what_the_engine_saw(server_url: str, workflow: Path) -> None:
+    (workflow.parent / "go").touch()
+    said: list[str] = []
+    todo = ["plays", "waits_in_the_middle", "makes_noise", "uses_a_sandbox"] * 2
+    config = settings(workflow, workers=2)
+    config = config.model_copy(update={"sandbox": SandboxConfig(backend="UNSAFE_no_isolation")})
+    async with workers(server_url, config, said) as (runner, engine):
+        outcomes = await run_all(runner.with_defaults(SamplingDefaults(max_tokens=9)), *todo)
+        await wait_until(lambda: runner.metrics().get("sandbox_taken") == 2, 30)
+        lost = runner.metrics()["workers_lost"]
+    assert [(outcome.status, outcome.error) for outcome in outcomes] == [("finished", None)] * 8
+    turns = [turn for outcome in outcomes for turn in outcome.record.turns]
+    assert_record_is_what_the_engine_saw(TokenRecord(turns), engine.calls)
+    pids = {outcome.metrics["pid"] for outcome in outcomes}
+    assert len(pids) == 2, "the least busy worker takes the next episode"
+    assert os.getpid() not in pids
+    assert (lost, said) == (0, [])
+    logs = [workflow.parent / f"worker-{index}.log" for index in range(2)]
+    assert "noise" in "".join(log.read_text(errors="replace") for log in logs)
+    assert {log.stat().st_mode & 0o777 for log in logs} == {0o600}
+    assert not any(map(psutil.pid_exists, map(int, pids)))
+
+
+async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(server_url: str, workflow: Path) -> None:
+    config = settings(workflow, workers=2, batch_size=4, group_size=2, drop_uniform_groups=False)
+    here, said = workflow.parent, list[str]()
+
+    def transcripts() -> dict[tuple[str, int], Any]:
+        found = [path for path in here.glob("*.*") if path.suffix[1:].isdigit() and path.stat().st_size]
+        return {(path.stem, int(path.suffix[1:])): json.loads(path.read_text()) for path in found}
+
+    with await in_thread(Store, here / "store.sqlite") as store:
+        await in_thread(store.begin_life)
+        async with workers(server_url, config, said) as (runner, engine):
+            gate = StalenessGate(groups_per_batch=2, max_staleness=0, order="fifo")
+            tasks = TaskList([{"do": "waits_in_the_middle"}])
+            controller = Controller(tasks, config.rollout, 0, runner, store, gate)
+            async with anyio.create_task_group() as group:
+                group.start_soon(controller.run)
+                await wait_until(lambda: len(transcripts()) == 4, 100)
+                before = transcripts()
+                killed = min(pid for _, pid in before)
+                os.kill(killed, signal.SIGKILL)
+                await wait_until(lambda: len(transcripts()) == 6, 100)
+                (here / "go").touch()
+                batch = await controller.next_batch()
+                group.cancel_scope.cancel()
+            assert runner.metrics()["workers_lost"] == 1
+        assert batch is not None
+        episodes = await in_thread(store.episodes, batch.group_ids)
+        assert store._db.execute("SELECT COUNT(*), COUNT(DISTINCT group_id * 2 + sample) FROM episodes").fetchone() == (
+            4,
+            4,
+        )
+    assert "killed by SIGKILL" in said[0]
+    after = transcripts()
+    moved = [seed for seed, pid in before if pid == killed]
+    assert len(moved) == 2
+    for seed in moved:
+        (again,) = (said for (s, pid), said in after.items() if s == seed and pid != killed)
+        assert again[:3] == before[seed, killed], "what was answered is answered again, ids and all"
+    replayed = [episode for episode in episodes if episode.replayed_tokens]
+    assert len(replayed) == 2
+    assert len(engine.calls) == 4 * 4 * 2, "no call was made twice"
+    turns = [turn for episode in episodes for turn in episode.record.turns]
+    assert_record_is_what_the_engine_saw(TokenRecord(turns), engine.calls)
+
+
+async def run_beside(runner: WorkerRunner, workflow: Path, *todo: str) -> list[Outcome]:
+    """The outcomes of the first episode and of others, which end when it has taken the first worker along."""
+
+    async def release() -> None:
+        await wait_until(lambda: runner.metrics()["workers_lost"] >= 1, 100)
+        (workflow.parent / "go").touch()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(release)
+        return await run_all(runner, *todo)
+
+
+async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server_url: str, workflow: Path) -> None:
+    said: list[str] = []
+    async with workers(server_url, settings(workflow, worker_hang_timeout_s=2), said) as (runner, engine):
+        blocks, *others = await run_beside(runner, workflow, "sleeps", *["waits_in_the_middle"] * 3)
+        lost = runner.metrics()["workers_lost"]
+    assert [outcome.status for outcome in (blocks, *others)] == ["failed"] + ["finished"] * 3
+    assert blocks.error is not None
+    where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
+    assert f"blocked for 2 s (rollout.worker_hang_timeout_s) by {where}" in blocks.error
+    assert where in said[0]
+    assert lost == 2, "it is known whose task blocks: nobody else is suspected"
+    calls = sum(len(outcome.record.turns) for outcome in others)
+    assert len(engine.calls) == calls + 1, "no call was made twice"
+
+
+async def test_what_blocks_a_worker_outside_of_python_is_named_too(server_url: str, workflow: Path) -> None:
+    async with workers(server_url, settings(workflow, worker_hang_timeout_s=2), []) as (runner, _):
+        (outcome,) = await run_all(runner, "matches")
+    assert outcome.error is not None
+    assert f'File "{workflow}", line {line_of("re.match")} in matches' in outcome.error
+
+
+async def test_an_episode_that_ends_its_process_fails_alone(server_url: str, workflow: Path) -> None:
+    said: list[str] = []
+    async with workers(server_url, settings(workflow), said) as (runner, _):
+        exits, other = await run_beside(runner, workflow, "exits", "waits_in_the_middle")
+    assert exits.error is not None
+    assert "lost its worker 3 times, the last time alone in it" in exits.error
+    assert all("exit status 7" in line for line in (exits.error, *said))
+    assert other.status == "finished", other.error
+
+
+@pytest.mark.timeout(500)
+async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_them_too(tmp_path: Path) -> None:
+    for name, seed in (("train", 1), ("eval", 999)):
+        lines = [json.dumps(task) + "\n" for task in await in_thread(distinct_tasks, 16, seed)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(lines))
+    values = {
+        "tasks": tmp_path / "train.jsonl",
+        "eval.tasks": tmp_path / "eval.jsonl",
+        "run_dir": tmp_path / "run",
+        "model.path": NANO,
+        "steps": 3,
+        "rollout.workers": 2,
+        "rollout.batch_size": 16,
+        "rollout.group_size": 4,
+        "rollout.max_concurrent": 8,
+        "rollout.max_tokens": 64,
+        "trainer.lr": 1e-4,
+    }
+    options = [f"--{key}={value}" for key, value in values.items()]
+    command = [sys.executable, "-m", "agentrl.cli", "train", "workflows/calculator.py", *options]
+    env, log = environment(tmp_path / "run"), tmp_path / "out"
+    with log.open("wb") as out, anyio.fail_after(400):
+        async with await anyio.open_process(command, cwd=ROOT, env=env, stdout=out, stderr=out) as run:
+            await wait_until(lambda: len(metrics(tmp_path / "run")) >= 1, 300)
+            children = psutil.Process(run.pid).children()
+            killed = next(child for child in children if "agentrl.rollout.worker_process" in child.cmdline())
+            killed.kill()
+            status = await run.wait()
+    assert status == 0, log.read_text()
+    assert "was killed by SIGKILL" in log.read_text()
+    assert metrics(tmp_path / "run")[-1]["workers_lost"] == 1
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["steps"] == 3
+    assert summary["episodes_failed"] == 0
+    assert summary["eval_before"] is not None
+    assert summary["eval_after"] is not None
+    assert summary["logprob_mismatch_max"] < 1e-3
+    assert (await in_thread(audit, tmp_path / "run")).violations == []
+    assert await in_thread(left_behind, tmp_path / "run") == []
+
+
+HOST = """
+import sys, anyio
+from pathlib import Path
+from agentrl.config import RunConfig
+from agentrl.engine.sglang import sglang_engine
+from agentrl.rollout.open_runner import open_runner
+
+async def main():
+    config = RunConfig.model_validate_json(sys.argv[2])
+    async with sglang_engine([sys.argv[1]]) as engine, \\
+            open_runner(config, None, engine, logs=Path(config.workflow).parent, say=print) as runner:
+        await runner.run({"do": "has_a_child_and_blocks"}, 0)
+
+anyio.run(main)
+"""
+
+
+async def test_no_worker_outlives_the_main_process(server_url: str, workflow: Path) -> None:
+    config = settings(workflow).model_dump_json()
+    command = [sys.executable, "-c", HOST, server_url, config]
+    pids = workflow.parent / "pids"
+    async with await anyio.open_process(command, cwd=ROOT, stdout=subprocess.DEVNULL) as host:
+        await wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 100)
+        worker, child = map(int, pids.read_text().split())
+        host.kill()
+    await wait_until(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie", 20)
+    await wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", 5)
+
+
+async def test_what_cannot_be_sent_to_a_worker_is_refused_before_work_starts(server_url: str, tmp_path: Path) -> None:
+    workflow = tmp_path / "flow.py"
+    workflow.write_text("import nothing_of_that_name\n")
+    config = settings(workflow).model_copy(update={"run_dir": str(tmp_path / "run"), "tasks": "-"})
+    with pytest.raises(ConfigError, match="workflow"):
+        await train(config, workflow=unused, tasks=[{"n": 1}])
+    with pytest.raises(TaskFileError, match=r"task 1 .* 'when' \(tuple\)"):
+        await train(config, tasks=[{"n": 1}, {"n": 2, "when": (1, 2)}])
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match=r"proxy\.port"):
+        load_config(overrides={"rollout.workers": "2", "proxy.port": "8000"})
+    with pytest.raises(WorkflowError, match="nothing_of_that_name"):
+        async with workers(server_url, config, []):
+            pass
+    workflow.write_text("import os\nos._exit(3)\n")
+    with pytest.raises(WorkerError, match="ended while it started"):
+        async with workers(server_url, config, []):
+            pass
+
+
+texts = st.text(st.characters(exclude_categories=()))  # lone surrogates too
+numbers = st.floats(allow_nan=False)
+spans = st.lists(st.builds(VersionSpan, *[st.integers(0, 9)] * 3))
+generations = st.builds(
+    Generation,
+    output_ids=st.lists(st.integers()),
+    logprobs=st.lists(numbers),
+    versions=spans,
+    finish=st.sampled_from(["stop", "length", "abort"]),
+    cached_tokens=st.integers(),
+    top_logprobs=st.lists(st.lists(st.tuples(numbers, st.integers()))),
+)
+choices = st.builds(RecordedChoice, texts, texts, st.integers(), st.lists(texts), generations)
+samplings = st.builds(
+    Sampling,
+    max_new_tokens=st.integers(),
+    stop=st.lists(texts),
+    stop_token_ids=st.lists(st.integers()),
+    json_schema=st.none() | texts,
+)
+images = st.lists(st.builds(ImageSpan, texts, st.integers(), st.integers()))
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | numbers | texts,
+    lambda values: st.lists(values) | st.dictionaries(texts, values),
+)
+tasks = st.dictionaries(texts, json_values)
+runs = st.builds(
+    Run, episode=st.integers(), task=tasks, seed=st.integers(), group_seed=st.none() | st.integers(),
+    defaults=st.builds(SamplingDefaults), recorded=st.lists(choices),
+)  # fmt: skip
+generates = st.builds(
+    Generate, call=st.integers(), episode=st.integers(), choice=choices, input_ids=st.lists(st.integers()),
+    sampling=samplings, session=texts, images=images, start=st.none() | generations, progress=st.booleans(),
+)  # fmt: skip
+
+
+@hypothesis_settings(max_examples=50, deadline=None)
+@given(frame=runs | generates)
+def test_a_frame_arrives_as_it_was_sent(frame: Run | Generate) -> None:
+    assert decode(encode(frame)) == frame
+
+
+@hypothesis_settings(max_examples=50, deadline=None)
+@given(error=texts, generation=generations, reward=numbers)
+def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, reward: float) -> None:
+    record = TokenRecord()
+    first = record.add("a", None, [1, 2], generation, 1.0)
+    record.add("b", first, [*first.token_ids(), 7], generation, 0.5)
+    record.turns[1].credit = reward
+    outcome = Outcome(status="failed", reward=reward, metrics={"x": reward}, error=error, record=record)
+    arrived = decode(encode(Ended(3, outcome)))
+    assert isinstance(arrived, Ended)
+    assert arrived.outcome.record.to_json() == record.to_json()
+    assert {**vars(arrived.outcome), "record": 0} == {**vars(outcome), "record": 0}
