@@ -76,18 +76,18 @@ def files(directory: Path) -> dict[str, str]:
     return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
-def play(store: Store, count: int) -> list[int]:
-    """Hand out tasks until so many groups are ready; their numbers."""
+def play(store: Store, count: int, version: int) -> list[int]:
+    """Hand out tasks until so many groups are ready; their numbers. The first policies earn most, so that an old checkpoint is the best."""
     ready: list[int] = []
     while len(ready) < count:
         group = store.next_group_id()
-        store.open_group(group, group // 7, group % 7)
+        store.open_group(group, group // 7, group % 7, version)
         store.keep_calls([KeptCall(group, sample, kept_choice([5], "abort")) for sample in range(2)])
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
         for sample in range(2):
-            store.add(group, sample, 0, outcome(float(group % 3 == 2 or sample), interrupted=sample == 1))
-        store.close_group(group, rejected="all rewards are 1" if group % 3 == 2 else None)
+            store.add(group, sample, 0, outcome(float(group % 3 == 2 or sample) + (version < 2), interrupted=sample == 1))
+        store.close_group(group, rejected="all rewards are equal" if group % 3 == 2 else None)
         ready += [] if group % 3 == 2 else [group]
     return ready
 
@@ -109,11 +109,10 @@ async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume:
             for number in range(checkpoints + 1):
                 batches = []
                 for _ in range(2):
-                    ready += play(store, GROUPS_PER_BATCH - len(ready))
+                    ready += play(store, GROUPS_PER_BATCH - len(ready), trainer.weights.version)
                     batch, ready = ready[:GROUPS_PER_BATCH], ready[GROUPS_PER_BATCH:]
                     metrics = await trainer.step(batch)
                     batches.append([trainer.weights.version, batch])
-                    trainer.add_reward(1.0 if number == 0 and not resume else 0.5)
                     log.write(json.dumps({"step": trainer.weights.version, **metrics}) + "\n")
                     log.flush()
                 note_lines(store, run_dir / "metrics.jsonl")

@@ -89,7 +89,7 @@ def test_each_fault_has_its_line(name: str, changed: dict[str, Any], parts: list
 
 def test_a_run_with_a_teacher_or_single_episodes_needs_no_rewards() -> None:
     equal = Health(uniform_groups=100)
-    single = {"rollout": {"batch_size": 8, "group_size": 1}}
+    single = {"rollout": {"batch_size": 8, "group_size": 1}, "trainer": {"advantage": "rloo"}}
     taught = {"trainer": {"teacher_url": "http://127.0.0.1:1"}}
     for content in (single, taught):
         assert list(alarms(equal, RunConfig.model_validate(content), None)) == []

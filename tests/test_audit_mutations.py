@@ -43,6 +43,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     Qwen3ForCausalLM(Qwen3Config(**shape, num_attention_heads=1, num_key_value_heads=1)).save_pretrained(
         folder / "model"
     )
+    (folder / "model" / "tokenizer.json").write_text("{}")
 
     def moment(name: str) -> None:
         found[name] = shutil.copytree(run_dir, folder / name)
@@ -197,6 +198,7 @@ CHECKPOINT = {
     "life": "1",
     "path": f"'{BEST}'",
     "score": "score + 1",
+    "score_groups": "score_groups + 1",
     "made_at": "made_at + 1",
     "kept": "0",
     "chain": "'0'",

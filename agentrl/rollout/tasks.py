@@ -296,12 +296,13 @@ def _from_python(place: str) -> list[Task] | TaskStream:
     if ":" not in place:
         raise TaskFileError(f"python:{place} names no object; write python:FILE_OR_MODULE:NAME")
     try:
-        source = load_object(place)
-    except AgentRLError:
+        return tasks_of(load_object(place), f"python:{place}")
+    except TaskFileError:
         raise
+    except AgentRLError as error:
+        raise TaskFileError(f"python:{place} cannot be loaded: {one_line(error)}") from error
     except (Exception, SystemExit) as error:
         raise TaskFileError(f"python:{place} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
-    return tasks_of(source, f"python:{place}")
 
 
 @lru_cache(maxsize=2)

@@ -460,7 +460,7 @@ async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_aga
                 spoil(rows)
             spoiled = zlib.compress(json.dumps(rows).encode()) if spoil else blob[:-9]
             store._db.execute("UPDATE episodes SET record = ? WHERE group_id = 0 AND sample = 0", (spoiled,))
-            store._db.execute("INSERT INTO calls VALUES (0, 0, 'digest', 'id', 0, x'00')")
+            store._db.execute("INSERT INTO calls VALUES (0, 0, 'digest', 'id', 0, x'00', '')")
 
         await in_thread(damage)
         (said,) = await in_thread(store.set_aside, nano_format.vocabulary)
