@@ -197,7 +197,7 @@ CHECKPOINT = {
     "step": "step + 1",
     "life": "1",
     "path": f"'{BEST}'",
-    "score": "score + 1",
+    "score": "COALESCE(score, 0) + 1",
     "score_groups": "score_groups + 1",
     "made_at": "made_at + 1",
     "kept": "0",
@@ -217,10 +217,11 @@ DAMAGES: dict[str, Damage] = {
     "a group that was dropped is gone": sql(f"DELETE FROM groups WHERE id = {REJECTED}"),
     "the newest group is gone": sql(f"DELETE FROM calls; DELETE FROM groups WHERE id = {OPEN}"),
     "a group that nobody handed out": sql(
-        "INSERT INTO groups SELECT MAX(id) + 1, 9, 0, 'open', NULL, NULL FROM groups"
+        "INSERT INTO groups SELECT MAX(id) + 1, 9, 0, 'open', NULL, NULL, 0 FROM groups"
     ),
     "a group of another epoch": sql(f"UPDATE groups SET epoch = epoch + 1 WHERE id = {OTHER}"),
     "a group of another task": sql(f"UPDATE groups SET task = task + 1 WHERE id = {OTHER}"),
+    "a group of another version": sql(f"UPDATE groups SET version = version + 1 WHERE id = {OTHER}"),
     "two groups with each other's tasks": swapped("groups", "id", "task", GROUP, OTHER),
     "a group that is dropped after training": sql(f"UPDATE groups SET state = 'rejected' WHERE id = {GROUP}"),
     "a dropped group that waits again": sql(f"UPDATE groups SET state = 'ready', reason = NULL WHERE id = {REJECTED}"),

@@ -151,7 +151,7 @@ async def test_dropped_groups_count_and_are_not_run_again_by_a_resumed_run(
     async def run(episode: Episode) -> float:
         await call(episode)
         tried.append(episode.group_seed)
-        return 0.0 if episode.task["n"] % 2 else float(episode.seed)
+        return 0.0 if episode.task["n"] % 2 else float(episode.seed % 1000)
 
     async def until_two_batches() -> tuple[RewardsInOrder, list[EndedGroup], set[int]]:
         _, controller, _ = await collect(run, server_url, nano_format, tmp_path, batches=2, drop_uniform_groups=True)
