@@ -291,7 +291,14 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
             )
             runner = await stack.enter_async_context(
-                open_runner(config, workflow, chat_format, engine, logs=scratch, say=partial(print, file=sys.stderr))
+                open_runner(
+                    config,
+                    workflow,
+                    engine,
+                    chat_format=chat_format,
+                    logs=scratch,
+                    say=partial(print, file=sys.stderr),
+                )
             )
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = runner.with_defaults(defaults)

@@ -212,18 +212,22 @@ class RunConfig(Section):
                 'engine.transfer = "broadcast" sends whole weights, and trainer.lora_rank publishes an adapter alone; use '
                 'engine.transfer = "disk"'
             )
-        compared = self.trainer.advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline")
-        if self.rollout.group_size == 1 and compared and not (self.trainer.teacher_url or self.trainer.turn_discount):
-            raise ValueError(
-                f'rollout.group_size = 1 leaves trainer.advantage = "{self.trainer.advantage}" nothing to compare an episode with: '
-                'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
-            )
         if self.rollout.workers and self.proxy.port:
             raise ValueError(
                 f"proxy.port = {self.proxy.port} is one port, and each of rollout.workers = {self.rollout.workers} processes has "
                 "a proxy of its own; leave proxy.port out"
             )
         return self
+
+
+def check_groups(config: RunConfig) -> None:
+    """Raise ConfigError when the advantages of a training run compare the episodes of groups that hold one each."""
+    compared = config.trainer.advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline")
+    if config.rollout.group_size == 1 and compared and not (config.trainer.teacher_url or config.trainer.turn_discount):
+        raise ConfigError(
+            f'rollout.group_size = 1 leaves trainer.advantage = "{config.trainer.advantage}" nothing to compare an episode with: '
+            'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
+        )
 
 
 def load_config(

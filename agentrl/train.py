@@ -24,7 +24,7 @@ import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.alarms import AlarmLog
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, check_groups
 from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import open_engine
@@ -123,6 +123,7 @@ async def train(
     go on.
     """
     view = view or RunView(config)
+    check_groups(config)
     given, workflow = workflow, workflow or load_workflow(Path(config.workflow))
     source, eval_tasks = training_and_held_out(config, tasks)
     if config.rollout.workers:
@@ -192,7 +193,7 @@ async def _run_to_the_end(
         if chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
         runner = await stack.enter_async_context(
-            open_runner(config, workflow, chat_format, engine, training=True, logs=run_dir, say=view.say)
+            open_runner(config, workflow, engine, chat_format=chat_format, training=True, logs=run_dir, say=view.say)
         )
         trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.keep_checkpoints, say=view.say)
         weights = await trainer.load()

@@ -86,7 +86,9 @@ def play(store: Store, count: int, version: int) -> list[int]:
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
         for sample in range(2):
-            store.add(group, sample, 0, outcome(float(group % 3 == 2 or sample) + (version < 2), interrupted=sample == 1))
+            store.add(
+                group, sample, 0, outcome(float(group % 3 == 2 or sample) + (version < 2), interrupted=sample == 1)
+            )
         store.close_group(group, rejected="all rewards are equal" if group % 3 == 2 else None)
         ready += [] if group % 3 == 2 else [group]
     return ready

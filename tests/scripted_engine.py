@@ -19,6 +19,7 @@ class ScriptedEngine:
     version: int = 0
     has_grammar: bool = False
     takes_images: bool = False
+    vocabulary: int | None = None
     calls: int = 0
 
     async def generate(

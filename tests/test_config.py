@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config import RunConfig, load_config
+from agentrl.config import RunConfig, check_groups, load_config
 from agentrl.errors import ConfigError
 
 
@@ -69,11 +69,11 @@ def test_a_group_of_one_needs_an_advantage_that_compares_with_nobody() -> None:
         with pytest.raises(
             ConfigError, match=rf'rollout\.group_size = 1 leaves trainer\.advantage = "{advantage}" nothing'
         ):
-            load_config(overrides={**one, "trainer.advantage": advantage})
+            check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
     for advantage in ("gae", "rloo", "reinforce_pp"):
-        assert load_config(overrides={**one, "trainer.advantage": advantage}).rollout.group_size == 1
+        check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
     taught = {**one, "trainer.advantage": "dr_grpo", "trainer.teacher_url": "http://teacher"}
-    assert load_config(overrides=taught).rollout.group_size == 1
+    check_groups(load_config(overrides=taught))
 
 
 def test_a_complaint_about_a_url_does_not_show_its_password() -> None:

@@ -252,6 +252,7 @@ class SGLangEngine:
         bound = self._limits.hang_timeout_s
         async with self._updating:
             started = time.perf_counter()
+            self._model.newest_version = max(version, self._model.newest_version or 0)
             await self.fleet.ask_all(
                 lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), tolerant=True
             )

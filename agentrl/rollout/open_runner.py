@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from anyio.to_thread import run_sync as in_thread
+
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
-from agentrl.proxy import ChatFormat, ProxyLimits, SamplingDefaults, open_proxy
+from agentrl.proxy import ChatFormat, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner, run_sandboxes
 from agentrl.rollout.tasks import TaskList, Tasks
 from agentrl.rollout.workflow import Workflow
@@ -20,19 +22,20 @@ from agentrl.rollout.workflow import Workflow
 async def open_runner(
     config: RunConfig,
     workflow: Workflow,
-    chat_format: ChatFormat,
     engine: Engine,
     *,
+    chat_format: ChatFormat | None = None,
     training: bool = False,
     logs: Path,
     say: Callable[[str], None],
 ) -> AsyncIterator[Runner]:
     """The runner that `rollout.workers` asks for, for the length of the context.
 
-    With `training` what the episodes record is to be trained on. Workers write their logs into the directory `logs`; `say` takes what a user should read. Raises AgentRLErrors.
+    `chat_format`: that of the configuration's model, where it is loaded already. With `training` what the episodes record is to be
+    trained on. Workers write their logs into the directory `logs`; `say` takes what a user should read. Raises AgentRLErrors.
     """
     if config.rollout.workers == 0:
-        async with in_process_runner(config, workflow, chat_format, engine, training=training) as runner:
+        async with in_process_runner(config, workflow, engine, chat_format=chat_format, training=training) as runner:
             yield runner
     else:
         from agentrl.rollout.worker_pool import open_workers
@@ -43,10 +46,12 @@ async def open_runner(
 
 @asynccontextmanager
 async def in_process_runner(
-    config: RunConfig, workflow: Workflow, chat_format: ChatFormat, engine: Engine, *, training: bool
+    config: RunConfig, workflow: Workflow, engine: Engine, *, chat_format: ChatFormat | None, training: bool
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner in this process, with a proxy in front of `engine` and sandboxes of its own."""
     model, rollout = config.model, config.rollout
+    if chat_format is None:
+        chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
     defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
     async with (
         open_proxy(

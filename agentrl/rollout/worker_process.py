@@ -26,12 +26,10 @@ from typing import IO
 import anyio
 import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
 from agentrl.event_loop import end_process, run_loop
-from agentrl.proxy import load_chat_format
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.worker_channel import (
@@ -120,10 +118,8 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
     engine = MainEngine(channel, start.facts)
     try:
         workflow = load_workflow(Path(config.workflow))
-        model = config.model
-        chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
         async with (
-            in_process_runner(config, workflow, chat_format, engine, training=start.training) as runner,
+            in_process_runner(config, workflow, engine, chat_format=None, training=start.training) as runner,
             anyio.create_task_group() as tasks,
         ):
             await channel.send(Ready())

@@ -19,6 +19,7 @@ from agentrl import Episode
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
+from tests.chains import commit
 from tests.rollout.hostile_run import call, open_controller
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +53,7 @@ async def train(
                     taken.append(batch.group_ids)
                     if len(taken) <= checkpoints:
                         consumed = [(step, batch.group_ids)]
-                        await in_thread(controller.store.commit_checkpoint, step, path / f"checkpoint-{step}", consumed)
+                        await in_thread(commit, controller.store, step, path / f"checkpoint-{step}", consumed)
                     controller.advance()
                 while not until():
                     await anyio.sleep(0.01)

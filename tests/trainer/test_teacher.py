@@ -18,6 +18,7 @@ from agentrl.trainer.advantages import with_distillation
 from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.teacher import with_teacher
+from agentrl.trainer.tree_attention import eager_attention
 
 PROMPTS, NEW_TOKENS = 64, 12
 
@@ -29,7 +30,9 @@ def sampled(policy: Policy, generator: torch.Generator) -> list[TrainingSequence
     scored = []
     for _ in range(NEW_TOKENS):
         # The head has more rows than the tokenizer has words.
-        logprobs = torch.log_softmax(policy.model(input_ids=ids, use_cache=False).logits[:, -1, :470], -1)
+        with eager_attention(policy.model):
+            logits = policy.model(input_ids=ids, use_cache=False).logits
+        logprobs = torch.log_softmax(logits[:, -1, :470], -1)
         drawn = torch.multinomial(logprobs.exp(), 1, generator=generator)
         scored.append(logprobs.gather(1, drawn))
         ids = torch.cat([ids, drawn], 1)
