@@ -124,10 +124,10 @@ async def train(
     """
     view = view or RunView(config)
     check_groups(config)
-    given, workflow = workflow, workflow or load_workflow(Path(config.workflow))
     source, eval_tasks = training_and_held_out(config, tasks)
     if config.rollout.workers:
-        check_for_workers(given, source, eval_tasks)
+        check_for_workers(workflow, source, eval_tasks)
+    workflow = workflow or load_workflow(Path(config.workflow))
     check_model(config)
     check_address(config.proxy.host, config.proxy.port)
     model = config.model

@@ -45,6 +45,7 @@ class Instant:
     version = 0
     has_grammar = False
     takes_images = False
+    vocabulary = None
 
     async def generate(
         self,

@@ -18,6 +18,7 @@ class InstantEngine:
     version = 0
     has_grammar = False
     takes_images = False
+    vocabulary = None
 
     def __init__(self, tokens: int = 16, reply: Sequence[int] = (24, 25, 26)) -> None:
         self.tokens = tokens

@@ -322,13 +322,15 @@ def test_output_that_nobody_reads_and_characters_that_a_terminal_lacks_end_nothi
     unread = subprocess.run(["bash", "-c", f"sleep 0.1; {command}"], capture_output=True, text=True, timeout=60)
     assert unread.returncode in (0, 1, 141)
     assert unread.stderr == ""
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"n": 1}\n')
     words = [
         sys.executable,
         "-m",
         "agentrl.cli",
         "train",
         "w\N{GREEK SMALL LETTER ETA}.py",
-        "--tasks=t",
+        f"--tasks={tasks}",
         "--model=nano",
     ]
     narrow = {**os.environ, "PYTHONIOENCODING": "ascii"}

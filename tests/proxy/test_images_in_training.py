@@ -30,6 +30,7 @@ class SeeingEngine:
     version = 0
     has_grammar = False
     takes_images = True
+    vocabulary = None
 
     def __init__(self, reply_ids: list[int]) -> None:
         self.reply_ids = reply_ids
