@@ -249,10 +249,13 @@ async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
     with sqlite3.connect(run_dir / "store.sqlite") as db:
         db.execute("UPDATE episodes SET reward = reward * reward WHERE group_id = 4")
     db.close()
+    found = await retrain(run_dir)
+    assert (found.same, found.steps, found.wrong) == (2, 3, True)
+    assert "its weights" in str(found.difference)
     words = [sys.executable, "-m", "agentrl.cli", "audit", str(run_dir), "--retrain"]
     done = await in_thread(lambda: subprocess.run(words, capture_output=True, text=True, timeout=150))
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "WRONG: trained again from scratch: step 3 of 3 differs in its weights" in done.stdout
+    assert "is not what was stored" in done.stdout
 
 
 def test_quantiles_are_of_any_number_of_tokens() -> None:
