@@ -307,6 +307,7 @@ def main() -> int:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         statuses, failed = asyncio.run(fuzz_bytes(url, 60 * args.minutes, args.seed, args.at_once))
+        print(f"{sum(statuses.values())} requests: {dict(sorted(statuses.items()))}", flush=True)
         code = 0
         if args.schemathesis:
             made = [args.schemathesis, "run", f"{url}/openapi.json", "--checks", "not_a_server_error", "--no-color"]
@@ -314,7 +315,6 @@ def main() -> int:
             code = subprocess.run(made, check=False).returncode
         server.stdin.close()
         stalls, computed = json.loads(server.stdout.read())
-    print(f"{sum(statuses.values())} requests: {dict(sorted(statuses.items()))}")
     print("longest stalls of the event loop, ms:", ", ".join(f"{s:.0f}" for s in stalls[::-1][:8]))
     print("of which its own thread computed, ms:", ", ".join(f"{s:.0f}" for s in computed[::-1][:8]))
     for number, raw in enumerate(failed):

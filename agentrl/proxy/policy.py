@@ -23,7 +23,7 @@ from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
-from agentrl.proxy.fair_work import FairWork
+from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.journal import RecordedChoice, request_digest
 from agentrl.proxy.session import Prompt, Session
 from agentrl.proxy_config import ProxyLimits
@@ -288,7 +288,8 @@ class Policy:
                 return self.format.plain(ids, stop=stop, growing=growing)
             return self.format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
 
-        return await self.work.run(call.session.key, _BYTES_PER_TOKEN * len(ids), read)
+        size = _BYTES_PER_TOKEN * len(ids)
+        return await self.work.run(call.session.key, size, read) if size > INLINE_BYTES else read()
 
     async def _generate(
         self, call: Call, index: int, names: list[str], on_progress: Callable[[list[int]], None] | None = None

@@ -176,7 +176,7 @@ class Proxy:
         tokens = next((n for name, n in (content.get("usage") or {}).items() if name in _OUTPUT_TOKENS), 0)
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
-        return Reply(await self._work.run(session.key, size, lambda: _bytes(content, size)))
+        return await self._large_json(session, content) if size > INLINE_BYTES else _json(content)
 
     @contextmanager
     def _busy(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
@@ -227,7 +227,10 @@ class Proxy:
     async def _event_bytes(self, session: Session, event: Json) -> bytes:
         if not any(choice.get("logprobs") for choice in event.get("choices", ())):
             return to_json(event)
-        return await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(event)))
+        return (await self._large_json(session, event)).body
+
+    async def _large_json(self, session: Session, content: Json) -> Reply:
+        return Reply(await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content))))
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
         """A transport that hands requests straight to this proxy, for clients in this process."""
@@ -299,10 +302,6 @@ def _event_json(error: ApiError, path: str, sent: int) -> Json:
 
 def _json(content: Json) -> Reply:
     return Reply(to_json(content))
-
-
-def _bytes(content: Json, size: int) -> bytes:
-    return b"".join(json_pieces(content)) if size > INLINE_BYTES else to_json(content)
 
 
 class _InProcessTransport(httpx2.AsyncBaseTransport):

@@ -1,0 +1,22 @@
+"""A few seconds of `benchmarks/fuzz_proxy.py`: whatever comes in, no reply says that the proxy failed."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.proxy import ChatFormat, open_proxy
+from agentrl.serve import Service
+from benchmarks.fuzz_proxy import ADMIN_KEY, fuzz_bytes
+from tests.instant_engine import InstantEngine
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_no_damaged_request_is_a_failure_of_the_proxy(nano_format: ChatFormat) -> None:
+    async with open_proxy(
+        InstantEngine(), nano_format, "nano", around=lambda proxy: Service(proxy, ADMIN_KEY).handle
+    ) as proxy:
+        statuses, failed = await fuzz_bytes(proxy.url, 4, seed=1, at_once=4)
+    assert not failed, statuses
+    assert any(status.startswith("2") for status in statuses)
+    assert any(status.startswith("4") for status in statuses)
