@@ -1,11 +1,16 @@
-"""Kill a run again and again, at random, and prove from its store that it lost nothing and did nothing twice.
+"""Do everything bad to a run, at random, and prove from its store that it lost nothing and did nothing twice.
 
-    python benchmarks/crash_test.py                       60 kills, then an undisturbed run to compare with
+    python benchmarks/crash_test.py                       60 disturbances, then an undisturbed run to compare with
     python benchmarks/crash_test.py --dataset stream      the same for tasks whose number nobody knows
 
-Each kill is a SIGKILL to the main process, the trainer, an engine, or all of them, at a random moment: while it starts, in
-the middle of steps, checkpoints and weight updates. A main process that was killed is started again with --resume. At the
-end every task of every epoch must be trained on once, or dropped with a reason; `agentrl audit` says so from the store.
+From outside: SIGKILL to the main process, the trainer, an engine, or all of them; all of them with what the store had not synced (a power
+cut); Ctrl-C once, and twice; a full disk. Each at a random moment: while the run starts, in the middle of steps, checkpoints and weight
+updates. A run that ended is started again with --resume. From inside, all the time: replies of the engine that are unsound, optimizer
+steps that run out of memory, weights that find no room (`injected_faults/`), and workflows that do their worst (`hostile_calculator.py`).
+
+After each disturbance, and at the end, `agentrl audit` must find nothing wrong. At the end every task of every epoch must have been trained
+on once, or dropped for a reason; and training the recorded batches again from the start must give the recorded digest of weights and
+optimizer after every step.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,33 +39,28 @@ from agentrl.models import NANO
 
 ROOT = Path(__file__).parents[1]
 AGENTRL = [sys.executable, "-m", "agentrl.cli"]
-TARGETS = {"main": 4, "trainer": 2, "engine": 2, "all": 2}
-"""What is killed, and how often relative to the others."""
+DISTURBANCES = {
+    "kill main": 4,
+    "kill trainer": 3,
+    "kill engine": 2,
+    "kill all": 2,
+    "power cut": 2,
+    "ctrl-c": 2,
+    "ctrl-c twice": 2,
+    "disk full": 1,
+}
+"""What is done to a run, and how often relative to the others."""
 IN_START = 0.15
-"""Share of the kills that come before the first step of a life."""
-LIFE_TIMEOUT_S = 300.0
-WORKFLOW = """
-import random
-import anyio
-from agentrl import Episode
-
-async def run(episode: Episode) -> float:
-    '''The calculator, with a tool that takes its time, so that every kill finds episodes in the middle.'''
-    env, rng = episode.env("agentrl/Calculator-v0"), random.Random(episode.seed)
-    await env.reset(seed=episode.seed, options=episode.task)
-    while not env.done:
-        reply = await episode.client.chat.completions.create(
-            model=episode.model, messages=env.messages, tools=env.tools
-        )
-        await anyio.sleep(rng.uniform(0.0, 0.8))
-        await env.step(reply.choices[0].message)
-    return env.total_reward
-"""
+"""Share of the disturbances that come before the first step of a restart."""
+RESTART_TIMEOUT_S = 300.0
+FULL_DISK_S = 5.0
+"""How long a disk stays full."""
+DISK = "400m"
 GROUP_SIZE, GROUPS = 4, 4
 
 
 def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
-    """The run: small steps, a checkpoint every third."""
+    """Return the words that start the run: small steps, a checkpoint every third."""
     source = f"python:{folder / 'stream.py'}:tasks" if args.dataset == "stream" else str(folder / "train.jsonl")
     settings = {
         "tasks": source,
@@ -70,19 +72,16 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
         "rollout.group_size": GROUP_SIZE,
         "rollout.max_concurrent": 16,
         "rollout.max_tokens": 96,
+        "rollout.episode_timeout_s": 20,
         "trainer.lr": 5e-5,
         "trainer.checkpoint_every": 3,
     }
-    return [
-        *AGENTRL,
-        "train",
-        str(folder / "slow_calculator.py"),
-        *[f"--{key}={value}" for key, value in settings.items()],
-    ]
+    workflow = str(ROOT / "benchmarks" / "hostile_calculator.py")
+    return [*AGENTRL, "train", workflow, *[f"--{key}={value}" for key, value in settings.items()]]
 
 
 def processes(main: psutil.Process) -> dict[str, list[psutil.Process]]:
-    """The processes of a run, by what they are."""
+    """Return the processes of a run, by what they are."""
     found: dict[str, list[psutil.Process]] = {"main": [main], "trainer": [], "engine": []}
     for child in main.children():
         try:
@@ -97,62 +96,95 @@ def processes(main: psutil.Process) -> dict[str, list[psutil.Process]]:
 
 
 def lines(path: Path) -> int:
-    """Lines of a file, 0 if it is not there."""
+    """Count the lines of a file; 0 if it is not there."""
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def disturbed(first: list[str], run_dir: Path, kills: int, rng: random.Random) -> Counter[str]:
-    """Run to the end through so many kills; how often each target was hit."""
-    hits: Counter[str] = Counter()
-    while True:
-        resumed = (run_dir / "store.sqlite").exists()
-        words = [*AGENTRL, "train", "--resume", str(run_dir)] if resumed else first
-        with (run_dir.parent / "output.log").open("ab") as log:
-            marked = {**os.environ, "AGENTRL_CRASH_TEST": str(run_dir)}
+def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path | None) -> bool:
+    """Do one thing to a run; False when there was nobody to do it to."""
+    if kind == "disk full":
+        if disk is None:
+            return False
+        space = os.statvfs(disk)
+        used = (space.f_blocks - space.f_bfree) * space.f_frsize
+        subprocess.run(["mount", "-o", f"remount,size={used}", str(disk)], check=True)
+        with suppress(subprocess.TimeoutExpired):
+            main.wait(FULL_DISK_S)
+        subprocess.run(["mount", "-o", f"remount,size={DISK}", str(disk)], check=True)
+        return True
+    if kind.startswith("ctrl-c"):
+        main.send_signal(signal.SIGINT)
+        if kind == "ctrl-c twice":
+            time.sleep(random.uniform(0.0, 0.3))
+            main.send_signal(signal.SIGINT)
+        main.wait(RESTART_TIMEOUT_S)
+        return True
+    try:
+        victims = processes(psutil.Process(main.pid))["all" if kind == "power cut" else kind.removeprefix("kill ")]
+    except (psutil.Error, KeyError):
+        return False
+    for victim in victims:
+        with suppress(ProcessLookupError):
+            os.kill(victim.pid, signal.SIGKILL)
+    if kind in ("kill main", "kill all", "power cut"):
+        main.wait(30)
+    if kind == "power cut":
+        psutil.wait_procs(victims, 30)
+        for name in ("store.sqlite-wal", "store.sqlite-shm"):
+            (run_dir / name).unlink(missing_ok=True)
+    return bool(victims)
+
+
+def disturbed(
+    first: list[str], run_dir: Path, count: int, rng: random.Random, disk: Path | None
+) -> tuple[Counter[str], Counter[int]]:
+    """Run to the end through so many disturbances; how often each came, and how often the run ended with each exit code."""
+    done, ends = Counter[str](), Counter[int]()
+    output = run_dir.parent.parent / "output.log"
+    marked = {
+        **os.environ,
+        "AGENTRL_CRASH_TEST": str(run_dir),
+        "AGENTRL_FAULT_LOG": str(run_dir.parent.parent / "faults.log"),
+        "PYTHONPATH": str(ROOT / "benchmarks" / "injected_faults"),
+    }
+    while ends.total() <= 3 * count:
+        words = [*AGENTRL, "train", "--resume", str(run_dir)] if (run_dir / "store.sqlite").exists() else first
+        with output.open("ab") as log:
             main = subprocess.Popen(words, cwd=ROOT, stdout=log, stderr=log, env=marked)
         begun, before = time.monotonic(), lines(run_dir / "metrics.jsonl")
         while main.poll() is None:
-            if hits.total() >= kills:
-                if main.wait(LIFE_TIMEOUT_S) != 0:
-                    raise SystemExit(f"the run failed; {run_dir.parent}/output.log says why")
-                return hits
+            if done.total() >= count:
+                break
             if rng.random() < IN_START:
                 time.sleep(rng.uniform(0, 8))
             else:
                 while lines(run_dir / "metrics.jsonl") == before and main.poll() is None:
-                    if time.monotonic() - begun > LIFE_TIMEOUT_S:
-                        raise SystemExit(f"no step within {LIFE_TIMEOUT_S:g} s; {run_dir.parent}/output.log")
+                    if time.monotonic() - begun > RESTART_TIMEOUT_S:
+                        raise SystemExit(f"no step within {RESTART_TIMEOUT_S:g} s; {output}")
                     time.sleep(0.01)
                 time.sleep(rng.uniform(0, 4))
             begun, before = time.monotonic(), lines(run_dir / "metrics.jsonl")
-            target = rng.choices(list(TARGETS), list(TARGETS.values()))[0]
-            try:
-                victims = processes(psutil.Process(main.pid))[target]
-            except psutil.Error:
-                continue
-            for victim in victims:
-                try:
-                    os.kill(victim.pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            if victims:
-                hits[target] += 1
+            kind = rng.choices(list(DISTURBANCES), list(DISTURBANCES.values()))[0]
+            if main.poll() is None and disturb(kind, main, run_dir, disk):
+                done[kind] += 1
                 found = audit(run_dir) if (run_dir / "store.sqlite").exists() else None
                 print(
-                    f"kill {hits.total():3d}: {target:8s} after step {before}, {found and found.trained} tasks trained on"
+                    f"{done.total():3d}: {kind:12s} after step {before}, {found and found.trained} tasks trained on",
+                    flush=True,
                 )
                 if found and found.violations:
                     raise SystemExit("\n".join(found.violations))
-            if target in ("main", "all"):
-                main.wait(30)
-        if main.returncode == 0:
-            raise SystemExit(f"the run ended after {hits.total()} kills; give it more --tasks or --epochs")
-        if main.returncode != -signal.SIGKILL:
-            raise SystemExit(f"the run ended with {main.returncode}; {run_dir.parent}/output.log says why")
+        code = main.wait(RESTART_TIMEOUT_S * 4)
+        ends[code] += 1
+        if code == 0:
+            return done, ends
+        if code not in (1, 130, -signal.SIGKILL, -signal.SIGINT):
+            raise SystemExit(f"the run ended with {code}; {output} says why")
+    raise SystemExit(f"the run ended {ends.total()} times, {dict(ends)}, and never came to its end; {output} says why")
 
 
 def left_behind(run_dir: Path) -> list[str]:
-    """Processes of the killed lives that are still there: all inherit the variable that names the run."""
+    """Return the processes that outlived the run: all inherit the variable that names it."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -164,7 +196,7 @@ def left_behind(run_dir: Path) -> list[str]:
 
 
 def evaluated(run_dir: Path, folder: Path) -> tuple[float, float]:
-    """(mean reward, its standard error) of the newest checkpoint on held-out tasks."""
+    """Return (mean reward, its standard error) of the newest checkpoint on held-out tasks."""
     checkpoint = max((run_dir / "checkpoints").iterdir())
     words = [*AGENTRL, "eval", "workflows/calculator.py", "--model", str(checkpoint), "--json"]
     done = subprocess.run(
@@ -181,9 +213,9 @@ def evaluated(run_dir: Path, folder: Path) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Kill, audit, compare."""
+    """Disturb, audit, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--disturbances", type=int, default=60)
     parser.add_argument("--tasks", type=int, default=180)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument(
@@ -192,13 +224,28 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-comparison", action="store_true", help="leave the undisturbed run out")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="agentrl-crash-") as scratch:
-        report = crash_test(Path(scratch), args)
+    with tempfile.TemporaryDirectory(prefix="agentrl-crash-") as scratch, small_disk(Path(scratch)) as disk:
+        report = crash_test(Path(scratch), args, disk)
     print(json.dumps(report, indent=2))
 
 
-def crash_test(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
-    """The whole test in `folder`; its figures. SystemExit when anything is lost or doubled."""
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path | None]:
+    """A disk of its own for the run, which can be made full; None where this process may not mount one."""
+    disk = folder / "disturbed"
+    disk.mkdir()
+    options = ["-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)]
+    if subprocess.run(["mount", *options], capture_output=True, check=False).returncode:
+        yield None
+        return
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dict[str, Any]:
+    """Run the whole test in `folder` and return its figures. Raise SystemExit when anything is lost or doubled."""
     for name, count, seed in (("train", args.tasks, 1), ("eval", 300, 999)):
         tasks = distinct_tasks(count, seed=seed)
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks))
@@ -206,30 +253,36 @@ def crash_test(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "import json\nfrom pathlib import Path\n"
         "def tasks():\n    for line in (Path(__file__).parent / 'train.jsonl').open():\n        yield json.loads(line)\n"
     )
-    (folder / "slow_calculator.py").write_text(WORKFLOW)
-    run_dir = folder / "killed" / "run"
-    run_dir.parent.mkdir()
+    run_dir = folder / "disturbed" / "run"
     started = time.monotonic()
-    hits = disturbed(command(folder, run_dir, args), run_dir, args.kills, random.Random(args.seed))
-    found = audit(run_dir)
-    if found.violations:
-        raise SystemExit("\n".join(found.violations))
+    rng = random.Random(args.seed)
+    done, ends = disturbed(command(folder, run_dir, args), run_dir, args.disturbances, rng, disk)
+    if done.total() < args.disturbances:
+        raise SystemExit(f"the run ended after {done.total()} disturbances; give it more --tasks or --epochs")
     if alive := left_behind(run_dir):
         raise SystemExit("processes outlived the run:\n" + "\n".join(alive))
+    proof = [*AGENTRL, "audit", str(run_dir), "--retrain"]
+    proved = subprocess.run(proof, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False)
+    if proved.returncode:
+        raise SystemExit(proved.stdout + proved.stderr)
+    found = audit(run_dir)
     expected = args.tasks * args.epochs
     accounted = found.trained + sum(found.dropped.values())
     if not found.tasks == accounted == expected:
         raise SystemExit(f"{expected} tasks were to be handed out, {found.tasks} were, {accounted} came to an end")
+    injected = Counter((folder / "faults.log").read_text().splitlines())
     report: dict[str, Any] = {
-        "kills": dict(hits),
-        "lives": found.lives,
+        "disturbances": dict(done),
+        "injected": dict(injected),
+        "faults": done.total() + injected.total(),
+        "ends": dict(ends),
+        "restarts": found.lives,
         "wall_s": round(time.monotonic() - started),
         "steps": found.batches,
         "tasks": found.tasks,
         "trained": found.trained,
         "dropped": found.dropped,
         "lost": expected - accounted,
-        "doubled": 0,
         "tokens": found.tokens,
         "tokens_not_generated_again": found.replayed_tokens,
     }
