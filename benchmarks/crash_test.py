@@ -73,6 +73,7 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
         "rollout.max_concurrent": 16,
         "rollout.max_tokens": 96,
         "rollout.episode_timeout_s": 20,
+        "rollout.cancel_timeout_s": 1,
         "trainer.lr": 5e-5,
         "trainer.checkpoint_every": 3,
     }
@@ -179,8 +180,8 @@ def disturbed(
         if code == 0:
             return done, ends
         if code not in (1, 130, -signal.SIGKILL, -signal.SIGINT):
-            raise SystemExit(f"the run ended with {code}; {output} says why")
-    raise SystemExit(f"the run ended {ends.total()} times, {dict(ends)}, and never came to its end; {output} says why")
+            raise SystemExit(f"the run ended with {code}:\n{output.read_text(errors='replace')[-2000:]}")
+    raise SystemExit(f"the run ended {ends.total()} times, {dict(ends)}, and never came to its end:\n{output.read_text(errors='replace')[-2000:]}")
 
 
 def left_behind(run_dir: Path) -> list[str]:

@@ -62,11 +62,11 @@ def raising(make: Callable[[], BaseException]) -> Callable[[], Awaitable[float]]
     return end
 
 
-def returning(value: float | Reward) -> Callable[[], Awaitable[float | Reward]]:
+def returning(make: Callable[[], float | Reward]) -> Callable[[], Awaitable[float | Reward]]:
     """A hostile end by a reward."""
 
     async def end() -> float | Reward:
-        return value
+        return make()
 
     return end
 
@@ -117,9 +117,9 @@ KINDS: dict[str, Callable[[], Awaitable[float | Reward]]] = {
     "a lone surrogate": raising(lambda: ValueError("\ud800")),
     "a long error": raising(lambda: ValueError("x" * 10_000_000)),
     "a group": raising(lambda: BaseExceptionGroup("both", [KeyboardInterrupt(), ValueError()])),
-    "NaN": returning(math.nan),
-    "1e200": returning(1e200),
-    "a bad metric": returning(Reward(0.0, metrics={"\ud800": math.inf})),
+    "NaN": returning(lambda: math.nan),
+    "1e200": returning(lambda: 1e200),
+    "a bad metric": returning(lambda: Reward(0.0, metrics={"\ud800": math.inf})),
     "cancels itself": cancels_itself,
     "a child that interrupts": leaves_a_child_that_interrupts,
     "blocks": blocks,

@@ -238,7 +238,7 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
 
 @pytest.mark.timeout(400)
 def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: list[str], tmp_path: Path) -> None:
-    """The second one leaves a step whose answer nobody reads. The weights then are what the record says, bit for bit."""
+    """The second one ends the run at once, in the middle of a step. The weights then are what the record says, bit for bit."""
     run_dir = tmp_path / "run"
     # Packs that share nothing, and optimizer steps in each, make steps long enough to be hit.
     slow = [*command, "--rollout.max_concurrent=16", "--trainer.tokens_per_pack=1", "--trainer.minibatches=4"]
@@ -250,14 +250,14 @@ def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: li
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGINT)
         process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert left_behind(run_dir) == []
+    assert process.returncode in (130, -signal.SIGINT)
     with Store(run_dir / "store.sqlite") as store:
-        steps = store.batches()[-1].trained.step
+        steps = len(store.batches())
     assert audit(run_dir).violations == []
     words = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={steps + 1}"]
     resumed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=120)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert left_behind(run_dir) == []
     assert audit(run_dir).violations == []
     found = anyio.run(retrain, run_dir)
     assert (found.same, found.steps, found.exact) == (steps + 1, steps + 1, True)
@@ -311,17 +311,17 @@ def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], t
 
 @pytest.mark.timeout(400)
 def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
-    """Main process, trainer, engine, all of them: the audit is in the program."""
-    words = ["--kills=5", "--tasks=40", "--epochs=2", "--dataset=stream", "--no-comparison", "--seed=3"]
+    """Kills, power cuts, Ctrl-C, a full disk; unsound replies, steps out of memory, hostile workflows. The audit is in the program."""
+    words = ["--disturbances=5", "--tasks=40", "--epochs=2", "--dataset=stream", "--no-comparison", "--seed=3"]
     done = subprocess.run(
         [sys.executable, "benchmarks/crash_test.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=380
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout[done.stdout.index("{") :])
-    assert sum(report["kills"].values()) == 5
+    assert sum(report["disturbances"].values()) == 5
+    assert report["faults"] > 5
     assert report["tasks"] == 80
-    assert report["lost"] == report["doubled"] == 0
-    assert report["tokens_not_generated_again"] > 0
+    assert report["lost"] == 0
 
 
 def test_a_run_that_is_ended_before_its_first_step_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_critics_values_see_no_dropout(model: Path, dropout: bool) -> None:
     assert torch.equal(one.old_values, other.old_values)
     losses = [critic.teach([packed], [critic.returns(packed)]) for critic in critics]
     assert (losses[0] != losses[1]) is dropout
-    assert torch.equal(critics[1](packed), critics[1](packed))
+    assert torch.equal(critics[1](packed, packed.source), critics[1](packed, packed.source))
 
 
 def test_what_is_spread_drops_the_same(model: Path) -> None:
