@@ -69,7 +69,9 @@ def test_no_loader_unpickles(plant: Callable[[Path], None], tmp_path: Path) -> N
     shutil.copytree(NANO, bare, ignore=shutil.ignore_patterns("*.safetensors"))
     for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin"):
         plant(bare / name)
-    with pytest.raises(ConfigError, match=r"holds no weights as \.safetensors; other forms may be pickles"):
+    with pytest.raises(
+        ConfigError, match=r"holds no weights as \.safetensors; copy the checkpoint again. Other forms may be pickles"
+    ):
         check_model(load_config((), {}, model={"path": str(bare)}))
     loaders: list[Callable[[], object]] = [
         lambda: Policy(bare, TrainerConfig()),
