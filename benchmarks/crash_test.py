@@ -181,7 +181,9 @@ def disturbed(
             return done, ends
         if code not in (1, 130, -signal.SIGKILL, -signal.SIGINT):
             raise SystemExit(f"the run ended with {code}:\n{output.read_text(errors='replace')[-2000:]}")
-    raise SystemExit(f"the run ended {ends.total()} times, {dict(ends)}, and never came to its end:\n{output.read_text(errors='replace')[-2000:]}")
+    raise SystemExit(
+        f"the run ended {ends.total()} times, {dict(ends)}, and never came to its end:\n{output.read_text(errors='replace')[-2000:]}"
+    )
 
 
 def left_behind(run_dir: Path) -> list[str]:
