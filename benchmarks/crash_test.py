@@ -137,7 +137,7 @@ def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path 
 
 
 def disturbed(
-    first: list[str], run_dir: Path, count: int, rng: random.Random, disk: Path | None
+    first: list[str], run_dir: Path, count: int, fault_rate: float, rng: random.Random, disk: Path | None
 ) -> tuple[Counter[str], Counter[int]]:
     """Run to the end through so many disturbances; how often each came, and how often the run ended with each exit code."""
     done, ends = Counter[str](), Counter[int]()
@@ -146,6 +146,7 @@ def disturbed(
         **os.environ,
         "AGENTRL_CRASH_TEST": str(run_dir),
         "AGENTRL_FAULT_LOG": str(run_dir.parent.parent / "faults.log"),
+        "AGENTRL_FAULT_RATE": str(fault_rate),
         "PYTHONPATH": str(ROOT / "benchmarks" / "injected_faults"),
     }
     while ends.total() <= 3 * count:
@@ -224,6 +225,9 @@ def main() -> None:
     parser.add_argument(
         "--dataset", choices=["list", "stream"], default="list", help="tasks in a file, or from a generator"
     )
+    parser.add_argument(
+        "--fault-rate", type=float, default=1.0, help="how often faults come from inside, times the usual"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--no-comparison", action="store_true", help="leave the undisturbed run out")
     args = parser.parse_args()
@@ -259,7 +263,7 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
     run_dir = folder / "disturbed" / "run"
     started = time.monotonic()
     rng = random.Random(args.seed)
-    done, ends = disturbed(command(folder, run_dir, args), run_dir, args.disturbances, rng, disk)
+    done, ends = disturbed(command(folder, run_dir, args), run_dir, args.disturbances, args.fault_rate, rng, disk)
     if done.total() < args.disturbances:
         raise SystemExit(f"the run ended after {done.total()} disturbances; give it more --tasks or --epochs")
     if alive := left_behind(run_dir):

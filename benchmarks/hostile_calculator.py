@@ -1,4 +1,4 @@
-"""The calculator of `workflows/calculator.py` with a tool that takes its time, and one episode in twenty that does its worst.
+"""The calculator of `workflows/calculator.py` with a tool that takes its time, and one episode in twenty that does its worst (AGENTRL_FAULT_RATE times as many).
 
 What it does is drawn anew for each attempt, so that a task is not lost to it. Each is a line of the fault log.
 """
@@ -14,7 +14,7 @@ import anyio
 
 from agentrl import Episode, Reward
 
-HOSTILE = 0.05
+HOSTILE = 0.05 * float(os.environ.get("AGENTRL_FAULT_RATE", "1"))
 
 
 class Panic(BaseException):

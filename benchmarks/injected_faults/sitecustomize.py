@@ -1,7 +1,8 @@
 """Faults inside a run's own processes. Python imports this file at the start of every process whose PYTHONPATH names this folder.
 
 A process that AGENTRL_FAULT_LOG does not name is left alone. Elsewhere, at random: an engine's replies are unsound, an optimizer step runs out
-of memory before or after it has moved the weights, and published weights find no room. Each fault is a line of the log.
+of memory before or after it has moved the weights, and published weights find no room. Each fault is a line of the log. AGENTRL_FAULT_RATE
+multiplies how often they come.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-UNSOUND_REPLIES = 0.01
-OUT_OF_MEMORY = 0.02
-NO_ROOM = 0.02
+RATE = float(os.environ.get("AGENTRL_FAULT_RATE", "1"))
+UNSOUND_REPLIES = 0.01 * RATE
+OUT_OF_MEMORY = 0.02 * RATE
+NO_ROOM = 0.02 * RATE
 
 
 def note(fault: str) -> None:
