@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.abc
@@ -75,6 +76,19 @@ class ChildProcess:
         return self._error(f"the {self._name} ended: {said}; its log is {self._log}")
 
 
+async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Process:
+    """Start a program with pipes for its input and outputs, as `anyio.open_process`, of which it takes the other `options`.
+
+    A cancellation waits until the process is there, so that the caller's `finally` has one to end: where it comes while
+    asyncio still connects the pipes, asyncio loses the process.
+
+    Raises:
+        OSError: The program cannot be started.
+    """
+    with anyio.CancelScope(shield=True):
+        return await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+
+
 @asynccontextmanager
 async def child_process(
     name: str,
@@ -92,15 +106,7 @@ async def child_process(
     """
     with open_private(log, "ab") as stderr:
         try:
-            process = await anyio.open_process(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                start_new_session=True,
-                env=env,
-                pass_fds=pass_fds,
-            )
+            process = await start_process(command, stderr=stderr, start_new_session=True, env=env, pass_fds=pass_fds)
         except OSError as failure:
             raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
     try:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import Process
 
+from agentrl.child_process import start_process
 from agentrl.errors import SandboxError, SandboxLostError
 
 END_TIMEOUT_S = 10.0
@@ -56,9 +57,7 @@ async def process_link(
 ) -> AsyncIterator[ProcessLink]:
     """Start `command`, which ends in the arguments of a first process, and kill it at the end of the context."""
     try:
-        process = await anyio.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env)
-        )
+        process = await start_process(command, stderr=subprocess.PIPE, env=dict(env))
     except OSError as error:
         raise SandboxError(f"cannot start {command[0]}: {error}") from error
     try:

@@ -23,6 +23,7 @@ import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
+from agentrl.child_process import start_process
 from agentrl.sandboxes.relay import INSIDE_KEY, Finished, run_with_model
 from agentrl.workflows.chat import score
 
@@ -90,9 +91,7 @@ async def _here(episode: Episode) -> Finished:
 
 async def _run(command: list[str], folder: str, env: Mapping[str, str], stdin: bytes, timeout_s: float) -> Finished:
     outputs = {"stdout": bytearray(), "stderr": bytearray()}
-    process = await anyio.open_process(
-        command, cwd=folder, env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
+    process = await start_process(command, cwd=folder, env=env, stderr=subprocess.PIPE, start_new_session=True)
 
     async def keep(stream: Any, kept: bytearray) -> None:
         async for data in stream:
