@@ -86,7 +86,8 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
         OSError: The program cannot be started.
     """
     with anyio.CancelScope(shield=True):
-        return await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+        process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+    return process
 
 
 @asynccontextmanager

@@ -18,12 +18,6 @@ def open_private(path: Path, mode: str) -> IO[Any]:
     return open(path, mode, opener=private)
 
 
-def make_private_directory(path: Path) -> None:
-    """Make a directory that only its owner can enter, unless it is there. One that is there keeps its mode: it may be shared on
-    purpose, and what is written into it is private by itself."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-
-
 def without_secrets(text: str) -> str:
     """A text in which URLs have lost the user and password that they name."""
     return re.sub(r"(?<=://)[^/@\s'\"]+@", "", text)

@@ -32,7 +32,7 @@ from agentrl.config import RunConfig, load_config
 from agentrl.disk import make_directory, sync
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.models.check import check_checkpoint
-from agentrl.privacy import make_private_directory, open_private, private
+from agentrl.privacy import open_private, private
 from agentrl.process_limits import room_in_shared_memory
 from agentrl.rollout.database import RESTORE
 from agentrl.shared_memory import shared_memory_directory
@@ -298,7 +298,7 @@ def _in_float32(safetensors: Path) -> int:
 def empty_directory(directory: Path) -> Iterator[Path]:
     """A new directory, for the length of the context."""
     shutil.rmtree(directory, ignore_errors=True)
-    make_private_directory(directory)
+    directory.mkdir(mode=0o700, parents=True)
     try:
         yield directory
     finally:

@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -51,6 +51,18 @@ BAD_REPLIES_SPARE = 2
 Load = Callable[[], Awaitable[None]]
 """Bring new weights into the paused servers."""
 _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One reply that is wanted, as `SGLangEngine.generate` was asked for it."""
+
+    input_ids: list[int]
+    sampling: Sampling
+    session: str
+    images: Sequence[ImageSpan]
+    on_progress: OnProgress | None
+    draft: Draft | None
 
 
 class SGLangEngine:
@@ -120,6 +132,7 @@ class SGLangEngine:
         starts at a reply's first token, so if it is interrupted it starts over."""
         if sampling.json_schema is not None:
             on_progress = draft = None
+        request = _Request(input_ids, sampling, session, images, on_progress, draft)
         done = (draft and draft.start) or _NOTHING
         if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
             done = _NOTHING
@@ -131,7 +144,7 @@ class SGLangEngine:
                 await self.fleet.running.wait()
                 async with self.fleet.streams:
                     server = await self.fleet.choose(session, bad)
-                    part = await self._part(server, bad, input_ids, sampling, session, images, done, on_progress, draft)
+                    part = await self._part(server, bad, request, done)
                 if part.finish == "abort" and sampling.json_schema is not None:
                     continue
                 done = join(done, part)
@@ -146,20 +159,11 @@ class SGLangEngine:
         )
 
     async def _part(
-        self,
-        server: SGLangServer,
-        bad: list[SGLangServer],
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        images: Sequence[ImageSpan],
-        done: Generation,
-        on_progress: OnProgress | None,
-        draft: Draft | None,
+        self, server: SGLangServer, bad: list[SGLangServer], request: _Request, done: Generation
     ) -> Generation:
         """The rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows. Raises EngineError."""
         try:
-            part = await self._go_on(server, input_ids, sampling, session, images, done, on_progress, draft)
+            part = await self._go_on(server, request, done)
             server.bad_in_a_row = 0
             return part
         except ServerLostError as lost:
@@ -176,18 +180,9 @@ class SGLangEngine:
             await anyio.sleep(SHORTAGE_RETRY_S)
             return lacking.partial or _NOTHING
 
-    async def _go_on(
-        self,
-        server: SGLangServer,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        images: Sequence[ImageSpan],
-        done: Generation,
-        on_progress: OnProgress | None,
-        draft: Draft | None,
-    ) -> Generation:
-        partial = done.output_ids
+    async def _go_on(self, server: SGLangServer, request: _Request, done: Generation) -> Generation:
+        partial, sampling = done.output_ids, request.sampling
+        draft, on_progress = request.draft, request.on_progress
 
         def watch(so_far: Callable[[], Generation]) -> None:
             if draft is not None:
@@ -196,10 +191,10 @@ class SGLangEngine:
         adapter = self._adapter
         try:
             return await server.generate(
-                input_ids + partial,
+                request.input_ids + partial,
                 replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
-                session=session,
-                images=images,
+                session=request.session,
+                images=request.images,
                 adapter=adapter,
                 on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
                 watch=watch,
