@@ -87,7 +87,7 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
     """
     with anyio.CancelScope(shield=True):
         process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
-    return process
+    return process  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
 @asynccontextmanager
