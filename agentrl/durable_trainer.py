@@ -85,50 +85,68 @@ class DurableTrainer:
         self._consumed.append(trained)
         return metrics
 
-    async def checkpoint(self, losses: int = MAX_LOSSES) -> None:
+    async def checkpoint(self) -> None:
         """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
-        await self.commit(losses)
-        step = self.weights.version
-        directory = checkpoint_directory(self._run_dir, step)
-        with anyio.CancelScope(shield=True), self._as_disk_error(step):
-            await in_thread(self._store.begin_checkpoint, directory)
-            await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
-        self._saving = _Saving(step, self._chain, directory)
+        with anyio.CancelScope(shield=True):
+            await self._checkpoint(MAX_LOSSES)
 
     async def commit_if_written(self) -> None:
         """Commit a checkpoint that the trainer has finished writing; never waits for one."""
         if not self.client.saving:
             await self.commit()
 
-    async def commit(self, losses: int = MAX_LOSSES) -> None:
+    async def commit(self) -> None:
         """Record the checkpoint that was begun, with the batches that its manifest says it contains, when it is written."""
-        if (saving := self._saving) is None:
-            return
         with anyio.CancelScope(shield=True):
-            with self._as_disk_error(saving.step):
-                await self._ask(self.client.saved, losses)
-            if self._saving is not saving:
-                return  # the trainer died with it; the next checkpoint will contain its batches
-            manifest = await in_thread(read_manifest, saving.directory)
-            self._check(manifest, saving)
-            groups = [trained.group_ids for trained in self._consumed if trained.step <= saving.step]
-            await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups)
-            self._saving, self._since = None, manifest.chain
-            self._consumed = [trained for trained in self._consumed if trained.step > manifest.step]
-        for old in await in_thread(self._store.forget_checkpoints, self._keep):
-            await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
+            await self._commit(MAX_LOSSES)
 
     async def save_the_rest(self) -> None:
-        """Checkpoint what no checkpoint contains, also when the run is being cancelled.
+        """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
 
         A trainer that holds something else, such as a step whose answer nobody waited for, is started again once and goes
         through what the run knows of. Where that fails too, the batches wait in the store, to be trained when the run goes on.
         """
-        with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
-            await self.commit(losses=1)
-            while self._consumed:  # again, if the trainer dies with it
-                await self.checkpoint(losses=1)
-                await self.commit(losses=1)
+        with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S) as bounded:
+            await self._commit(1)
+            for _ in range(2):  # again, if the trainer dies with it
+                if self._consumed:
+                    await self._checkpoint(1)
+                    await self._commit(1)
+        if self._consumed:
+            why = (
+                f"not written within {SAVE_TIMEOUT_S:g} s"
+                if bounded.cancelled_caught
+                else "lost with its trainer, twice"
+            )
+            self._say(
+                f"the last checkpoint was {why}: the batches of {len(self._consumed)} steps wait in the store, and are trained on "
+                f"when the run goes on with agentrl train --resume {self._run_dir}"
+            )
+
+    async def _checkpoint(self, losses: int) -> None:
+        await self._commit(losses)
+        step = self.weights.version
+        directory = checkpoint_directory(self._run_dir, step)
+        with self._as_disk_error(step):
+            await in_thread(self._store.begin_checkpoint, directory)
+            await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
+        self._saving = _Saving(step, self._chain, directory)
+
+    async def _commit(self, losses: int) -> None:
+        if (saving := self._saving) is None:
+            return
+        with self._as_disk_error(saving.step):
+            await self._ask(self.client.saved, losses)
+        if self._saving is not saving:
+            return  # the trainer died with it; the next checkpoint will contain its batches
+        manifest = await in_thread(read_manifest, saving.directory)
+        self._check(manifest, saving)
+        groups = [trained.group_ids for trained in self._consumed if trained.step <= saving.step]
+        await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups)
+        self._saving, self._since = None, manifest.chain
+        self._consumed = [trained for trained in self._consumed if trained.step > manifest.step]
+        for old in await in_thread(self._store.forget_checkpoints, self._keep):
+            await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
 
     async def _ask(self, ask: Callable[[], Awaitable[T]], max_losses: int = MAX_LOSSES) -> T:
         losses = 0

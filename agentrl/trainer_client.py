@@ -32,14 +32,14 @@ class TrainerClient:
         self._process = process
         self._timeout_s = timeout_s
         self._running = AsyncExitStack()
-        self._unread = 0
+        self._unread, self.saving = 0, False
         """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
         self.saving = False
         """Whether a checkpoint was being written when the trainer last spoke."""
 
     async def start(self) -> None:
         """Start the process."""
-        self._unread = 0
+        self._unread, self.saving = 0, False
         self._child = await self._running.enter_async_context(self._process())
 
     async def stop(self) -> None:

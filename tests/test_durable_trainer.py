@@ -17,7 +17,7 @@ import torch
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.audit import audit
-from agentrl.errors import StoreError, TrainerError, TrainerNotWholeError
+from agentrl.errors import StoreError, TrainerError, TrainerLostError, TrainerNotWholeError
 from agentrl.manifest import read_manifest
 from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
@@ -162,6 +162,43 @@ async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
     assert await in_thread(chains, run_dir) == [straight[0].chain]
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained, found.last_checkpoint) == ([], 2, 1)
+
+
+async def test_the_last_checkpoint_is_bounded_in_time_and_in_attempts_and_its_batches_wait(
+    tmp_path: Path, straight: list[TrainedStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs; and a trainer that dies whenever it writes."""
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    said: list[str] = []
+    async with running(run_dir, said.append) as trainer:
+        saved, died = trainer.client.saved, 0
+
+        async def hangs() -> None:
+            await anyio.sleep(60)
+
+        async def dies() -> None:
+            nonlocal died
+            if trainer.client.saving:
+                died += 1
+                raise TrainerLostError("the trainer ended: killed while it wrote")
+            await saved()
+
+        await trainer.step(batch(1))
+        monkeypatch.setattr("agentrl.durable_trainer.SAVE_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(trainer.client, "saved", hangs)
+        with anyio.fail_after(10):
+            await trainer.save_the_rest()
+        assert said.pop().startswith("the last checkpoint was not written within 0.5 s: the batches of 1 steps wait")
+        monkeypatch.setattr("agentrl.durable_trainer.SAVE_TIMEOUT_S", 120)
+        monkeypatch.setattr(trainer.client, "saved", dies)
+        await trainer.save_the_rest()
+        assert died == 3
+        assert "the last checkpoint was lost with its trainer, twice: the batches of 1 steps wait" in said[-1]
+    found = await in_thread(audit, run_dir)
+    assert (found.violations, found.trained) == ([], 0)
+    async with running(run_dir, said.append) as trainer:
+        assert trainer.weights.version == 0
 
 
 async def trained_run(run_dir: Path) -> None:

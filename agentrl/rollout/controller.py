@@ -126,7 +126,7 @@ class Controller:
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [sample for sample in range(self.config.group_size) if sample not in ended]
         if found.task is None:
-            await self._skip(group.id, missing, found.fault)
+            await self._skip(group, missing, found.fault)
             return True
         self.gate.start(group.id)
         self.progress.running += len(missing)
@@ -134,19 +134,25 @@ class Controller:
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
 
-    async def _skip(self, group_id: int, missing: list[int], fault: str) -> None:
+    async def _skip(self, group: StoredGroup, missing: list[int], fault: str) -> None:
         """Account for a group whose task cannot be used: its episodes have failed."""
         log.warning("skipping a task: %s", fault)
         for sample in missing:
-            seed = episode_seed(self.seed, group_id, sample)
-            await in_thread(self.store.add, group_id, sample, seed, Outcome(status="failed", error=fault))
-        await in_thread(lambda: self.store.close_group(group_id, rejected=fault))
+            seed = episode_seed(self.seed, group.id, sample)
+            await in_thread(self.store.add, group.id, sample, seed, Outcome(status="failed", error=fault))
+        await in_thread(lambda: self.store.close_group(group.id, rejected=fault))
+        self._note_rewards(group)
         self.last_error = fault
         self.progress.failed += len(missing)
         self.progress.skipped_tasks += 1
         self.progress.rejected_groups += 1
         self._wake()
         self._check_failures()
+
+    def _note_rewards(self, group: StoredGroup) -> None:
+        """Count a closed group in the reward figure, which takes groups in the order of their start and so waits for each."""
+        rewards = [reward for _, reward in sorted(group.rewards.items())]
+        self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
 
     async def next_batch(self) -> Batch | None:
         """Wait for the next batch in the order of consumption. The last one may be smaller; None: there is none left."""
@@ -190,7 +196,7 @@ class Controller:
             f"all rewards are {rewards[0]:g}" if comparable else f"{len(rewards)} of {self.config.group_size} finished"
         )
         await in_thread(lambda: self.store.close_group(group.id, rejected=None if keep else reason))
-        self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
+        self._note_rewards(group)
         if keep:
             self._rewards[group.id] = rewards
             self.gate.finish(group.id)
@@ -212,10 +218,10 @@ class Controller:
                         kept = await in_thread(self.store.kept_calls, group.id, sample) if first else []
                         journal = self._journal.episode(group.id, sample, kept)
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), journal)
-                    if journal is not None:
-                        journal.closed = True
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
+                        if journal is not None:
+                            await journal.close()
                         await in_thread(self.store.add, group.id, sample, seed, outcome)
                     self.health.attempt_ended(outcome)
                     self.progress.abandoned += outcome.abandoned

@@ -32,6 +32,13 @@ class EpisodeJournal(RecordedCalls):
     closed: bool = False
     """Whether the attempt has ended: its calls are then part of the stored episode, or of no use."""
 
+    async def close(self) -> None:
+        """Write no more: after this, nothing of the attempt is on its way to the store."""
+        assert self.writer is not None
+        self.closed = True
+        async with self.writer.writing:
+            pass
+
     async def keep(self, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is committed."""
         assert self.writer is not None
@@ -58,6 +65,8 @@ class JournalWriter:
 
     store: Store
     growing: dict[int, tuple[EpisodeJournal, RecordedChoice, Draft]] = field(default_factory=dict)
+    writing: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while rows are on their way to the store."""
     _waiting: list[tuple[EpisodeJournal, RecordedChoice]] = field(default_factory=list)
     _asked: anyio.Event = field(default_factory=anyio.Event)
     _written: anyio.Event = field(default_factory=anyio.Event)
@@ -95,9 +104,10 @@ class JournalWriter:
                 self.add_draft(*growing)
         waiting, self._waiting = self._waiting, []
         written, self._written, self._asked = self._written, anyio.Event(), anyio.Event()
-        rows = [KeptCall(j.group_id, j.sample, choice) for j, choice in waiting if not j.closed]
-        if rows:
-            await in_thread(self.store.keep_calls, rows)
+        async with self.writing:
+            rows = [KeptCall(j.group_id, j.sample, choice) for j, choice in waiting if not j.closed]
+            if rows:
+                await in_thread(self.store.keep_calls, rows)
         written.set()
 
 

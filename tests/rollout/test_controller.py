@@ -368,6 +368,9 @@ async def test_a_task_that_cannot_be_used_is_skipped_and_counted_and_the_run_goe
     )
     assert [len(batch.group_ids) for batch in batches] == [2, 2]
     assert controller.progress.skipped_tasks == 4
+    counted = controller.rewards.take()
+    assert [group.id for group in counted] == list(range(8)), "a task that is skipped holds no other's reward back"
+    assert [group.failed for group in counted] == [0, 2] * 4
     assert controller.progress.failed == 8
     assert [status for status, _ in rows].count("failed") == 8
     with await in_thread(Store, tmp_path / "store.sqlite") as store:

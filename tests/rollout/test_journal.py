@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
+from agentrl.engine.protocol import Draft, Generation, VersionSpan
 from agentrl.engine.sglang import sglang_engine
-from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
+from agentrl.proxy import ChatFormat, RecordedChoice, SamplingDefaults, open_proxy, recorded_choices
 from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome, local_runner
 from agentrl.rollout.store import Store
@@ -220,3 +222,25 @@ async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_a
     assert lives[1][:3] == lives[0][:3]
     assert len(engine.calls) == 1
     assert len(outcome.record.turns) == 4
+
+
+async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_store_is(store: Store) -> None:
+    """Its draft was on its way to the store when the attempt ended: the next attempt must not be given it."""
+    generation = Generation(output_ids=[1, 2], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="abort")
+    choice = RecordedChoice("request", "call", 0, [], generation)
+    async with open_journal(store) as journals:
+        for sample in range(20):
+            journal = journals.episode(0, sample)
+            draft = Draft(None)
+            draft.so_far = lambda: generation
+            await in_thread(store._lock.acquire)
+            threading.Timer(0.02, store._lock.release).start()
+            with suppress(TimeoutError), journal.watch(choice, draft):
+                raise TimeoutError
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(journals.write)
+                await anyio.sleep(0.002 * (sample % 3))
+                await journal.close()
+                await in_thread(store.add, 0, sample, 1, Outcome(status="failed", error="timeout"))
+    for sample in range(20):
+        assert await in_thread(store.kept_calls, 0, sample) == []
