@@ -32,7 +32,7 @@ class TrainerClient:
         self._process = process
         self._timeout_s = timeout_s
         self._running = AsyncExitStack()
-        self._unread, self.saving = 0, False
+        self._unread = 0
         """Answers to come that nobody waits for any more, because whoever asked was cancelled."""
         self.saving = False
         """Whether a checkpoint was being written when the trainer last spoke."""
