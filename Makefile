@@ -4,6 +4,7 @@ PIP_FLAGS ?= --quiet --disable-pip-version-check
 BIN := .venv/bin
 
 ENGINE ?= embedded
+PROCESSES ?= 2
 
 .PHONY: quickstart frozen-lake blackjack sglang sandboxes test lint format bench nano-model nano-player clean
 
@@ -27,8 +28,9 @@ sglang:
 sandboxes:
 	scripts/start_sandboxes.sh
 
+# Two processes share the suite: much of it waits for servers. `make test PROCESSES=0` runs it in one.
 test: .venv/ready lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadgroup
 
 # mypy follows files, not import hooks: it is shown the folders under the names they are imported by.
 lint: .venv/ready

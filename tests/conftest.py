@@ -23,8 +23,18 @@ from tests.real_sglang import sglang_command
 
 torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down whatever else runs here
 START_TIMEOUT_S = 60
+BESIDE_SANDBOXES = ("test_code", "test_doctor", "test_ready")
+"""Other tests that use a Docker engine."""
 _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of sandboxes together when several processes share the suite: one of them kills the Docker engine."""
+    for item in items:
+        if item.path.parent.name == "sandboxes" or item.path.stem in BESIDE_SANDBOXES:
+            item.add_marker(pytest.mark.xdist_group("sandboxes"))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from agentrl.engine.sglang import sglang_engine
 from agentrl.engine.staging import staged
 from agentrl.errors import EngineError
 from agentrl.process_limits import SHARED_MEMORY
+from agentrl.shared_memory import shared_memory_directory
 
 pytestmark = pytest.mark.anyio
 
@@ -29,9 +32,17 @@ async def test_what_is_no_directory_is_left_to_the_server(tmp_path: Path) -> Non
 
 
 async def test_servers_read_the_copy_and_a_refused_one_is_removed(
-    server_url: str, versions: list[Path], tmp_path: Path
+    server_url: str, versions: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = set(SHARED_MEMORY.iterdir())
+    made: list[Path] = []
+
+    @contextmanager
+    def noted() -> Iterator[Path]:
+        with shared_memory_directory() as directory:
+            made.append(directory)
+            yield directory
+
+    monkeypatch.setattr("agentrl.engine.staging.shared_memory_directory", noted)
     async with sglang_engine([server_url]) as engine:
         await engine.update_weights(versions[1], 1)
         (server,) = engine.fleet.in_service()
@@ -39,4 +50,5 @@ async def test_servers_read_the_copy_and_a_refused_one_is_removed(
         with pytest.raises(EngineError, match="could not load"):
             await engine.update_weights(tmp_path, 2)
         await engine.update_weights(versions[0], 0)
-    assert set(SHARED_MEMORY.iterdir()) == before
+    assert len(made) == 3
+    assert not any(directory.exists() for directory in made)
