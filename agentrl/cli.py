@@ -223,9 +223,8 @@ def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:
 
 
 async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
-    """Run `main()`, and say which line blocks the event loop. The first SIGINT or SIGTERM ends it in order, as
-    KeyboardInterrupt."""
-    with anyio.CancelScope() as scope, first_signal(scope.cancel), watch_loop():
+    """Run `main()`. The first SIGINT or SIGTERM ends it in order, as KeyboardInterrupt."""
+    with anyio.CancelScope() as scope, first_signal(scope.cancel):
         return await main()
     raise KeyboardInterrupt
 
@@ -302,6 +301,7 @@ async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
             )
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = runner.with_defaults(defaults)
+        stack.enter_context(watch_loop())  # from here on, what blocks it is a workflow
         result = await evaluate(
             runner,
             tasks,

@@ -1,7 +1,8 @@
 """Watch the event loop from a thread: say which line blocks it, and measure how late it was.
 
 Everything in the main process waits for a workflow that calls `time.sleep(30)`: the other episodes, the proxy, the signals.
-A loop that is blocked cannot say so itself.
+A loop that is blocked cannot say so itself. It is blocked when one step of it, from one callback's start to its end, lasts long
+by the clock and by the looks of the thread; many short steps, or a machine without time for this process, are not a line's fault.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import sys
 import threading
 import time
+import weakref
 from asyncio import Handle
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 BEAT_S = 0.1
 """Time between two beats of the loop, and between two looks of the thread."""
 BLOCKED_AFTER_S = 1.0
-"""A loop that is so late is blocked."""
+"""A step that lasts so long blocks the loop."""
 
 _RUN_HANDLE = Handle._run.__code__
 
@@ -39,8 +41,11 @@ class LoopWatchdog:
     blocked: dict[str, int] = field(default_factory=dict)
     """How often the loop was blocked at each place."""
     _beat_at: float = field(default_factory=time.monotonic)
-    _reported: float = 0.0
-    """The beat after which the loop was last seen blocked."""
+    _step: weakref.ref[Handle] | None = None
+    """The step that was seen at the last look."""
+    _step_since: float = 0.0
+    _step_looks: int = 0
+    """Looks at that step since then; -1: it was reported."""
     _max_lag_s: float = 0.0
     _next: asyncio.TimerHandle | None = None
 
@@ -63,28 +68,34 @@ class LoopWatchdog:
             self._next.cancel()
 
     def look(self) -> None:
-        """Say where the loop is blocked, if it is; called in another thread."""
-        last = self._beat_at
-        lag = time.monotonic() - last - BEAT_S
-        if lag < self.blocked_after_s or last == self._reported:
-            return
+        """Say where the loop is blocked, if it is; called in another thread, after each `BEAT_S`."""
         frame = sys._current_frames().get(self.thread_id)
         frames: list[FrameType] = []
-        while frame is not None:
+        while frame is not None and frame.f_code is not _RUN_HANDLE:
             frames.insert(0, frame)
             frame = frame.f_back
-        steps = [index for index, frame in enumerate(frames) if frame.f_code is _RUN_HANDLE]
-        if not steps:
-            return  # nothing blocks it: the whole process had no time
-        self._reported = last
-        place = place_of(frames[steps[-1] + 1 :])
+        if frame is None:
+            self._step = None
+            return  # it waits
+        step, now = frame.f_locals["self"], time.monotonic()
+        if self._step is None or self._step() is not step:
+            self._step, self._step_since, self._step_looks = weakref.ref(step), now, 0
+            return
+        if self._step_looks < 0:
+            return
+        self._step_looks += 1
+        lasted = now - self._step_since
+        if lasted < self.blocked_after_s or self._step_looks * BEAT_S < self.blocked_after_s / 2:
+            return
+        self._step_looks = -1
+        place = place_of(frames)
         self.blocked[place] = self.blocked.get(place, 0) + 1
         if self.blocked[place] == 1:
             log.warning(
                 "%s blocks the event loop, for %.1f s by now, and with it every episode. Await an asynchronous call there, or "
                 "`asyncio.to_thread(...)`",
                 place,
-                lag,
+                lasted,
             )
 
 
