@@ -7,27 +7,28 @@ Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody r
 from __future__ import annotations
 
 import argparse
+import difflib
 import io
 import json
 import os
 import secrets
+import shlex
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import anyio
 
-from agentrl.config import RunConfig, config_keys, load_config
+from agentrl.config import RunConfig, close_key, config_keys, load_config
 from agentrl.errors import ConfigError, UsageError
 from agentrl.event_loop import end_process, first_signal, run_loop
 from agentrl.exit_code import exit_code_of
-from agentrl.loop_watchdog import watch_loop
 from agentrl.models import model_directory
 from agentrl.run_directory import read_config
 
@@ -48,8 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    words, overrides = _split_overrides(words)
-    args = _parser().parse_args(words)
+    parser = _parser()
+    words, overrides = _split_overrides(words, parser)
+    args = parser.parse_args(words)
     code: int = args.command(args, overrides)
     return code
 
@@ -66,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Reinforcement learning of language-model agents.",
         epilog="--debug, or AGENTRL_DEBUG=1, shows the traceback of an error.",
     )
+    parser.add_argument("--version", action="version", version=f"agentrl {version('agentrl')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     keys = "configuration keys, each an option: " + ", ".join(config_keys())
 
@@ -134,24 +137,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Part the configuration keys from the options of the command itself."""
-    own = {
-        "--config",
-        "--tasks",
-        "--model",
-        "--engine",
-        "--resume",
-        "--base-url",
-        "--api-key",
-        "--admin-key",
-        "--out",
-        "--help",
-        "--limits",
-        "--json",
-        "--retrain",
-    }
-    switches = {"--help", "--limits", "--json", "--retrain"}
+def _split_overrides(words: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], dict[str, str]]:
+    """Part the configuration keys from the options of the commands themselves."""
+    own = dict(_own_options(parser))
     rest: list[str] = []
     overrides: dict[str, str] = {}
     queue = list(words)
@@ -160,15 +148,31 @@ def _split_overrides(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         name, equals, value = word.partition("=")
         if not name.startswith("--") or name in own:
             rest.append(word)
-            if name in own - switches and not equals and queue:
+            if own.get(name) and not equals and queue:
                 rest.append(queue.pop(0))
             continue
+        key = name.removeprefix("--")
+        if key.partition(".")[0] not in RunConfig.model_fields:
+            meant = next(iter(difflib.get_close_matches(name, own, n=1)), None) or close_key(key)
+            raise ConfigError(
+                f"unknown option {name}" + (f"; did you mean --{meant.removeprefix('--')}?" if meant else "")
+            )
         if not equals:
             if not queue:
                 raise ConfigError(f"{name} needs a value")
             value = queue.pop(0)
-        overrides[name.removeprefix("--")] = value
+        overrides[key] = value
     return rest, overrides
+
+
+def _own_options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, bool]]:
+    """Each option of a parser and of its commands' parsers, and whether it takes a value."""
+    for action in parser._actions:
+        for option in action.option_strings:
+            yield option, action.nargs != 0
+        if isinstance(action.choices, dict):
+            for command in action.choices.values():
+                yield from _own_options(command)
 
 
 def _config(args: argparse.Namespace, overrides: dict[str, str]) -> RunConfig:
@@ -217,9 +221,17 @@ def _run_config(args: argparse.Namespace, overrides: dict[str, str], run_dir: st
 
 
 def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from agentrl.evaluation_command import run_evaluation
+
     config = _config(args, overrides)
     _require(config, "workflow", "tasks", "model.path")
-    return run_loop(lambda: _until_signal(lambda: _run_evaluation(config, args)))
+    return run_loop(
+        lambda: _until_signal(
+            lambda: run_evaluation(
+                config, base_url=args.base_url, api_key=args.api_key, out=args.out, as_json=args.json
+            )
+        )
+    )
 
 
 async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
@@ -227,94 +239,6 @@ async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
     with anyio.CancelScope() as scope, first_signal(scope.cancel):
         return await main()
     raise KeyboardInterrupt
-
-
-async def _run_evaluation(config: RunConfig, args: argparse.Namespace) -> int:
-    import tempfile
-
-    from agentrl.engine.launch import open_engine
-    from agentrl.evaluate import EvaluationLog, evaluate
-    from agentrl.privacy import without_secrets
-    from agentrl.process_limits import shortages
-    from agentrl.proxy import SamplingDefaults, load_chat_format
-    from agentrl.rollout.open_runner import check_for_workers, open_runner
-    from agentrl.rollout.run_episode import Runner, remote_runner, run_sandboxes
-    from agentrl.rollout.tasks import TaskList, fingerprint, finite_tasks
-    from agentrl.rollout.workflow import load_workflow
-    from agentrl.run_directory import check_model
-    from agentrl.terminal import show_evaluation
-
-    workflow, tasks = load_workflow(Path(config.workflow)), finite_tasks(config.tasks, config.eval.limit)
-    timeout_s = config.rollout.episode_timeout_s
-    async with AsyncExitStack() as stack:
-        log: EvaluationLog | None = None
-        if args.out:
-            identity = {
-                "workflow": config.workflow,
-                "tasks": fingerprint(tasks),
-                "model": config.model.path,
-                "base_url": args.base_url and without_secrets(args.base_url),
-                "temperature": config.eval.temperature,
-                "seed": config.seed,
-            }
-            log = stack.enter_context(EvaluationLog(args.out, identity))
-            if log.done:
-                print(f"going on after {len(log.done)} episodes in {args.out}", file=sys.stderr)
-        runner: Runner
-        if args.base_url:
-            if config.rollout.workers:
-                raise ConfigError(
-                    "rollout.workers runs workflows on the model that is served here; leave --base-url out, or it"
-                )
-            sandboxes = await stack.enter_async_context(run_sandboxes(config))
-            runner = await stack.enter_async_context(
-                remote_runner(
-                    workflow,
-                    base_url=args.base_url,
-                    api_key=args.api_key,
-                    model=config.model.path,
-                    timeout_s=timeout_s,
-                    cancel_timeout_s=config.rollout.cancel_timeout_s,
-                    sandboxes=sandboxes,
-                )
-            )
-        else:
-            check_model(config)
-            if config.rollout.workers:
-                check_for_workers(None, TaskList(tasks), [])
-            for lacking in shortages(config.eval.max_concurrent, 0 if config.engine.urls else config.engine.servers):
-                print(lacking, file=sys.stderr)
-            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
-            chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
-            engine = await stack.enter_async_context(
-                open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
-            )
-            runner = await stack.enter_async_context(
-                open_runner(
-                    config,
-                    workflow,
-                    engine,
-                    chat_format=chat_format,
-                    logs=scratch,
-                    say=partial(print, file=sys.stderr),
-                )
-            )
-            defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-            runner = runner.with_defaults(defaults)
-        stack.enter_context(watch_loop())  # from here on, what blocks it is a workflow
-        result = await evaluate(
-            runner,
-            tasks,
-            config.eval,
-            seed=config.seed,
-            done=log.done if log else (),
-            on_episode=log.add if log else None,
-        )
-    if args.json:
-        print(json.dumps(result.to_json(), indent=2))
-    else:
-        show_evaluation(result)
-    return 0 if result.failed < result.episodes else 1
 
 
 def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:
@@ -413,7 +337,7 @@ def _init(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         raise ConfigError(f"init takes no --{next(iter(overrides))}")
     for path in write_project(Path(args.name)):
         print(path)
-    print(f"Next: cd {args.name} && agentrl train --config run.toml")
+    print(f"Next: cd {shlex.quote(args.name)} && agentrl train --config run.toml")
     return 0
 
 
@@ -427,10 +351,5 @@ def _require(config: RunConfig, *keys: str) -> None:
             raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
 
 
-def command() -> NoReturn:
-    """Run the command of this process, and end the process with its exit code."""
-    end_process(main())
-
-
 if __name__ == "__main__":
-    command()
+    end_process(main())

@@ -19,7 +19,7 @@ _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "pl
 
 def place_of(frames: Sequence[FrameType]) -> str:
     """Return the innermost of `frames` that is no library's, or else the innermost. `frames` are from outside in."""
-    users = [frame for frame in frames if not _is_library(frame.f_code.co_filename)]
+    users = [frame for frame in frames if not is_library(frame.f_code.co_filename)]
     for frame in reversed(users or frames):
         return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
     return "an unknown place"
@@ -42,5 +42,6 @@ def _first(awaited: Any, *names: str) -> Any:
     return next((found for name in names if (found := getattr(awaited, name, None)) is not None), None)
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether code in `file` is Python's, an installed package's, or agentrl's."""
     return file.startswith(("<frozen", _PACKAGE, *_LIBRARIES))

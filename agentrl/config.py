@@ -76,9 +76,10 @@ class RolloutConfig(Section):
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:
         if self.batch_size % self.group_size:
+            below = self.batch_size - self.batch_size % self.group_size
+            use = " or ".join(str(size) for size in (below, below + self.group_size) if size)
             raise ValueError(
-                f"batch_size = {self.batch_size} is not a multiple of group_size = {self.group_size}; "
-                f"use {self.batch_size // self.group_size * self.group_size or self.group_size}"
+                f"batch_size = {self.batch_size} is not a multiple of group_size = {self.group_size}; use {use}"
             )
         if self.window is not None and self.order != "window":
             raise ValueError(f'window = {self.window} needs order = "window", not "{self.order}"')
@@ -264,6 +265,10 @@ def load_config(
         raise ConfigError("; ".join(_complaints(error))) from None
 
 
+_COMMON_NAMES = {"learning_rate": "lr", "num_epochs": "epochs", "max_steps": "steps", "max_new_tokens": "max_tokens"}
+"""Other libraries' names of what is a key here."""
+
+
 def config_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
     """Every dotted key, such as `rollout.batch_size`."""
     for name, field in section.model_fields.items():
@@ -271,6 +276,18 @@ def config_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Itera
             yield from config_keys(field.annotation, f"{prefix}{name}.")
         else:
             yield prefix + name
+
+
+def close_key(key: str) -> str | None:
+    """The configuration key, or section, that was probably meant by `key`: its spelling is close, or it is another's in full."""
+    keys = list(config_keys())
+    name = _COMMON_NAMES.get(key.rpartition(".")[2], key.rpartition(".")[2])
+    same = [known for known in keys if known.rpartition(".")[2] == name]
+    if same:
+        return min(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])
+    if "." not in key:
+        keys = [*{known.partition(".")[0] for known in keys}]
+    return next(iter(difflib.get_close_matches(key, keys, n=1, cutoff=0.8)), None)
 
 
 def _merge(content: dict[str, Any], later: dict[str, Any]) -> None:
@@ -292,8 +309,8 @@ def _complaints(error: ValidationError) -> Iterator[str]:
     for problem in error.errors():
         key = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden":
-            close = difflib.get_close_matches(key, list(config_keys()), n=1)
-            yield f"unknown configuration key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+            close = close_key(key)
+            yield f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
         else:
             message = problem["msg"].removeprefix("Value error, ")
             shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)

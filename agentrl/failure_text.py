@@ -6,8 +6,11 @@ causes may form a ring or a chain without end. Python's `traceback` module forma
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Iterator
+
+from agentrl.code_place import is_library
 
 MAX_TEXT_CHARS = 64_000
 """Bound of a stored failure. The middle of a longer one is left out: the cause stands at one end, the place at the other."""
@@ -20,6 +23,8 @@ MAX_EXCEPTIONS = 16
 MAX_NOTES = 8
 """Notes of one exception (PEP 678) that are shown."""
 
+_FRAME = re.compile(r'(  File "([^"\n]*)", line \d+.*\n(?:    .*\n)*)')
+"""A frame of a traceback with its lines of code, and the name of its file."""
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -46,6 +51,18 @@ def shown(value: object, bound: int = 200) -> str:
         return storable(repr(value), bound)
     except BaseException as error:
         return f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+
+
+def users_part(failure: str) -> str:
+    """Return what a user needs of a described failure: of its last exception the frames outside of libraries, and the message."""
+    last = re.split(f"{re.escape(_CAUSE)}|{re.escape(_CONTEXT)}", failure)[-1]
+    frames = re.findall(_FRAME, last)
+    message = re.sub(_FRAME, "", last).removeprefix("Traceback (most recent call last):\n")
+    own = "".join(text for text, file in frames if not is_library(file))
+    hint = ""
+    if "'coroutine' object" in message:
+        hint = "\nWhat an async function returns must be awaited first: `await` is missing before a call."
+    return f"{own}{message.strip()}{hint}"
 
 
 def _describe(error: BaseException, seen: set[int], left: list[int]) -> Iterator[str]:

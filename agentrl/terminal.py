@@ -18,6 +18,7 @@ from rich.table import Table
 from agentrl.audit import Audit
 from agentrl.config import RunConfig
 from agentrl.evaluate import Evaluation, Interval
+from agentrl.failure_text import users_part
 from agentrl.replay import Replay
 from agentrl.retrain import Retrained
 from agentrl.train import RunView
@@ -151,7 +152,9 @@ def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
     figures.add_row("episodes", f"{result.episodes}, of which {result.failed} failed; {result.duration_s:.2f} s each")
     console.print(figures)
     if result.first_error:
-        console.print(f"the first failure:\n{result.first_error}", highlight=False, markup=False)
+        console.print(
+            f"the first failure:\n{users_part(result.first_error)}", highlight=False, markup=False, soft_wrap=True
+        )
 
 
 def show_audit(found: Audit, retrained: Retrained | None = None, console: Console | None = None) -> None:

@@ -27,7 +27,7 @@ from agentrl.alarms import AlarmLog
 from agentrl.config import RunConfig, check_groups
 from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.broadcast import Backend, Broadcast
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import check_engine, open_engine
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError
@@ -60,6 +60,8 @@ from agentrl.trainer_client import open_trainer
 
 SUMMED_UP_STEPS = 5
 """Steps at either end of a run whose rewards its summary shows."""
+BEFORE = "starting"
+"""The phase of a run that has not begun to write."""
 
 
 @dataclass
@@ -67,7 +69,7 @@ class RunView:
     """What an observer of the run may show. Updated in place; `on_step` and `say` are called by the run."""
 
     config: RunConfig
-    phase: str = "starting"
+    phase: str = BEFORE
     step: int = 0
     first_step: int = 0
     controller: Controller | None = None
@@ -122,35 +124,51 @@ async def train(
     would without agentrl. Raises UsageError for bad input before any work starts, and other AgentRLErrors when the run cannot
     go on.
     """
-    view = view or RunView(config)
+    view, summary = view or RunView(config), None
+    with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
+        summary = await _begin(config, view, workflow, tasks, resume)
+    if summary is None and not (Path(config.run_dir) / "store.sqlite").exists():
+        raise KeyboardInterrupt  # nothing has begun that could go on
+    return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
+
+
+async def _begin(
+    config: RunConfig,
+    view: RunView,
+    workflow: Workflow | None,
+    tasks: Iterable[Task] | Callable[[], Iterable[Task]] | None,
+    resume: bool,
+) -> dict[str, Any]:
+    """Check everything that can be checked, make the run's directory or take hold of it, and run."""
     check_groups(config)
     source, eval_tasks = training_and_held_out(config, tasks)
     if config.rollout.workers:
         check_for_workers(workflow, source, eval_tasks)
     workflow = workflow or load_workflow(Path(config.workflow))
     check_model(config)
+    await in_thread(check_engine, config.engine)
     check_address(config.proxy.host, config.proxy.port)
     model = config.model
     chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
     prepare_run_dir(config, resume=resume)
 
-    summary: dict[str, Any] | None = None
     async with AsyncExitStack() as stack:
         lock = await in_thread(lock_run, Path(config.run_dir))
         stack.callback(os.close, lock)
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
-        with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
-            summary = await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
-    return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
+        return await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
+    raise AssertionError("unreachable")
 
 
 def _stop(scope: anyio.CancelScope, view: RunView) -> None:
+    scope.cancel()
+    if view.phase == BEFORE:
+        return  # there is no step to finish
     view.say(
         "stopping: finishing the training step in progress, then writing a checkpoint. A second signal ends the run at once; "
         "what was committed is safe"
     )
-    scope.cancel()
 
 
 async def _run_to_the_end(
@@ -235,6 +253,12 @@ async def _run_to_the_end(
         before = await _evaluate(run, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, eval_tasks, "after training")
+        newest = await in_thread(store.last_checkpoint)
+        view.say(
+            f"the run is in {run_dir}"
+            + (f", its newest checkpoint in {newest[1]}" if newest else "")
+            + f"; agentrl audit {run_dir} tells what became of every task"
+        )
         return await in_thread(_summary, run, before, after)
     raise AssertionError("unreachable")
 
@@ -281,6 +305,10 @@ async def _train_and_save(run: _Run) -> None:
 async def _train(run: _Run) -> None:
     config, view = run.config, run.view
     view.phase = "training"
+    if run.trainer.weights.version >= config.steps:
+        view.say(
+            f"nothing is left to train: the run is at step {run.trainer.weights.version}, and steps = {config.steps}"
+        )
     view.training_started = time.perf_counter()
     run.controller.health.last_end = time.monotonic()  # an evaluation came before
     with appending(run.run_dir / "metrics.jsonl") as log:

@@ -10,7 +10,9 @@ curriculum).
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
+import sys
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Sequence
@@ -21,6 +23,7 @@ from typing import Any
 
 from agentrl.envs.tool_env import Message, Result, ToolEnv
 from agentrl.errors import EpisodeError
+from agentrl.exit_code import exit_code_of
 
 SIZE = 1024
 """Entries of a family, or the next power of 2 above the index: some families prepare all of them at once."""
@@ -150,7 +153,8 @@ def dataset(name: str, config: str = "{}", level: int | None = None) -> Any:
     from reasoning_gym.factory import CURRICULA, DATASETS
 
     if name not in DATASETS:
-        raise EpisodeError(f"reasoning-gym has no dataset {name!r}; it has {', '.join(sorted(DATASETS))}")
+        meant = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
+        raise EpisodeError(f"reasoning-gym has no dataset {name!r}; close to it are: {', '.join(meant) or 'none'}")
     settings = json.loads(config)
     if level is not None:
         if name not in CURRICULA:
@@ -179,7 +183,7 @@ def tasks(names: Sequence[str], count: int, first: int = 0, make: dict[str, Any]
     ]
 
 
-def main() -> None:
+def main() -> int:
     """Write the task files."""
     parser = argparse.ArgumentParser(prog="python -m agentrl.envs.reasoning", description=__doc__)
     parser.add_argument("directory", type=Path)
@@ -201,7 +205,8 @@ def main() -> None:
         path = args.directory / f"{part}.jsonl"
         path.write_text("".join(json.dumps(t) + "\n" for t in tasks(args.datasets, count, first, make)))
         print(f"{path}: {count * len(args.datasets)} tasks")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code_of(main))

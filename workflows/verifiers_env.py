@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import signal
+import sys
 import threading
 from functools import lru_cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.errors import EpisodeError
+from agentrl.exit_code import exit_code_of
 
 _loading = threading.Lock()
 
@@ -72,7 +74,7 @@ def row_of(environment: Any, index: int, split: str = "train") -> dict[str, Any]
     return {name: row[name] for name in ("prompt", "example_id", "task", "answer", "info") if row.get(name) is not None}
 
 
-def main() -> None:
+def main() -> int:
     """Write the task files of an environment."""
     parser = argparse.ArgumentParser(prog="python -m agentrl.workflows.verifiers_env", description=__doc__)
     parser.add_argument("environment")
@@ -86,7 +88,8 @@ def main() -> None:
         task = {"environment": options.environment, "args": json.loads(options.args), "split": split}
         path.write_text("".join(json.dumps({**task, "row": row}) + "\n" for row in range(len(dataset))))
         print(f"{path}: {len(dataset)} tasks")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(exit_code_of(main))

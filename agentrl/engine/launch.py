@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -21,8 +22,26 @@ from agentrl.config import EngineConfig
 from agentrl.engine import serve_sglang
 from agentrl.engine.fleet import EngineLimits
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
-from agentrl.errors import EngineError
+from agentrl.errors import ConfigError, EngineError, one_line
 from agentrl.process_limits import raise_file_limit
+
+
+def check_engine(config: EngineConfig) -> None:
+    """Raise ConfigError where SGLang servers are to be started and there is no SGLang."""
+    if config.kind != "sglang" or config.urls:
+        return
+    python = os.path.expanduser(config.python) or sys.executable
+    find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
+    try:
+        found = subprocess.run([python, "-I", "-c", find], capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
+        why = "which does not have it"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        found, why = False, f"which cannot be run ({one_line(error)})"
+    if not found:
+        raise ConfigError(
+            f'engine.kind = "sglang" needs SGLang in engine.python = {python!r}, {why}; install it there, or, for a CPU, with '
+            "scripts/install_sglang_cpu.sh, and give --config workflows/sglang_cpu.toml"
+        )
 
 
 class LocalServer:

@@ -21,7 +21,13 @@ def check_checkpoint(path: str) -> None:
     directory = Path(path)
     try:
         if not directory.is_dir():
-            raise _refusal(path, "is not a directory; give the directory of a Hugging Face checkpoint")
+            raise _refusal(
+                path,
+                "is not a directory; give the directory of a Hugging Face checkpoint, which `hf download NAME --local-dir "
+                "DIRECTORY` writes for a model of the hub",
+            )
+        if (directory / "store.sqlite").is_file():
+            raise _refusal(path, f"is the directory of a run; its checkpoints are in {directory / 'checkpoints'}")
         if not (directory / "config.json").is_file():
             raise _refusal(path, "holds no config.json, so it is not a checkpoint")
         _json(directory / "config.json")

@@ -220,7 +220,10 @@ def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[li
     Raises TaskFileError when there are too few for that.
     """
     if len(tasks) < 2:
-        raise TaskFileError("data.eval_share needs two tasks at least")
+        raise TaskFileError(
+            f"data.eval_share = {eval_share:g} holds tasks out, and there is one task alone; give two or more, or name held-out "
+            "tasks with eval.tasks"
+        )
     count = min(max(1, round(eval_share * len(tasks))), len(tasks) - 1)
     held_out = set(random.Random(f"{seed}/split").sample(range(len(tasks)), count))  # noqa: S311
     chosen = [[task for i, task in enumerate(tasks) if (i in held_out) is held] for held in (False, True)]
@@ -242,7 +245,13 @@ def load_tasks(path: Path) -> list[Task]:
         try:
             task = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise TaskFileError(f"{path}, line {number}: not valid JSON: {one_line(error)}") from error
+            what = (
+                f"{error.msg} at character {error.pos + 1}"
+                if isinstance(error, json.JSONDecodeError)
+                else one_line(error)
+            )
+            hint = f"; for tasks made by Python code, write python:{path}:NAME" if path.suffix == ".py" else ""
+            raise TaskFileError(f"{path}, line {number}: not valid JSON: {what}{hint}") from error
         tasks.append(as_task(task, f"{path}, line {number}"))
     if not tasks:
         raise TaskFileError(f"{path} holds no tasks")

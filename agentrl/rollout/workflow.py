@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,8 @@ Workflow = Callable[[Episode], Awaitable[float | Reward]]
 
 def load_workflow(path: Path) -> Workflow:
     """The `run` of a workflow file. Raises WorkflowError when there is none, or it is not async."""
+    if path.is_dir():
+        raise WorkflowError(f"the workflow {path} is a directory; name the Python file in it")
     if not path.is_file():
         raise WorkflowError(f"the workflow file {path} does not exist")
     run = getattr(load_file(path), "run", None)
@@ -26,6 +29,13 @@ def load_workflow(path: Path) -> Workflow:
         raise WorkflowError(f"{path} defines no run; a workflow is `async def run(episode) -> float`")
     if not inspect.iscoroutinefunction(run):
         raise WorkflowError(f"run in {path} is not async; write `async def run(episode)`")
+    try:
+        inspect.signature(run).bind(None)
+    except TypeError as error:
+        raise WorkflowError(
+            f"run{inspect.signature(run)} in {path} cannot be called with an episode alone: {error}; write "
+            "`async def run(episode)`"
+        ) from error
     return run  # type: ignore[no-any-return]
 
 
@@ -52,5 +62,7 @@ def load_file(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        raise WorkflowError(f"{path} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
+        place = f"{path}:{lines[-1]}" if lines else str(path)
+        raise WorkflowError(f"{place} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
     return module

@@ -1,0 +1,18 @@
+"""The `agentrl` command. What it imports takes a moment, in which Ctrl-C ends the process without a traceback."""
+
+import signal
+from typing import NoReturn
+
+
+def command() -> NoReturn:
+    """Run the command of this process, and end the process with its exit code."""
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from agentrl.cli import main
+    from agentrl.event_loop import end_process
+
+    signal.signal(signal.SIGINT, before)
+    end_process(main())
+
+
+if __name__ == "__main__":
+    command()
