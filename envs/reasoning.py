@@ -153,8 +153,9 @@ def dataset(name: str, config: str = "{}", level: int | None = None) -> Any:
     from reasoning_gym.factory import CURRICULA, DATASETS
 
     if name not in DATASETS:
-        meant = difflib.get_close_matches(name, DATASETS, n=3, cutoff=0.5)
-        raise EpisodeError(f"reasoning-gym has no dataset {name!r}; close to it are: {', '.join(meant) or 'none'}")
+        meant = difflib.get_close_matches(name, DATASETS, n=1)
+        hint = f"; did you mean {meant[0]!r}?" if meant else "; reasoning_gym.factory.DATASETS lists them"
+        raise EpisodeError(f"reasoning-gym has no dataset {name!r}{hint}")
     settings = json.loads(config)
     if level is not None:
         if name not in CURRICULA:

@@ -99,6 +99,7 @@ def test_engine_is_short_for_its_kind_and_files_add_up(tmp_path: Path) -> None:
     file = tmp_path / "more.toml"
     file.write_text("[engine]\nservers = 3\n")
     words = ["train", "w.py", "--engine", "sglang", "--config", str(file), "--engine.flags.tp-size", "2"]
-    rest, overrides = _split_overrides(words)
-    config = _config(_parser().parse_args(rest), overrides)
+    parser = _parser()
+    rest, overrides = _split_overrides(words, parser)
+    config = _config(parser.parse_args(rest), overrides)
     assert (config.engine.kind, config.engine.servers, config.engine.flags) == ("sglang", 3, {"tp-size": 2})

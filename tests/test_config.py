@@ -24,7 +24,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
     [
         ({"trainer.lrr": "1"}, r"unknown configuration key 'trainer\.lrr'; did you mean 'trainer\.lr'"),
         ({"steps": "0"}, r"steps = 0: .*greater than or equal to 1"),
-        ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24"),
+        ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24 or 32"),
         ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
         ({"steps.more": "1"}, r"steps"),
         ({"trainer.weight_mode": "drop"}, r"trainer\.weight_mode"),

@@ -77,8 +77,9 @@ class Doors:
         """A run that has been made, whose configuration or store is damaged."""
         self.run_dir.mkdir()
         words = self.train()
-        rest, overrides = cli._split_overrides(words)
-        made = cli._config(cli._parser().parse_args(rest), overrides).model_dump_json().encode()
+        parser = cli._parser()
+        rest, overrides = cli._split_overrides(words, parser)
+        made = cli._config(parser.parse_args(rest), overrides).model_dump_json().encode()
         self.put("run/config.json", made if config is None else config)
         with Store(self.run_dir / "store.sqlite") as filled:
             fill(filled)
@@ -112,7 +113,21 @@ ROWS: list[Row] = [
     ("a stray word", lambda d: d.train("again.py"), "unrecognized arguments: again.py"),
     ("an unknown key", lambda d: d.train("--rollout.batchsize=8"), "did you mean 'rollout.batch_size'"),
     ("a key with nothing", lambda d: d.train("--steps"), "--steps needs a value"),
-    ("no name of a key", lambda d: d.train("--=3"), "unknown configuration key ''"),
+    ("no name of a key", lambda d: d.train("--=3"), "unknown option --"),
+    ("an option misspelt", lambda d: ["audit", d.folder, "--jsn"], "unknown option --jsn; did you mean --json?"),
+    ("an option with a value misspelt", lambda d: d.train("--confg", "x.toml"), "did you mean --config?"),
+    ("a key without its section", lambda d: d.train("--batch_size", 8), "did you mean --rollout.batch_size?"),
+    ("a key as others name it", lambda d: d.train("--trainer.learning_rate=1"), "did you mean 'trainer.lr'?"),
+    ("an endpoint without a scheme", lambda d: d.eval("--base-url", "localhost:1"), "write it with its scheme, as in http://localhost:1"),
+    ("an endpoint that does not answer", lambda d: d.eval("--base-url", "http://127.0.0.1:1/v1"), "http://127.0.0.1:1/v1 does not answer"),
+    ("an engine that is not installed", lambda d: d.train("--engine.python", sys.executable, engine="sglang"), "needs SGLang in engine.python"),
+    ("an engine of no Python", lambda d: d.eval("--engine.python", "/none", engine="sglang"), "cannot be run"),
+    ("a port in use", lambda d: d.eval("--proxy.port", listening(d)), "cannot be listened on"),
+    ("a run without its episode", lambda d: d.train(workflow=d.put("w.py", "async def run(): ...")), "cannot be called with an episode alone"),
+    ("a line of a workflow that fails", lambda d: d.train(workflow=d.put("w.py", "\n1/0")), "w.py:2 cannot be imported"),
+    ("a run as model", lambda d: d.eval(model=d.made_run()), "is the directory of a run; its checkpoints are in"),
+    ("tasks that are a program", lambda d: d.train(tasks=d.workflow), "write python:"),
+    ("one task to hold out of", lambda d: d.train("--data.eval_share=0.5"), "there is one task alone"),
     ("a value for a section", lambda d: d.train("--rollout=3"), "rollout = 3"),
     ("a key below a value", lambda d: d.train("--seed=1", "--seed.x=3"), "'seed' is a value, not a section"),
     ("a huge value", lambda d: d.train(f"--steps={'x' * 10_000}"), "steps = "),
@@ -123,7 +138,7 @@ ROWS: list[Row] = [
     ("no model", lambda d: ["serve"], "model.path is not set; give --model"),
     ("a workflow that is not there", lambda d: d.train(workflow=d.folder / "none.py"), "none.py does not exist"),
     ("a workflow in a name too long", lambda d: d.train(workflow=Path("x" * 300)), "File name too long"),
-    ("a workflow that is a folder", lambda d: d.train(workflow=d.folder), "does not exist"),
+    ("a workflow that is a folder", lambda d: d.train(workflow=d.folder), "is a directory; name the Python file in it"),
     ("a syntax error", lambda d: d.train(workflow=d.put("w.py", "def run(:")), "cannot be imported: SyntaxError"),
     ("an import error", lambda d: d.eval(workflow=d.put("w.py", "import nothing_there")), "No module named 'nothing_there'"),
     ("an exit at import", lambda d: d.train(workflow=d.put("w.py", "import sys; sys.exit('b\\nye')")), "SystemExit: b ye"),
@@ -197,7 +212,7 @@ ROWS: list[Row] = [
     ("init on a file", lambda d: ["init", d.tasks], "exists already"),
     ("init below a file", lambda d: ["init", d.tasks / "x"], "cannot be written"),
     ("init in /proc", lambda d: ["init", "/proc/x"], "/proc/x cannot be written"),
-    ("doctor with a key", lambda d: ["doctor", "--x=1"], "doctor takes no --x"),
+    ("doctor with a key", lambda d: ["doctor", "--seed=1"], "doctor takes no --seed"),
     ("serve on a port in use", lambda d: ["serve", "--model", "nano", "--proxy.port", listening(d)], "already in use"),
     ("train with a port in use", lambda d: d.train("--proxy.port", listening(d)), "already in use"),
     ("serve on no port", lambda d: ["serve", "--model", "nano", "--proxy.port", 70000], "proxy.port = 70000"),

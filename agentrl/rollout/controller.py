@@ -192,9 +192,7 @@ class Controller:
             self._rejected_in_a_row += 1
         elif not uniform:
             self._rejected_in_a_row = 0
-        reason = (
-            f"all rewards are {rewards[0]:g}" if comparable else f"{len(rewards)} of {self.config.group_size} finished"
-        )
+        reason = "all rewards are equal" if comparable else "too few of its episodes finished"
         await in_thread(lambda: self.store.close_group(group.id, rejected=None if keep else reason))
         self._note_rewards(group)
         if keep:

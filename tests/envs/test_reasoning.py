@@ -111,8 +111,8 @@ def test_an_environment_follows_its_curriculum() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    with pytest.raises(EpisodeError, match="has no dataset 'sums'; it has ab, acre"):
-        score("sums", "")
+    with pytest.raises(EpisodeError, match="has no dataset 'chain_summ'; did you mean 'chain_sum'"):
+        score("chain_summ", "")
     with pytest.raises(EpisodeError, match="needs 'dataset'"):
         ReasoningEnv().reset(options={})
     with pytest.raises(EpisodeError, match="cannot be made at level None"):
