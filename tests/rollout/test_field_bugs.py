@@ -21,6 +21,7 @@ from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
 from tests.chains import commit
 from tests.rollout.hostile_run import call, open_controller
+from tests.scripted_engine import ScriptedEngine
 
 pytestmark = pytest.mark.anyio
 SETTINGS: dict[str, Any] = {"group_size": 2, "batch_size": 4, "max_concurrent": 16, "order": "greedy"}
@@ -175,3 +176,53 @@ async def test_nemo_rl_3938_a_task_that_always_fails_does_not_hold_up_the_run(
     taken = await train(run, nano_format, tmp_path, groups=5, max_staleness=0, retries=1, order="fifo")
     assert len(taken) == 2
     assert await in_thread(trained_tasks, tmp_path) == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("past_the_checkpoint", [0, 1, 2, 3])
+async def test_verl_7579_a_crash_anywhere_between_checkpoints_loses_no_generated_work(
+    past_the_checkpoint: int, nano_format: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """verl-project/verl#7579: what was generated since the last checkpoint is lost with the process, however many steps ago that
+    was, and prompts are served again. Its accounting is the work that is generated twice: here none, of whole episodes and of
+    single calls of unfinished ones."""
+    generated = 0
+    generate = ScriptedEngine.generate
+
+    async def counted(self: ScriptedEngine, *args: Any, **settings: Any) -> Any:
+        nonlocal generated
+        generated += 1
+        return await generate(self, *args, **settings)
+
+    monkeypatch.setattr(ScriptedEngine, "generate", counted)
+    first_process, begun, ended = True, 0, 0
+
+    async def run(episode: Episode) -> float:
+        nonlocal begun, ended
+        await call(episode, "1 + 1 =")
+        begun += 1
+        if first_process and episode.task["n"] % 4 == 0:
+            await anyio.sleep(60)  # in flight when the process dies
+        await call(episode, "2 + 2 =")
+        ended += 1
+        return float(episode.seed % 5)
+
+    groups = 16
+    episodes = groups * SETTINGS["group_size"]
+    batches = 1 + past_the_checkpoint
+    taken = await train(
+        run,
+        nano_format,
+        tmp_path,
+        groups=groups,
+        batches=batches,
+        checkpoints=1,
+        until=lambda: begun == episodes and ended == episodes * 3 // 4,
+        max_concurrent=episodes,
+    )
+    assert len(taken) == batches
+    first_process = False
+    before = generated
+    assert before == episodes + episodes * 3 // 4
+    await train(run, nano_format, tmp_path, groups=groups, max_concurrent=episodes)
+    assert generated == 2 * episodes, "each call of each episode was generated once"
+    assert await in_thread(trained_tasks, tmp_path) == list(range(groups))
