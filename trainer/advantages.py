@@ -13,7 +13,7 @@ from torch import Tensor
 from agentrl.config import TrainerConfig
 from agentrl.credit import mean, turn_earnings, turn_scores
 from agentrl.trainer.losses import kl_estimate
-from agentrl.trainer.packing import Pack
+from agentrl.trainer.packing import Pack, TrainingSequence
 from agentrl.trajectory import TokenRecord, Turn
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
@@ -159,3 +159,16 @@ def mask_turns(record: TokenRecord, config: TrainerConfig) -> None:
     for turn in record.turns:
         if (turn.truncated and config.truncated_turns == "mask") or (turn.failed and config.failed_turns == "mask"):
             turn.trained = False
+
+
+def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
+    """Whether a sequence can move the policy. One whose advantages are all 0 cannot, where the advantages that it comes with are all
+    there is; "m2po" looks at every token to choose those it keeps."""
+    advantages_are_all = (
+        config.kl == "none"
+        and not config.teacher_url
+        and not config.entropy_coef
+        and config.advantage in ("grpo", "dr_grpo", "rloo")
+        and config.objective != "m2po"
+    )
+    return not advantages_are_all or bool((sequence.advantages[sequence.loss_mask] != 0).any())

@@ -65,7 +65,7 @@ def test_a_turn_earns_at_its_last_token_and_one_that_is_not_trained_on_at_what_l
     config = TrainerConfig(advantage="gae")
     for trained, expected in ((True, [0, 0, 0, 0.25, 0, 0, 1.0]), (False, [0, 0, 0, 1.25, 0, 0, 0])):
         episode = StoredEpisode(1, 1, 0, 1.0, 0, two_turns(trained))
-        (sequence,) = training_sequences([episode], config)
+        ((sequence,),) = training_sequences([episode], config)
         assert sequence.rewards.tolist() == expected
         assert sequence.turns.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
