@@ -65,26 +65,25 @@ def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig)
     sequences: list[list[TrainingSequence]] = []
     for _, members in groupby(episodes, key=lambda episode: episode.group_id):
         group = list(members)
+        for episode in group:
+            mask_turns(episode.record, config)
         rewards = [e.reward - overlong_penalty(longest_reply(e.record), config) for e in group]
         if config.advantage == "gae":
             worths = [turn_rewards(e.record, reward, config) for e, reward in zip(group, rewards, strict=True)]
         else:
             worths = turn_advantages([e.record for e in group], rewards, config)
         for episode, worth in zip(group, worths, strict=True):
-            mask_turns(episode.record, config)
             paths = episode.record.trajectories(worth)
             sequences.append([_training_sequence(path) for path in paths if any(path.loss_mask)])
     return sequences
 
 
 def _training_sequence(path: Trajectory) -> TrainingSequence:
-    rewards = [0.0] * len(path)
-    last = None
-    for t, trained in enumerate(path.loss_mask):
-        last = t if trained else last
-        # What a turn earned counts at its end, or, where it is not trained on, at what led to it.
-        if (t + 1 == len(path) or path.turns[t + 1] != path.turns[t]) and last is not None:
-            rewards[last] += path.values[t]
+    # What a turn earned counts at its last token.
+    ends = [t + 1 == len(path) or path.turns[t + 1] != turn for t, turn in enumerate(path.turns)]
+    rewards = [
+        value if end and trained else 0.0 for value, end, trained in zip(path.values, ends, path.loss_mask, strict=True)
+    ]
     return TrainingSequence(
         token_ids=torch.tensor(path.token_ids),
         loss_mask=torch.tensor(path.loss_mask),

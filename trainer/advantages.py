@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -142,9 +142,24 @@ def turn_advantages(
 
 
 def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> list[float]:
-    """What each turn of an episode earned, penalties taken off, in the order of `record.turns`: the rewards that a critic sees."""
-    earned = turn_earnings(record, reward)
-    return [own - turn_penalty(turn, config) for own, turn in zip(earned, record.turns, strict=True)]
+    """What each turn of an episode earned, penalties taken off, in the order of `record.turns`: the rewards that a critic sees.
+
+    A turn that is not trained on hands what it earned to the turn that it continues: all of it, or, where c turns continue that one, a
+    c-th, whichever of them it is.
+    """
+    earned = [
+        own - turn_penalty(turn, config) for own, turn in zip(turn_earnings(record, reward), record.turns, strict=True)
+    ]
+    position = {id(turn): index for index, turn in enumerate(record.turns)}
+    continued = Counter(id(turn.parent) for turn in record.turns if turn.parent is not None)
+    for index in reversed(range(len(earned))):  # a turn is recorded after its parent
+        turn = record.turns[index]
+        if turn.trained and turn.output_ids:
+            continue
+        if turn.parent is not None:
+            earned[position[id(turn.parent)]] += earned[index] / continued[id(turn.parent)]
+        earned[index] = 0.0
+    return earned
 
 
 def turn_penalty(turn: Turn, config: TrainerConfig) -> float:
