@@ -17,6 +17,11 @@ def branch_reward(turn: Turn, episode_reward: float) -> float:
     return episode_reward if turn.branch_reward is None else turn.branch_reward
 
 
+def mean(values: Sequence[float]) -> float:
+    """The mean of one value or more. Equal values have exactly themselves as their mean, so that nothing deviates from it."""
+    return values[0] + sum(value - values[0] for value in values) / len(values)
+
+
 def turn_scores(record: TokenRecord, episode_reward: float, turn_discount: float | None = None) -> list[float]:
     """What every turn of a record is worth, in the order of `record.turns`.
 
@@ -36,9 +41,9 @@ def turn_scores(record: TokenRecord, episode_reward: float, turn_discount: float
         own = branch_reward(turn, episode_reward)
         leaf_rewards[index] = [b for child in followers for b in leaf_rewards[child]] or [own]
         if turn_discount is None:
-            scores[index] = _mean(leaf_rewards[index]) if turn.credit is None else turn.credit
+            scores[index] = mean(leaf_rewards[index]) if turn.credit is None else turn.credit
         else:
-            later = _mean([scores[child] for child in followers]) if followers else 0.0
+            later = mean([scores[child] for child in followers]) if followers else 0.0
             earned = turn.credit if turn.credit is not None else 0.0 if followers else own
             scores[index] = earned + turn_discount * later
     return scores
@@ -52,7 +57,3 @@ def turn_earnings(record: TokenRecord, episode_reward: float) -> list[float]:
         turn.credit if turn.credit is not None else branch_reward(turn, episode_reward) if id(turn) in leaves else 0.0
         for turn in record.turns
     ]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

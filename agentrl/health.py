@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentrl.errors import error_line, one_line
@@ -74,8 +75,10 @@ class HealthCounts:
     step: Mapping[str, float] = field(default_factory=dict)
     last_end: float = field(default_factory=time.monotonic)
     """When an episode or a training step ended, by time.monotonic."""
-    step_started: float | None = None
-    """When the training step in progress began, by time.monotonic."""
+    doing: str = ""
+    """What the main loop waits for, as a line says it; "": for a batch."""
+    doing_since: float = 0.0
+    """Since when, by time.monotonic."""
     _zero_gradients: int = 0
     _uniform: int = 0
     _uniform_rewards: set[float] = field(default_factory=set)
@@ -87,6 +90,15 @@ class HealthCounts:
     _block: list[float] = field(default_factory=list)
     _best: RewardBlock | None = None
     _last: RewardBlock | None = None
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Say for the length of the context that the main loop waits for `what`, which can be nothing else meanwhile."""
+        self.doing, self.doing_since = what, time.monotonic()
+        try:
+            yield
+        finally:
+            self.doing = ""
 
     def attempt_ended(self, outcome: Outcome) -> None:
         """Count one attempt at an episode, finished or failed."""
@@ -128,7 +140,7 @@ class HealthCounts:
 
     def step_ended(self, metrics: Mapping[str, float]) -> None:
         """Count one training step."""
-        self.last_end, self.step_started = time.monotonic(), None
+        self.last_end = time.monotonic()
         self.step = metrics
         self._zero_gradients = self._zero_gradients + 1 if metrics.get("grad_norm") == 0 else 0
 

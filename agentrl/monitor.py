@@ -44,9 +44,9 @@ class Monitor:
     def waiting_for(self) -> str:
         """Return what the run is waiting for, in words."""
         controller = self.controller
-        step_started = controller.health.step_started
-        if step_started is not None:
-            return f"the trainer, which has been at its step for {time.monotonic() - step_started:.0f} s (trainer.log)"
+        health = controller.health
+        if health.doing:
+            return f"{health.doing}, for {time.monotonic() - health.doing_since:.0f} s now"
         if not self.serving():
             return "an inference server: none is in service (engine.log)"
         if replies := self.in_flight():

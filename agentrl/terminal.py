@@ -44,9 +44,12 @@ class TerminalView(RunView):
         super().on_step(metrics)
         if not self._console.is_terminal:
             abandoned = f"  abandoned {metrics['episodes_abandoned']}" if metrics.get("episodes_abandoned") else ""
+            staleness = "–"
+            if "staleness_mean" in metrics:
+                staleness = f"{metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})"
             self.say(
                 f"step {metrics['step']:4d}  reward {_reward(metrics)}  "
-                f"staleness {metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})  "
+                f"staleness {staleness}  "
                 f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
                 f"{self.tokens_per_s():,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}"
             )
@@ -75,7 +78,8 @@ class TerminalView(RunView):
             last = self.steps[-1]
             rewards = [s["reward_mean"] for s in self.steps[-CHARTED_STEPS:] if s["reward_mean"] is not None]
             table.add_row("reward", f"{_reward(last)}  {_spark(rewards)}")
-            table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
+            if "staleness_mean" in last:
+                table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
             if "logprob_mismatch_mean_abs" in last:
                 table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
             table.add_row(

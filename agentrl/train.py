@@ -327,7 +327,8 @@ async def _train(run: _Run) -> None:
             view.on_step(record)
             if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
                 await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
-                await run.trainer.checkpoint()
+                with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
+                    await run.trainer.checkpoint()
             else:
                 await run.trainer.commit_if_written()
 
@@ -336,15 +337,16 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     """Train on one batch and load the weights into running generation; the step's record."""
     started = time.perf_counter()
     health = run.controller.health
-    health.step_started = time.monotonic()
-    metrics = await run.trainer.step(batch.group_ids)
+    with health.waiting_for("the trainer's step (trainer.log)"):
+        metrics = await run.trainer.step(batch.group_ids)
     weights = run.trainer.weights
     if metrics["skipped_optimizer_steps"]:
         run.view.say(
             f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
         )
     update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
-    pause_s = await update(weights.path, weights.version)
+    with health.waiting_for("the inference servers to load the new weights (engine.log)"):
+        pause_s = await update(weights.path, weights.version)
     run.controller.advance()
     run.view.step = weights.version
     progress = run.controller.progress
@@ -384,7 +386,8 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
     steps = read_metrics(run.run_dir)
     totals = run.store.totals()
     eval_before = run.run_dir / "eval_before.json"
-    tokens = sum(s["trained_tokens"] for s in steps) or 1
+    aged = [s for s in steps if "staleness_mean" in s]
+    tokens = sum(s["trained_tokens"] for s in aged) or 1
     compared = [s for s in steps if "logprob_mismatch_mean_abs" in s]
     compared_tokens = sum(s["logprob_mismatch_tokens"] for s in compared)
     summary = {
@@ -396,8 +399,8 @@ def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> 
         "reward_last_steps": pooled_figure(steps[-SUMMED_UP_STEPS:]).to_metrics(),
         "best_checkpoint": run.store.read(best_checkpoint),
         "alarms": run.monitor.log.begun,
-        "staleness_mean": sum(s["staleness_mean"] * s["trained_tokens"] for s in steps) / tokens,
-        "staleness_max": max((s["staleness_max"] for s in steps), default=0.0),
+        "staleness_mean": sum(s["staleness_mean"] * s["trained_tokens"] for s in aged) / tokens,
+        "staleness_max": max((s["staleness_max"] for s in aged), default=0.0),
         "staleness_bound": run.controller.gate.bound,
         "tokens_total": totals.tokens,
         "tokens_in_interrupted_replies": totals.interrupted_tokens,

@@ -50,7 +50,8 @@ class TrainerConfig(Section):
     failed_turns: Literal["train", "mask", "penalise"] = "train"
     """What happens to replies that the workflow marked as failed."""
     turn_penalty: Annotated[float, Field(ge=0)] = 1.0
-    """What is taken off the advantage of a reply that is penalised; under advantage = "gae", off its reward."""
+    """What is taken off the advantage of a reply that is penalised; under advantage = "gae", off its reward. docs/credit.md says when
+    a group with equal rewards is dropped all the same."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
     """ε: the ratio is clipped below 1 − ε."""
     clip_high: Annotated[float, Field(gt=0)] = 0.28

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -13,16 +14,17 @@ from agentrl import Episode
 from agentrl import monitor as monitor_module
 from agentrl.alarms import AlarmLog, alarms
 from agentrl.config import RunConfig
-from agentrl.errors import error_line, one_line
+from agentrl.errors import EngineError, error_line, one_line
 from agentrl.health import REWARD_BLOCK, Health, HealthCounts, RewardBlock
 from agentrl.monitor import Monitor
 from agentrl.proxy import ChatFormat
-from agentrl.rollout.controller import Controller
+from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.rewards import EndedGroup
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
+from agentrl.train import _step
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 
@@ -158,6 +160,37 @@ async def alarms_of(
                 await wait_until(lambda: any(wanted in line for line in said), 60)
                 group.cancel_scope.cancel()
     return said
+
+
+@pytest.mark.anyio
+async def test_a_stalled_run_names_what_its_main_loop_waits_for() -> None:
+    """Looked at from within the trainer's step, and then from within the update of the weights, which fails."""
+    health = HealthCounts()
+    looks: list[str] = []
+
+    async def trains(*_: object) -> Any:
+        looks.append(monitor.waiting_for())
+        return {"skipped_optimizer_steps": 0}
+
+    async def loads(*_: object) -> Any:
+        looks.append(monitor.waiting_for())
+        raise EngineError("went silent")
+
+    parts: Any = SimpleNamespace(
+        controller=SimpleNamespace(health=health, progress=SimpleNamespace(running=0)),
+        trainer=SimpleNamespace(step=trains, weights=SimpleNamespace(path="v1", version=1)),
+        engine=SimpleNamespace(update_weights=loads),
+        broadcast=None,
+    )
+    monitor = Monitor(RunConfig(), parts.controller, AlarmLog(looks.append), lambda: 0, lambda: ["one"], str)
+    before = monitor.waiting_for()
+    with pytest.raises(EngineError):
+        await _step(parts, Batch([1], [0.0]), 0.0)
+    assert looks == [
+        "the trainer's step (trainer.log), for 0 s now",
+        "the inference servers to load the new weights (engine.log), for 0 s now",
+    ]
+    assert monitor.waiting_for() == before == "groups to start"
 
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}]

@@ -60,6 +60,16 @@ def test_a_terminal_shows_the_run() -> None:
         assert text in shown
 
 
+def test_a_step_that_trained_no_token_has_no_staleness() -> None:
+    file = io.StringIO()
+    step = {name: value for name, value in STEP.items() if not name.startswith("staleness")}
+    view_on(Console(file=file, width=60)).on_step(step)
+    assert "staleness –  train" in file.getvalue()
+    view = view_on(Console(file=io.StringIO(), force_terminal=True, width=100))
+    view.on_step(step)
+    view._console.print(view)
+
+
 def test_a_step_with_no_group_to_count_has_no_reward() -> None:
     file = io.StringIO()
     view = view_on(Console(file=file, width=60))

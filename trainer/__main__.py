@@ -27,14 +27,15 @@ import shutil
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from agentrl.config import RunConfig, TrainerConfig
@@ -44,43 +45,45 @@ from agentrl.run_directory import read_config
 from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages, turn_rewards
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.packing import TrainingSequence
-from agentrl.trainer.policy import Policy, StepResult
-from agentrl.trainer.ranks import Ranks, gathered, join_ranks
+from agentrl.trainer.policy import Policy
+from agentrl.trainer.ranks import FirstRankError, Ranks, gathered, join_ranks
+from agentrl.trainer.step_metrics import distance_to_teacher, staleness, step_metrics
 from agentrl.trainer.teacher import with_teacher
 from agentrl.training_history import TrainedStep, first_chain, trained_step
 from agentrl.trajectory import TokenRecord, Trajectory
 
 BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
+TEACHER_SHARE = 0.5
+"""How much of a step's time a teacher has: its error must arrive before the trainer is taken for dead."""
 PUBLISHED_VERSIONS_KEPT = 8
 """Weights that stay published, so that stale tokens can be re-scored under the weights that sampled them."""
 
 
-def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig) -> list[TrainingSequence]:
-    """The trajectories of whole groups, each token with its advantage. Paths without a trained token are left out."""
-    sequences: list[TrainingSequence] = []
+def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig) -> list[list[TrainingSequence]]:
+    """The trajectories of each episode of whole groups, each token with its advantage. Paths without a trained token are left out."""
+    sequences: list[list[TrainingSequence]] = []
     for _, members in groupby(episodes, key=lambda episode: episode.group_id):
         group = list(members)
+        for episode in group:
+            mask_turns(episode.record, config)
         rewards = [e.reward - overlong_penalty(longest_reply(e.record), config) for e in group]
         if config.advantage == "gae":
             worths = [turn_rewards(e.record, reward, config) for e, reward in zip(group, rewards, strict=True)]
         else:
             worths = turn_advantages([e.record for e in group], rewards, config)
         for episode, worth in zip(group, worths, strict=True):
-            mask_turns(episode.record, config)
             paths = episode.record.trajectories(worth)
-            sequences += [_training_sequence(path) for path in paths if any(path.loss_mask)]
+            sequences.append([_training_sequence(path) for path in paths if any(path.loss_mask)])
     return sequences
 
 
 def _training_sequence(path: Trajectory) -> TrainingSequence:
-    rewards = [0.0] * len(path)
-    last = None
-    for t, trained in enumerate(path.loss_mask):
-        last = t if trained else last
-        # What a turn earned counts at its end, or, where it is not trained on, at what led to it.
-        if (t + 1 == len(path) or path.turns[t + 1] != path.turns[t]) and last is not None:
-            rewards[last] += path.values[t]
+    # What a turn earned counts at its last token.
+    ends = [t + 1 == len(path) or path.turns[t + 1] != turn for t, turn in enumerate(path.turns)]
+    rewards = [
+        value if end and trained else 0.0 for value, end, trained in zip(path.values, ends, path.loss_mask, strict=True)
+    ]
     return TrainingSequence(
         token_ids=torch.tensor(path.token_ids),
         loss_mask=torch.tensor(path.loss_mask),
@@ -94,26 +97,9 @@ def _training_sequence(path: Trajectory) -> TrainingSequence:
     )
 
 
-def distance_to_teacher(sequences: Sequence[TrainingSequence]) -> dict[str, float]:
-    """Mean of log b − log teacher over the trained tokens: an estimate of KL(behaviour‖teacher)."""
-    gaps = [
-        (s.behaviour_logprobs - s.teacher_logprobs)[s.loss_mask] for s in sequences if s.teacher_logprobs is not None
-    ]
-    return {"kl_teacher": float(torch.cat(gaps).mean())} if gaps else {}
-
-
 def longest_reply(record: TokenRecord) -> int:
     """Tokens of the longest reply of an episode."""
     return max((len(turn.output_ids) for turn in record.turns), default=0)
-
-
-def weight_quantiles(log_weights: torch.Tensor) -> dict[str, float]:
-    """The 1st, 50th and 99th percentile of p/b over any number of tokens. `log_weights`: [M] log p/b."""
-    if not len(log_weights):
-        return {}
-    # torch.quantile refuses more than 2^24 numbers.
-    values = np.exp(np.quantile(log_weights.float().numpy(), [0.01, 0.5, 0.99])).tolist()
-    return dict(zip(("weight_p01", "weight_p50", "weight_p99"), values, strict=True))
 
 
 class TrainerProcess:
@@ -186,34 +172,40 @@ class TrainerProcess:
         started = time.perf_counter()
         self._check(after)
         episodes = self._store.episodes(groups)
-        by_group = {
-            group: training_sequences(list(members), self._config.trainer)
-            for group, members in groupby(episodes, key=lambda episode: episode.group_id)
-        }
-        sequences = [s for own in by_group.values() for s in own]
+        config = self._config.trainer
+        by_episode = training_sequences(episodes, config)
+        sequences = [s for own in by_episode for s in own]
         # Weights of an earlier life are gone, and their versions may have been given to others since.
-        own = [e for e in episodes if e.life == self._store.life and not e.replayed_tokens]
-        current = training_sequences(own, self._config.trainer)
-        origins = {id(s): (group, number) for group, own in by_group.items() for number, s in enumerate(own)}
-        dealt = [origins[id(s)] for s in sequences]
+        current = [
+            s
+            for episode, own in zip(episodes, by_episode, strict=True)
+            if episode.life == self._store.life and not episode.replayed_tokens
+            for s in own
+        ]
+        sizes: Counter[int] = Counter()
+        origins = []
+        for episode, own in zip(episodes, by_episode, strict=True):
+            group, first = episode.group_id, sizes[episode.group_id]
+            origins += [(group, number) for number in range(first, first + len(own))]
+            sizes[group] += len(own)
         metrics = staleness(sequences, self._policy.version)
-        if url := self._config.trainer.teacher_url:
-            timeout_s = self._config.trainer.step_timeout_s
-            sequences = self._ranks.same(with_teacher(sequences, url, timeout_s) if self._ranks.rank == 0 else [])
+        if url := config.teacher_url:
+            timeout_s = TEACHER_SHARE * config.step_timeout_s
+            sequences = self._ranks.of_first(partial(with_teacher, sequences, url, timeout_s))
             metrics |= distance_to_teacher(sequences)
         with self._whole_or_never():
             # Whatever a step draws at random, it draws again when it is taken again.
             torch.manual_seed(self._config.seed + self._policy.version)
-            compared = self._policy.mismatch(current[: self._config.trainer.mismatch_sequences], self._published)
+            compared = self._policy.mismatch(current[: config.mismatch_sequences], self._published)
             if compared is not None:
                 metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
             result = self._policy.step(sequences)
-            metrics |= self._metrics(result, sequences)
+            metrics |= step_metrics(result, sequences, config)
             trained = trained_step(
                 self.chain,
                 self._policy.version,
-                tuple((group, len(by_group.get(group, ()))) for group in sorted(groups)),
-                [[dealt[i] for i in part] for part in result.minibatches],
+                tuple((group, sizes[group]) for group in sorted(groups)),
+                [[origins[i] for i in part] for part in result.minibatches],
                 result.optimizer_steps,
                 self._policy.digest(),
             )
@@ -222,29 +214,6 @@ class TrainerProcess:
         metrics["train_s"] = time.perf_counter() - started
         saving = self._writing is not None and not self._writing.done()
         return {**reply, "trained": trained.to_json(), "metrics": metrics, "saving": saving}
-
-    def _metrics(self, result: StepResult, sequences: Sequence[TrainingSequence]) -> dict[str, float]:
-        """What a step did, in numbers."""
-        tokens = max(1.0, result.stats.tokens)
-        metrics = {
-            "loss": result.loss,
-            "grad_norm": result.grad_norm,
-            "skipped_optimizer_steps": result.skipped,
-            "lr": result.lr,
-            "sequences": len(sequences),
-            "trained_tokens": sum(int(s.loss_mask.sum()) for s in sequences),
-            "clipped_share": result.stats.clipped / tokens,
-            "capped_share": result.stats.capped / tokens,
-            "weight_mean": result.stats.weight / tokens,
-            "kl_step": result.stats.kl / tokens,
-            "entropy": result.stats.entropy / tokens,
-            "computed_tokens": result.computed_tokens,
-            **result.critic,
-            **weight_quantiles(result.log_weights),
-        }
-        if self._config.trainer.kl != "none":
-            metrics["kl_reference"] = result.stats.kl_reference / tokens
-        return metrics
 
     def save(self, directory: str, step: int, chain: str, since: str) -> dict[str, Any]:
         """Begin to write a checkpoint, once the one before is written, if the policy is that of `step` and `chain`. Its manifest
@@ -309,16 +278,6 @@ class TrainerProcess:
         return {"version": current, "weights": str(path), "chain": self.chain}
 
 
-def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, float]:
-    """Mean and maximum of (trainer's version − token's version) over the trained tokens.
-
-    A token of steps that a crash undid has a later version than the trainer, and counts as fresh.
-    """
-    lags = [(version - s.versions[s.loss_mask]).clamp(min=0) for s in sequences]
-    lag = torch.cat(lags).float() if lags else torch.zeros(1)
-    return {"staleness_mean": float(lag.mean()), "staleness_max": float(lag.max())}
-
-
 def configuration(path: Path) -> RunConfig:
     """Return the configuration in a file."""
     return RunConfig.model_validate_json(path.read_text())
@@ -342,9 +301,10 @@ class Commands:
         except Exception as error:
             traceback.print_exc()
             # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
-            if self.ranks.rank and not isinstance(error, FloatingPointError):
+            if self.ranks.rank and not isinstance(error, FloatingPointError | FirstRankError):
                 sys.exit(1)
-            broken = self._process is not None and not self._process.whole
+            # Where rank 0 fails alone, the others are elsewhere in the command than it is.
+            broken = self.ranks.size > 1 or (self._process is not None and not self._process.whole)
             # An error that would come again is not worth a new process.
             for_good = isinstance(error, FloatingPointError | AgentRLError)
             lost = isinstance(error, TrainerNotWholeError) or (broken and not for_good)

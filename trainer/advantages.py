@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
-from agentrl.credit import branch_reward, turn_earnings, turn_scores
+from agentrl.credit import mean, turn_earnings, turn_scores
 from agentrl.trainer.losses import kl_estimate
-from agentrl.trainer.packing import Pack
+from agentrl.trainer.packing import Pack, TrainingSequence
 from agentrl.trajectory import TokenRecord, Turn
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
@@ -33,26 +33,32 @@ class Baseline:
         return (score - self.mean) / self.scale
 
 
-def baselines(scores: Sequence[Sequence[float]], estimator: Estimator) -> list[Baseline]:
-    """One baseline an episode, from the scores of n episodes: one each, or one for each turn.
+def baselines(scores: Sequence[Sequence[float]], estimator: Estimator, *, weigh_turns: bool = False) -> list[Baseline]:
+    """One baseline an episode, from the scores s of the turns of several episodes, one turn at least each.
 
-    grpo: A = (s − mean) / (std + 1e-6), both over all n scores, std = √(Σ(s − mean)² / (n − 1)) (DeepSeekMath, arXiv 2402.03300; the
-    denominator is that of TRL and verl).
+    A score's weight w is 1/K, K the turns of its episode, so that episodes weigh the same; with `weigh_turns` it is 1. W = Σw.
+
+    grpo: A = (s − mean) / (std + 1e-6), both over all scores, mean = Σws/W, std = √(Σw(s − mean)² / (W − 1)) (DeepSeekMath,
+    arXiv 2402.03300; the denominator is that of TRL and verl). Whatever is divided by std is a deviation of one of the scores that std
+    is of, so |A| < √(W/w).
     dr_grpo: A = s − mean, free of the bias towards easy and hard tasks (Liu et al. 2025, arXiv 2503.20783).
     reinforce_pp: A = s, and reinforce_pp_baseline: A = s − mean; `whitened` over the whole batch (REINFORCE++, arXiv 2501.03262).
     rloo: A = s − mean of the other episodes' scores (Ahmadian et al. 2024, arXiv 2402.14740); with no other, s.
     """
-    everything = [score for own in scores for score in own]
-    total, count = sum(everything), len(everything)
-    mean = total / count
+    # Of each episode, lists of scores whose weights add up to 1.
+    samples = [[[score] for score in own] if weigh_turns else [own] for own in scores]
+    means = [[mean(sample) for sample in own] for own in samples]
+    middle = mean([value for own in means for value in own])
     if estimator == "grpo":
-        std = (sum((score - mean) ** 2 for score in everything) / max(1, count - 1)) ** 0.5
-        return [Baseline(mean, std + EPSILON)] * len(scores)
+        squares = [mean([(score - middle) ** 2 for score in sample]) for own in samples for sample in own]
+        std = (sum(squares) / max(1, len(squares) - 1)) ** 0.5
+        return [Baseline(middle, std + EPSILON)] * len(scores)
     if estimator in ("dr_grpo", "reinforce_pp_baseline"):
-        return [Baseline(mean, 1.0)] * len(scores)
+        return [Baseline(middle, 1.0)] * len(scores)
     if estimator == "reinforce_pp":
         return [Baseline(0.0, 1.0)] * len(scores)
-    return [Baseline((total - sum(own)) / (count - len(own)) if count > len(own) else 0.0, 1.0) for own in scores]
+    others = ([value for own in (*means[:i], *means[i + 1 :]) for value in own] for i in range(len(means)))
+    return [Baseline(mean(known) if known else 0.0, 1.0) for known in others]
 
 
 def overlong_penalty(longest: int, config: TrainerConfig) -> float:
@@ -110,9 +116,9 @@ def turn_advantages(
 ) -> list[list[float]]:
     """The advantage of every turn of every episode of one group, in the order of `record.turns`.
 
-    A turn is compared with those of the same branch name: its score with the rewards of that branch in the group's
-    episodes, or, under a turn discount, with the returns of all its turns. A turn that was truncated or failed, where
-    that is to be penalised, has `turn_penalty` taken off.
+    A turn is compared with those of the same branch name in the group's episodes, its score with theirs: so each score is
+    one of those that it is compared with. A turn that was truncated or failed, where that is to be penalised, has
+    `turn_penalty` taken off.
     """
     scores = [
         turn_scores(record, reward, config.turn_discount) for record, reward in zip(records, rewards, strict=True)
@@ -120,14 +126,11 @@ def turn_advantages(
     populations: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
     for episode, (record, own) in enumerate(zip(records, scores, strict=True)):
         for turn, score in zip(record.turns, own, strict=True):
-            samples = populations[turn.branch].setdefault(episode, [])
-            if config.turn_discount is not None:
-                samples.append(score)
-            elif not samples:
-                samples.append(branch_reward(turn, rewards[episode]))
+            populations[turn.branch].setdefault(episode, []).append(score)
+    weigh_turns = config.turn_discount is not None
     baseline = {
-        branch: dict(zip(samples, baselines(list(samples.values()), config.advantage), strict=True))
-        for branch, samples in populations.items()
+        branch: dict(zip(of, baselines(list(of.values()), config.advantage, weigh_turns=weigh_turns), strict=True))
+        for branch, of in populations.items()
     }
     return [
         [
@@ -139,9 +142,24 @@ def turn_advantages(
 
 
 def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> list[float]:
-    """What each turn of an episode earned, penalties taken off, in the order of `record.turns`: the rewards that a critic sees."""
-    earned = turn_earnings(record, reward)
-    return [own - turn_penalty(turn, config) for own, turn in zip(earned, record.turns, strict=True)]
+    """What each turn of an episode earned, penalties taken off, in the order of `record.turns`: the rewards that a critic sees.
+
+    A turn that is not trained on hands what it earned to the turn that it continues: all of it, or, where c turns continue that one, a
+    c-th, whichever of them it is.
+    """
+    earned = [
+        own - turn_penalty(turn, config) for own, turn in zip(turn_earnings(record, reward), record.turns, strict=True)
+    ]
+    position = {id(turn): index for index, turn in enumerate(record.turns)}
+    continued = Counter(id(turn.parent) for turn in record.turns if turn.parent is not None)
+    for index in reversed(range(len(earned))):  # a turn is recorded after its parent
+        turn = record.turns[index]
+        if turn.trained and turn.output_ids:
+            continue
+        if turn.parent is not None:
+            earned[position[id(turn.parent)]] += earned[index] / continued[id(turn.parent)]
+        earned[index] = 0.0
+    return earned
 
 
 def turn_penalty(turn: Turn, config: TrainerConfig) -> float:
@@ -156,3 +174,16 @@ def mask_turns(record: TokenRecord, config: TrainerConfig) -> None:
     for turn in record.turns:
         if (turn.truncated and config.truncated_turns == "mask") or (turn.failed and config.failed_turns == "mask"):
             turn.trained = False
+
+
+def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
+    """Whether a sequence can move the policy. One whose advantages are all 0 cannot, where the advantages that it comes with are all
+    there is; "m2po" looks at every token to choose those it keeps."""
+    advantages_are_all = (
+        config.kl == "none"
+        and not config.teacher_url
+        and not config.entropy_coef
+        and config.advantage in ("grpo", "dr_grpo", "rloo")
+        and config.objective != "m2po"
+    )
+    return not advantages_are_all or bool((sequence.advantages[sequence.loss_mask] != 0).any())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentrl.disk import make_directory, sync, sync_tree
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
-from agentrl.errors import CheckpointError, ConfigError
+from agentrl.errors import ConfigError
 from agentrl.manifest import Manifest, check_files, write_manifest
 from agentrl.trainer.critic import Critic
 from agentrl.trainer.lora import is_adapted, merged, write_adapter
@@ -141,17 +142,9 @@ def read_checkpoint(
 ) -> Manifest:
     """Load a checkpoint, made by any number of ranks; its manifest. Nothing is loaded unless every file is what was written.
 
-    Raises CheckpointError for one that is damaged, ConfigError for one that does not fit the model and the configuration.
+    Raises CheckpointError for one that is damaged (on rank 0; FirstRankError on the others), ConfigError for one that does not fit the model and the configuration.
     """
-    manifest, error = None, None
-    if ranks.rank == 0:
-        try:
-            manifest = check_files(directory)
-        except CheckpointError as damaged:
-            error = str(damaged)
-    manifest, error = ranks.same((manifest, error))
-    if manifest is None:
-        raise CheckpointError(error)
+    manifest = ranks.of_first(partial(check_files, directory))
     _read_weights(model, directory)
     _read_remembered(model, optimizer, directory / "optimizer" / "state.safetensors")
     if critic is not None:

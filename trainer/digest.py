@@ -4,7 +4,8 @@
 
 w_i is the bit pattern of element i of tensor T, as an integer, and u, v are odd pseudo-random keys of its position, so that what
 changes, moves or swaps values changes the sum: a single changed element always, anything else but for a chance of about 2⁻³²
-or less (multilinear hashing: Carter and Wegman 1979, "Universal classes of hash functions"). A sum of parts needs no order, so each
+or less (multilinear hashing: Carter and Wegman 1979, "Universal classes of hash functions"). That chance is for types of up to 4
+bytes, which are all that is trained: of 8-byte types two flipped signs cancel, 2⁶³·(k_i ± k_j) being 0. A sum of parts needs no order, so each
 rank adds up its own part. The digest is SHA-256 over name, type, shape and S of every tensor, by name. It finds faults; against
 forgers there are the checksums of files.
 """

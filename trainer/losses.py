@@ -105,8 +105,9 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: str) -> Tensor:
 
     k1 = d, unbiased, of high variance; k2 = d²/2, biased, of low variance; k3 = e^−d − 1 + d, unbiased, never negative.
 
-    Their gradients are another matter, and decide where each may stand. In the reward, k1 gives ∇KL(θ‖reference), and k2 and k3 give
-    neither that nor the gradient of any other divergence. In the loss, k2 gives ∇KL(θ‖reference), k3 gives ∇KL(reference‖θ), and k1 gives 0.
+    Their gradients are another matter, and decide where each may stand. In the reward, k1 gives ∇KL(θ‖reference) of whole trajectories,
+    and k2 and k3 give neither that nor the gradient of any other divergence. In the loss, of the divergence at each token, k2 gives
+    ∇KL(θ‖reference), k3 gives ∇KL(reference‖θ), and k1 gives 0.
     """
     difference = logprobs - reference
     if estimator == "k1":
@@ -142,7 +143,8 @@ def regularizers(
 
 
 def interpolated(logprobs: Tensor, behaviour: Tensor, versions: Tensor, version: int) -> Tensor:
-    """[T] log p between log b and log θ, by how old the token is: no forward pass of its own (AReaL's log-linear form).
+    """[T] log p between log b and log θ, by how old the token is: no forward pass of its own (the form of AReaL's documentation; its
+    code counts versions one lower, docs/objectives.md).
 
     log p = log b + α·(log θ − log b) with α = (v − u) / (v + 1 − u), where u sampled the token, v is the version at the start
     of the step, and θ is on its way to v + 1. Fresh tokens have p = b. `logprobs`: log θ, without a gradient.

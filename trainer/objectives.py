@@ -118,7 +118,7 @@ def likelihood(logprobs: Tensor, advantages: Tensor) -> Surrogate:
 
 
 def m2po(log_ratio: Tensor, advantages: Tensor, kept: Tensor) -> Surrogate:
-    """r·A over the tokens that `m2_cutoff` leaves (M2PO, arXiv 2510.01161). r is θ/b: pass the logprobs of the behaviour policy
+    """r·A over the tokens that `m2_cutoff` leaves (M2PO, arXiv 2510.01161, in AReaL's form; docs/objectives.md). r is θ/b: pass the logprobs of the behaviour policy
     for the proximal ones. `kept`: [T] bool."""
     return Surrogate(torch.where(kept, bounded_exp(log_ratio) * advantages, 0.0), ~kept)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from agentrl.config import TrainerConfig
 from agentrl.errors import CheckpointError
 from agentrl.manifest import Manifest
-from agentrl.trainer.advantages import whitened, with_distillation, with_kl_penalty
+from agentrl.trainer.advantages import has_gradient, whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.checkpoint import (
     read_checkpoint,
     read_published,
@@ -45,8 +45,8 @@ class StepResult:
 
     loss: float
     """Of the last minibatch."""
-    grad_norm: float
-    """Before clipping, mean over minibatches."""
+    grad_norm: float | None
+    """Before clipping, mean over minibatches; 0 where there was nothing to learn from, None where no gradient was finite."""
     lr: float
     stats: LossStats
     """Summed over minibatches."""
@@ -55,9 +55,9 @@ class StepResult:
     computed_tokens: int
     """Tokens of the packs, what is shared counted once."""
     log_weights: Tensor
-    """[M] log p/b of every trained token."""
+    """[M] log p/b of every token that was computed; of "m2po", which has no p, log θ/b."""
     critic: dict[str, float]
-    """`value_loss` and `explained_variance`, where there is a critic."""
+    """`value_loss` and `explained_variance`, where there is a critic and it was taught."""
     optimizer_steps: int
     """Optimizer steps that were taken."""
     minibatches: list[list[int]]
@@ -148,17 +148,17 @@ class Policy:
         loss_mean, computed, *stats_summed = self.ranks.sum([loss_mean, computed, *vars(_sum(totals)).values()])
         return StepResult(
             loss=loss_mean,
-            grad_norm=sum(grad_norms) / max(1, len(grad_norms)),
+            grad_norm=sum(grad_norms) / max(1, len(grad_norms)) if grad_norms or not norms else None,
             lr=self.optimizer.param_groups[0]["lr"],
             stats=LossStats(*stats_summed),
             skipped=len(norms) - len(grad_norms),
             computed_tokens=int(computed),
             log_weights=self.ranks.gather(torch.cat(weights) if weights else torch.zeros(0)),
             critic={
-                "value_loss": sum(value_losses) / max(1, len(value_losses)),
+                "value_loss": sum(value_losses) / len(value_losses),
                 "explained_variance": explained_variance([one for packs in returns for one in packs], self.ranks),
             }
-            if returns
+            if returns and value_losses
             else {},
             optimizer_steps=len(grad_norms),
             minibatches=dealt,
@@ -264,7 +264,7 @@ class Policy:
         tokens: int,
         count: int,
     ) -> tuple[Tensor, LossStats, Tensor]:
-        """(the pack's share in its minibatch's loss, statistics, [M] log p/b)."""
+        """(the pack's share in its minibatch's loss, statistics, [M] log p/b; of "m2po" log θ/b)."""
         config, sequences = self.config, batch.sequences
         scores = self._scores(batch)
         if proximal is None and config.objective == "m2po":
@@ -278,7 +278,8 @@ class Policy:
         )
         extra, stats = regularizers(scores.logprobs, scores.entropy, reference, stats, config)
         shares = token_shares(sequences, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length)
-        return ((losses + extra) * shares).sum(), stats, proximal - batch.behaviour_logprobs
+        numerator = scores.logprobs.detach() if config.objective == "m2po" else proximal
+        return ((losses + extra) * shares).sum(), stats, numerator - batch.behaviour_logprobs
 
     def _optimizer_step(self) -> float | None:
         """The gradient's norm; None when it is not finite, and nothing was changed. Raises FloatingPointError when that
@@ -384,19 +385,6 @@ class Policy:
         if self.digest() != manifest.digest:
             raise CheckpointError(f"{directory} holds other weights, or another optimizer, than its manifest says")
         return manifest
-
-
-def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
-    """Whether a sequence can move the policy. One whose advantages are all 0 cannot, where the advantages that it comes with are all
-    there is; "m2po" looks at every token to choose those it keeps."""
-    advantages_are_all = (
-        config.kl == "none"
-        and not config.teacher_url
-        and not config.entropy_coef
-        and config.advantage in ("grpo", "dr_grpo", "rloo")
-        and config.objective != "m2po"
-    )
-    return not advantages_are_all or bool((sequence.advantages[sequence.loss_mask] != 0).any())
 
 
 def _sum(stats: Sequence[LossStats]) -> LossStats:

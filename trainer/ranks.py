@@ -20,10 +20,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, TrainerError
 from agentrl.trainer.packing import Pack
 
 T = TypeVar("T")
+
+
+class FirstRankError(TrainerError):
+    """What all ranks were to share failed on rank 0, which raises the error itself."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,24 @@ class Ranks:
         dist.broadcast_object_list(box, src=0)
         received: T = box[0]
         return received
+
+    def of_first(self, make: Callable[[], T]) -> T:
+        """What `make` gives on rank 0, which alone calls it, on every rank.
+
+        What it raises there, rank 0 raises, and the others a FirstRankError: in the same collective, so that none of them waits for
+        a value that never comes.
+        """
+        if self.rank:
+            shared: tuple[T] | str = self.same("")
+            if isinstance(shared, str):
+                raise FirstRankError(shared)
+            return shared[0]
+        try:
+            value = make()
+        except Exception as error:
+            self.same(f"{type(error).__name__}: {error}")
+            raise
+        return self.same((value,))[0]
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Numbers added up over the ranks."""

@@ -99,7 +99,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
         while batch:
             started = time.perf_counter()
             result = policy.step(batch)
-            tokens = max(1.0, result.stats.tokens)
+            tokens, step_s = max(1.0, result.stats.tokens), time.perf_counter() - started
             row = {
                 "step": policy.version,
                 "nll": result.loss,
@@ -108,13 +108,13 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
                 "tokens": tokens,
                 "computed_tokens": result.computed_tokens,
                 "skipped_optimizer_steps": result.skipped,
-                "step_s": time.perf_counter() - started,
+                "step_s": step_s,
             }
             log.write(json.dumps(row) + "\n")
             log.flush()
             if first:
                 print(
-                    f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / row['step_s']:,.0f} trained tokens/s",
+                    f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / step_s:,.0f} trained tokens/s",
                     flush=True,
                 )
             if policy.version % config.trainer.checkpoint_every == 0:

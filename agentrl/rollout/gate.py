@@ -44,9 +44,11 @@ class StalenessGate:
 
     @property
     def bound(self) -> int | None:
-        """The largest staleness that a token of a batch can have: η + ⌈(W−1)/G⌉; None: there is no bound (greedy)."""
+        """The largest staleness that a token of a batch can have: η + ⌈(W−1)/G⌉, and 0 where η = 0; None: there is no bound (greedy)."""
+        if not self.max_staleness:
+            return 0
         if self._reach is None:
-            return None if self.max_staleness else 0
+            return None
         return self.max_staleness + math.ceil((self._reach - 1) / self.groups_per_batch)
 
     def can_start(self) -> bool:

@@ -21,6 +21,7 @@ from agentrl.trainer.critic import Critic, gae
 from agentrl.trainer.packing import pack
 from agentrl.trainer.policy import Policy
 from agentrl.trajectory import TokenRecord
+from tests.test_credit import record_of
 from tests.trainer.random_trees import random_tree
 
 
@@ -65,9 +66,25 @@ def test_a_turn_earns_at_its_last_token_and_one_that_is_not_trained_on_at_what_l
     config = TrainerConfig(advantage="gae")
     for trained, expected in ((True, [0, 0, 0, 0.25, 0, 0, 1.0]), (False, [0, 0, 0, 1.25, 0, 0, 0])):
         episode = StoredEpisode(1, 1, 0, 1.0, 0, two_turns(trained))
-        (sequence,) = training_sequences([episode], config)
+        ((sequence,),) = training_sequences([episode], config)
         assert sequence.rewards.tolist() == expected
         assert sequence.turns.tolist() == [0, 0, 0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize("masked", [1, 2])
+def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever_it_stands(masked: int) -> None:
+    record = record_of(
+        [None, 0, 0, masked],
+        credit=[None, *(2.0 if turn == masked else 5.0 for turn in (1, 2)), 8.0],
+        truncated=[False, *(turn == masked for turn in (1, 2)), False],
+    )
+    config = TrainerConfig(advantage="gae", truncated_turns="mask", failed_turns="penalise", turn_penalty=0.5)
+    record.turns[3].failed, record.turns[3].trained = True, False
+    episode = StoredEpisode(1, 1, 0, 0.0, 0, record)
+    (sequences,) = training_sequences([episode], config)
+    earned = {int(i): float(r) for s in sequences for i, r in zip(s.token_ids, s.rewards, strict=True) if float(r)}
+    # The untrained turn 3 hands 7.5 to the masked turn, which hands half of its 9.5 to the root.
+    assert earned == {0: 4.75, 3 - masked: 5.0}
 
 
 def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import random
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -19,6 +22,7 @@ from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.teacher import with_teacher
 from agentrl.trainer.tree_attention import eager_attention
+from tests.trainer.random_trees import random_tree
 
 PROMPTS, NEW_TOKENS = 64, 12
 
@@ -146,5 +150,39 @@ def test_what_a_teacher_says_that_is_no_logprob_is_asked_for_again_and_never_tra
             assert asked == 3
             assert "s3cr3t" not in str(refused.value)
         finally:
+            server.shutdown()
+            thread.join(10)
+
+
+@pytest.mark.parametrize("trickles", [False, True], ids=["silent", "trickles"])
+@pytest.mark.parametrize("dialect", ["", "/v1"])
+def test_a_teacher_that_hangs_is_an_error_within_its_time(trickles: bool, dialect: str) -> None:
+    ended = threading.Event()
+
+    class Hangs(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            with contextlib.suppress(OSError):
+                while trickles and not ended.wait(0.02):
+                    self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            ended.wait(10)
+
+        do_GET = do_POST  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is printed."""
+
+    sequences = random_tree(random.Random(1), depth=1)[:2] * 20
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hangs) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            started = time.monotonic()
+            with pytest.raises(
+                TrainerError, match=r"did not score 40 sequences within 0\.4 s.*trainer\.step_timeout_s"
+            ):
+                with_teacher(sequences, f"http://127.0.0.1:{server.server_port}{dialect}", 0.4)
+            assert time.monotonic() - started < 2
+        finally:
+            ended.set()
             server.shutdown()
             thread.join(10)

@@ -1,0 +1,49 @@
+"""The trainer process: one batch, read once, and errors that leave all its ranks at the same command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.errors import TrainerError, TrainerLostError
+from agentrl.trainer import __main__ as process_module
+from agentrl.trainer.__main__ import TrainerProcess
+from agentrl.trainer.packing import TrainingSequence
+from agentrl.trainer_client import open_trainer
+from agentrl.trajectory import Trajectory
+from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, batch, record_run
+
+
+def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_run(tmp_path / "run", steps=1)
+    process = TrainerProcess(tmp_path / "run", tmp_path / "weights")
+    process.load(None)
+    made: list[TrainingSequence] = []
+
+    def counted(path: Trajectory) -> TrainingSequence:
+        made.append(sequence_of(path))
+        return made[-1]
+
+    sequence_of = process_module._training_sequence
+    monkeypatch.setattr(process_module, "_training_sequence", counted)
+    trained = process.step(batch(1))["trained"]
+    assert len(made) == GROUPS_A_BATCH * GROUP_SIZE
+    assert trained["groups"] == [(group, GROUP_SIZE) for group in batch(1)]
+
+
+@pytest.mark.anyio
+async def test_a_teacher_that_fails_on_rank_0_leaves_all_ranks_at_the_same_command(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    unreachable = {"ranks": 2, "teacher_url": "http://127.0.0.1:9", "step_timeout_s": 60}
+    await in_thread(lambda: record_run(run_dir, steps=1, **unreachable))
+    with anyio.fail_after(150):
+        async with open_trainer(run_dir, tmp_path / "weights", 120, None, 2) as trainer:
+            weights = await trainer.load(None)
+            for _ in range(2):
+                with pytest.raises(TrainerError, match="gave no logprobs: ConnectError") as refused:
+                    await trainer.step(batch(1), weights.chain)
+                assert not isinstance(refused.value, TrainerLostError)
+            assert await trainer.weight_buckets()  # all ranks gather the weights
