@@ -94,11 +94,11 @@ class Broadcast:
             self.failures += 1
 
     async def _send(self, manifests: list[dict[str, Any]], version: int) -> None:
+        path = "/update_weights_from_distributed"
         try:
             await self._post_to_all(self._members, lambda _: ("/begin_weight_update", {}))
             for index, manifest in enumerate(manifests):
                 body = self._body(manifest, version, last=index == len(manifests) - 1)
-                path = "/update_weights_from_distributed"
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._sender.send_bucket, index)
                     group.start_soon(self._post_to_all, self._members, lambda _, b=body: (path, b))
