@@ -17,20 +17,26 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
+import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentrl.config import RunConfig
 from agentrl.credit import turn_scores
+from agentrl.engine.launch import open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
+from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.json_text import json_pieces, to_json
@@ -38,7 +44,10 @@ from agentrl.proxy.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.server import Body, Proxy, Reply, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
+from agentrl.run_directory import check_model
 
+IDLE_TIMEOUT_S = 3600.0
+"""When a session that nobody uses is closed, where the configuration does not say."""
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 
@@ -58,6 +67,44 @@ def check_address(host: str, port: int) -> None:
             f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
             "choose another port (--proxy.port 0: any free one)"
         ) from error
+
+
+async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str], None]) -> None:
+    """Serve the configured model until cancelled. `announce` is called with its name and URL once requests are answered."""
+    model, proxy_config = config.model, config.proxy
+    await in_thread(check_model, config)
+    await in_thread(check_address, proxy_config.host, proxy_config.port)
+    if proxy_config.session_idle_timeout_s is None:
+        proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
+    chat_format = await in_thread(
+        lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
+    )
+    limits = ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"}))
+    async with (
+        _scratch() as scratch,
+        open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
+        open_proxy(
+            engine,
+            chat_format,
+            Path(model.path).name,
+            host=proxy_config.host,
+            port=proxy_config.port,
+            limits=limits,
+            around=lambda proxy: Service(proxy, admin_key).handle,
+        ) as proxy,
+    ):
+        announce(proxy.model, proxy.url)
+        await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def _scratch() -> AsyncIterator[Path]:
+    folder = await in_thread(lambda: tempfile.TemporaryDirectory(prefix="agentrl-serve-"))
+    try:
+        yield Path(folder.name)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(folder.cleanup)
 
 
 class _Body(BaseModel):
