@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -163,6 +164,8 @@ class _Entry:
     id: str = field(default_factory=lambda: f"ses_{secrets.token_hex(8)}")
     reward: float | None = None
     opened_at: float = field(default_factory=time.time)
+    final: bool = False
+    """Whether `close` was asked for: no reward is taken any more."""
 
 
 class Service:
@@ -223,9 +226,11 @@ class Service:
     def _open(self, body: OpenBody) -> dict[str, Any]:
         entry = _Entry(self._proxy.open_session(SamplingDefaults(**body.model_dump())))
         self._entries[entry.id] = entry
-        ended = [e.id for e in self._entries.values() if e.session.closed]
-        for old in ended[: max(0, len(ended) - KEPT_ENDED_SESSIONS)]:
-            del self._entries[old]
+        surplus = len(self._entries) - len(self._proxy.sessions) - KEPT_ENDED_SESSIONS
+        if surplus > 0:
+            ended = (e.id for e in self._entries.values() if e.session.closed)
+            for old in list(islice(ended, surplus)):
+                del self._entries[old]
         return {
             **self._state(entry),
             "api_key": entry.session.key,
@@ -247,6 +252,8 @@ class Service:
         }
 
     def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
+        if entry.final:
+            raise _final(entry)
         if body.branch is not None:
             try:
                 entry.session.branch(body.branch)
@@ -265,7 +272,10 @@ class Service:
 
     def _close(self, entry: _Entry, body: CloseBody) -> dict[str, Any]:
         if body.reward is not None:
+            if entry.final and body.reward != entry.reward:
+                raise _final(entry)
             entry.reward = body.reward
+        entry.final = True
         self._proxy.close_session(entry.session)
         return self._state(entry)
 
@@ -284,3 +294,8 @@ class Service:
         except (EngineError, OSError, ValueError) as error:  # ValueError: a path with a null byte in it
             raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
         return {"version": body.version, "pause_s": pause_s}
+
+
+def _final(entry: _Entry) -> ApiError:
+    message = f"The session {entry.id!r} was closed, and its record is final: give rewards before you close it."
+    return ApiError(409, message, code="session_closed")
