@@ -83,8 +83,7 @@ async def open_proxy(
         try:
             loop = asyncio.get_running_loop()
             server = await loop.create_server(lambda: _Connection(connections), host, port, backlog=1024)
-            shown = host.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - all interfaces: this machine is reached so
-            proxy.url = f"http://{shown}:{server.sockets[0].getsockname()[1]}"
+            proxy.url = _url(host, server.sockets[0].getsockname()[1])
             yield proxy
         finally:
             if server is not None:
@@ -92,6 +91,12 @@ async def open_proxy(
             with anyio.CancelScope(shield=True), anyio.move_on_after(5):
                 await runner.cleanup()
             tasks.cancel_scope.cancel()
+
+
+def _url(host: str, port: int) -> str:
+    """Where programs of this machine reach what listens on `host`."""
+    shown = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - all interfaces
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
 
 async def _answer(limits: ProxyLimits, handle: Handle, http: web.Request) -> web.StreamResponse:

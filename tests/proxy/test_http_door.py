@@ -6,16 +6,19 @@ import asyncio
 import json
 import logging
 import re
+import socket
 import time
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 from jsonschema import Draft202012Validator
 
-from agentrl.proxy import ChatFormat, Proxy
+from agentrl.proxy import ChatFormat, Proxy, open_proxy
 from agentrl.proxy.openapi import MODEL_APIS, openapi_document
-from tests.components import wait_until
+from tests.components import missing, wait_until
+from tests.instant_engine import InstantEngine
 from tests.proxy.test_bounds import CHAT, asked, opened
 
 pytestmark = pytest.mark.anyio
@@ -67,6 +70,15 @@ async def status(proxy: Proxy, request: bytes, timeout_s: float = 10) -> int:
     client.send(request)
     line = (await client.rest(timeout_s)).split(b" ", 2)
     return int(line[1]) if len(line) > 1 else 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::", "localhost"])
+async def test_its_url_is_one_that_clients_can_use(nano_format: ChatFormat, host: str) -> None:
+    if ":" in host and not socket.has_ipv6:
+        missing("this machine has no IPv6")
+    async with open_proxy(InstantEngine(), nano_format, "nano", host=host) as proxy:
+        async with aiohttp.ClientSession() as http, http.get(f"{proxy.url}/health") as response:
+            assert response.status == 200
 
 
 async def test_heads_and_bodies_that_do_not_come_are_given_up(nano_format: ChatFormat) -> None:
