@@ -24,16 +24,14 @@ BELIEVED: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("field", BELIEVED)
 async def test_a_field_of_any_value_is_believed_or_refused_by_its_name(field: str) -> None:
-    believed = []
     async with scripted_server(lambda _: []) as server:
         for value in ANYTHING:
             server.info = {field: value}
-            try:
+            if any(type(value) is type(one) and value == one for one in BELIEVED[field]):
                 async with sglang_engine([server.url]) as engine:
                     assert engine.version >= 0
                     assert all(type(one.ranks) is int and one.ranks > 0 for one in engine.fleet.servers)
-                believed.append(value)
-            except EngineError as error:
-                assert field in str(error) or "not JSON" in str(error)
-                assert server.url in str(error)
-    assert [(type(value), value) for value in believed] == [(type(value), value) for value in BELIEVED[field]]
+            else:
+                with pytest.raises(EngineError, match=f"{server.url}.*({field}|not JSON)"):
+                    async with sglang_engine([server.url]):
+                        pass
