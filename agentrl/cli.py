@@ -13,11 +13,9 @@ import json
 import os
 import secrets
 import shlex
-import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -33,9 +31,6 @@ from agentrl.models import model_directory
 from agentrl.run_directory import read_config
 
 T = TypeVar("T")
-
-SERVE_IDLE_TIMEOUT_S = 3600.0
-"""When `agentrl serve` closes a session that nobody uses, where the configuration does not say."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -244,50 +239,24 @@ async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
 def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     config = _config(args, overrides)
     _require(config, "model.path")
-    admin_key = args.admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
-    if admin_key is None:
-        admin_key = f"sk-admin-{secrets.token_urlsafe(24)}"
-        print(f"admin key {admin_key}", flush=True)
-    anyio.run(_run_service, config, admin_key)
+    given = args.admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
+    admin_key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
+    from agentrl.serve import serve  # before the loop, which a long import would block
+
+    served: list[str] = []
+
+    def announce(model: str, url: str) -> None:
+        served.append(url)
+        if not given:
+            print(f"admin key {admin_key}")
+        print(f"serving {model} at {url}", flush=True)
+
+    try:
+        run_loop(lambda: _until_signal(lambda: serve(config, admin_key, announce)))
+    except KeyboardInterrupt:
+        if not served:
+            raise
     return 0
-
-
-async def _run_service(config: RunConfig, admin_key: str) -> None:
-    """Serve until SIGINT or SIGTERM."""
-    import tempfile
-
-    from agentrl.engine.launch import open_engine
-    from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
-    from agentrl.run_directory import check_model
-    from agentrl.serve import Service, check_address
-
-    check_model(config)
-    proxy_config = config.proxy
-    check_address(proxy_config.host, proxy_config.port)
-    if proxy_config.session_idle_timeout_s is None:
-        proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": SERVE_IDLE_TIMEOUT_S})
-    async with AsyncExitStack() as stack:
-        signals = stack.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-serve-")))
-        model = config.model
-        chat_format = load_chat_format(model.path, model.renderer, **model.renderer_options)
-        engine = await stack.enter_async_context(
-            open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
-        )
-        proxy = await stack.enter_async_context(
-            open_proxy(
-                engine,
-                chat_format,
-                Path(model.path).name,
-                host=proxy_config.host,
-                port=proxy_config.port,
-                limits=ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"})),
-                around=lambda proxy: Service(proxy, admin_key).handle,
-            )
-        )
-        print(f"serving {proxy.model} at {proxy.url}", flush=True)
-        async for _ in signals:
-            return
 
 
 def _doctor(args: argparse.Namespace, overrides: dict[str, str]) -> int:

@@ -81,7 +81,7 @@ async def run_evaluation(
                 )
             )
         else:
-            check_model(config)
+            await in_thread(check_model, config)
             await in_thread(check_engine, config.engine)
             check_address(config.proxy.host, config.proxy.port)
             if config.rollout.workers:
@@ -91,7 +91,7 @@ async def run_evaluation(
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
             model = config.model
             chat_format = await in_thread(
-                lambda: load_chat_format(model.path, model.renderer, **model.renderer_options)
+                lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
             )
             engine = await stack.enter_async_context(
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)

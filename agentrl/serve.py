@@ -17,20 +17,27 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
+import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentrl.config import RunConfig
 from agentrl.credit import turn_scores
+from agentrl.engine.launch import open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
+from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.json_text import json_pieces, to_json
@@ -38,7 +45,10 @@ from agentrl.proxy.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.server import Body, Proxy, Reply, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
+from agentrl.run_directory import check_model
 
+IDLE_TIMEOUT_S = 3600.0
+"""When a session that nobody uses is closed, where the configuration does not say."""
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 
@@ -58,6 +68,44 @@ def check_address(host: str, port: int) -> None:
             f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
             "choose another port (--proxy.port 0: any free one)"
         ) from error
+
+
+async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str], None]) -> None:
+    """Serve the configured model until cancelled. `announce` is called with its name and URL once requests are answered."""
+    model, proxy_config = config.model, config.proxy
+    await in_thread(check_model, config)
+    await in_thread(check_address, proxy_config.host, proxy_config.port)
+    if proxy_config.session_idle_timeout_s is None:
+        proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
+    chat_format = await in_thread(
+        lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
+    )
+    limits = ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"}))
+    async with (
+        _scratch() as scratch,
+        open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
+        open_proxy(
+            engine,
+            chat_format,
+            Path(model.path).name,
+            host=proxy_config.host,
+            port=proxy_config.port,
+            limits=limits,
+            around=lambda proxy: Service(proxy, admin_key).handle,
+        ) as proxy,
+    ):
+        announce(proxy.model, proxy.url)
+        await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def _scratch() -> AsyncIterator[Path]:
+    folder = await in_thread(lambda: tempfile.TemporaryDirectory(prefix="agentrl-serve-"))
+    try:
+        yield Path(folder.name)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(folder.cleanup)
 
 
 class _Body(BaseModel):
@@ -116,6 +164,8 @@ class _Entry:
     id: str = field(default_factory=lambda: f"ses_{secrets.token_hex(8)}")
     reward: float | None = None
     opened_at: float = field(default_factory=time.time)
+    final: bool = False
+    """Whether `close` was asked for: no reward is taken any more."""
 
 
 class Service:
@@ -176,9 +226,11 @@ class Service:
     def _open(self, body: OpenBody) -> dict[str, Any]:
         entry = _Entry(self._proxy.open_session(SamplingDefaults(**body.model_dump())))
         self._entries[entry.id] = entry
-        ended = [e.id for e in self._entries.values() if e.session.closed]
-        for old in ended[: max(0, len(ended) - KEPT_ENDED_SESSIONS)]:
-            del self._entries[old]
+        surplus = len(self._entries) - len(self._proxy.sessions) - KEPT_ENDED_SESSIONS
+        if surplus > 0:
+            ended = (e.id for e in self._entries.values() if e.session.closed)
+            for old in list(islice(ended, surplus)):
+                del self._entries[old]
         return {
             **self._state(entry),
             "api_key": entry.session.key,
@@ -200,6 +252,8 @@ class Service:
         }
 
     def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
+        if entry.final:
+            raise _final(entry)
         if body.branch is not None:
             try:
                 entry.session.branch(body.branch)
@@ -218,7 +272,10 @@ class Service:
 
     def _close(self, entry: _Entry, body: CloseBody) -> dict[str, Any]:
         if body.reward is not None:
+            if entry.final and body.reward != entry.reward:
+                raise _final(entry)
             entry.reward = body.reward
+        entry.final = True
         self._proxy.close_session(entry.session)
         return self._state(entry)
 
@@ -237,3 +294,8 @@ class Service:
         except (EngineError, OSError, ValueError) as error:  # ValueError: a path with a null byte in it
             raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
         return {"version": body.version, "pause_s": pause_s}
+
+
+def _final(entry: _Entry) -> ApiError:
+    message = f"The session {entry.id!r} was closed, and its record is final: give rewards before you close it."
+    return ApiError(409, message, code="session_closed")

@@ -53,11 +53,6 @@ class Turn:
     tools: bool = False
     """Whether the request offered tools."""
 
-    @property
-    def depth(self) -> int:
-        """Tokens of the path that ends with this turn."""
-        return (self.parent.depth if self.parent else 0) + len(self.prompt_ids) + len(self.output_ids)
-
     def path(self) -> list[Turn]:
         """The turns from the root to this one."""
         turns: list[Turn] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -84,7 +85,7 @@ class AsyncToolEnv:
     async def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
         """Start an episode; `messages` then holds the opening conversation."""
         if self._env is None:
-            made = await anyio.to_thread.run_sync(self._make, abandon_on_cancel=True, limiter=THREADS)
+            made = await _made(self._make)
             self._env = made if isinstance(made.unwrapped, ToolEnv) else GymEnv(made)
             self.tool_env.resources = self._resources
         opened = await self.tool_env.open(seed=seed, options=options)
@@ -129,3 +130,30 @@ class AsyncToolEnv:
         with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
             await inner.release()
             await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)
+
+
+async def _made(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
+    """What `make` makes, in a thread. One that is there only after the wait for it was cancelled is closed there and then."""
+    lock = threading.Lock()
+    made: list[gymnasium.Env[Any, Any]] = []
+    abandoned = False
+
+    def run() -> None:
+        env = make()
+        with lock:
+            made.append(env)
+            if not abandoned:
+                return
+        env.close()
+
+    try:
+        await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=THREADS)
+    except BaseException:
+        with lock:
+            abandoned = True
+            late = list(made)
+        for env in late:  # it was there in the moment of the cancellation
+            with anyio.CancelScope(shield=True), suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
+                await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)
+        raise
+    return made[0]

@@ -87,6 +87,24 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
     assert [path["rewards"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
 
 
+def test_what_was_closed_is_final(service: Service) -> None:
+    opened = service.ask("POST", "/sessions", {"max_tokens": 3})
+    path = f"/sessions/{opened['id']}"
+    with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:
+        said = client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
+    service.ask("POST", f"{path}/reward", {"value": 0.25})
+    closed = service.ask("POST", f"{path}/close", {"reward": 1.0})
+    kept = service.ask("GET", f"{path}/trajectories")
+    for change in ({"value": 2}, {"value": 2, "completion_id": said.id}, {"value": 2, "branch": "helper"}):
+        refused = service.ask("POST", f"{path}/reward", change, status=409)
+        assert refused["error"]["code"] == "session_closed"
+    service.ask("POST", f"{path}/close", {"reward": 2}, status=409)
+    for again in ({}, {"reward": 1.0}):
+        assert service.ask("POST", f"{path}/close", again) == closed, "whoever lost the answer may ask again"
+    assert service.ask("GET", f"{path}/trajectories") == kept
+    service.ask("DELETE", path)
+
+
 def test_new_weights_are_loaded_into_the_service(service: Service, versions: Any) -> None:
     assert service.ask("POST", "/weights", {"path": str(versions[2]), "version": 2})["version"] == 2
     opened = service.ask("POST", "/sessions", {"max_tokens": 5})

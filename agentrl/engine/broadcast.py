@@ -3,16 +3,16 @@
     join      once, and again when the servers in service have changed: a process group of trainer and servers
     update    pause ─► begin_weight_update ─► each bucket: servers receive while the trainer sends ─► end ─► resume
 
-If anything of it fails, the same pause is used to read the weights from disk, where the trainer has put them before, and the
-group is formed anew for the next update.
+If anything of it fails, be it a server's fault or the trainer's, the weights are read from disk, where the trainer has put them
+before, and the group is formed anew for the next update. A trainer that was lost is missed by whoever asks it next.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -58,7 +58,10 @@ class Broadcast:
         self._backend = backend
         self._address = address
         self._members: list[SGLangServer] = []
+        """The servers of the whole group; none where there is none."""
         self._name = ""
+        self._left: list[str] = []
+        """Groups that servers may still hold, the one in use included."""
         self._counter = itertools.count()
         self.failures = 0
         """Updates that had to be read from disk after all."""
@@ -66,28 +69,43 @@ class Broadcast:
     async def update_weights(self, checkpoint: Path, version: int) -> float:
         """Bring the trainer's current weights, which `checkpoint` holds too, into every server. Returns the pause in
         seconds."""
-        await self._form_group()
-        manifests = await self._sender.weight_buckets() if self._members else []
-        return await self._engine.swap_weights(checkpoint, version, lambda: self._send(manifests, checkpoint, version))
+        manifests: list[dict[str, Any]] = []
+        with self._from_disk_instead(version):
+            await self._form_group()
+            if self._members:
+                manifests = await self._sender.weight_buckets()
+        return await self._engine.swap_weights(checkpoint, version, lambda: self._load(manifests, checkpoint, version))
 
-    async def _send(self, manifests: list[dict[str, Any]], checkpoint: Path, version: int) -> None:
-        serving = self._engine.fleet.in_service()
-        if self._members and self._members == serving:
-            try:
-                await self._post_to_all(lambda _: ("/begin_weight_update", {}))
-                for index, manifest in enumerate(manifests):
-                    body = self._body(manifest, version, last=index == len(manifests) - 1)
-                    async with anyio.create_task_group() as group:
-                        group.start_soon(self._sender.send_bucket, index)
-                        group.start_soon(self._post_to_all, lambda _, b=body: ("/update_weights_from_distributed", b))
-                await self._post_to_all(lambda _: ("/end_weight_update", {}))
+    async def _load(self, manifests: list[dict[str, Any]], checkpoint: Path, version: int) -> None:
+        if self._members and self._members == self._engine.fleet.in_service():
+            with self._from_disk_instead(version):
+                await self._send(manifests, version)
                 return
-            except* AgentRLError as errors:
-                log.warning("broadcast of version %d failed, reading it from disk: %s", version, errors.exceptions)
-                await self._end_update()
-                self._members = []
-                self.failures += 1
         await self._engine.load_from_disk(checkpoint, version)
+
+    @contextmanager
+    def _from_disk_instead(self, version: int) -> Iterator[None]:
+        """Give the group up where anything fails that is done with it, so that `_load` reads from disk."""
+        try:
+            yield
+        except* (AgentRLError, OSError) as errors:
+            log.warning("version %d cannot be broadcast and is read from disk: %s", version, errors.exceptions)
+            self._members = []
+            self.failures += 1
+
+    async def _send(self, manifests: list[dict[str, Any]], version: int) -> None:
+        path = "/update_weights_from_distributed"
+        try:
+            await self._post_to_all(self._members, lambda _: ("/begin_weight_update", {}))
+            for index, manifest in enumerate(manifests):
+                body = self._body(manifest, version, last=index == len(manifests) - 1)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._sender.send_bucket, index)
+                    group.start_soon(self._post_to_all, self._members, lambda _, b=body: (path, b))
+            await self._post_to_all(self._members, lambda _: ("/end_weight_update", {}))
+        except* (AgentRLError, OSError):
+            await self._end_update()
+            raise
 
     async def _end_update(self) -> None:
         """Close what `begin_weight_update` opened, on the servers that still can."""
@@ -102,13 +120,20 @@ class Broadcast:
         return body
 
     async def _form_group(self) -> None:
-        """Form the group of the servers in service, unless it is there. Without one, updates are read from disk."""
+        """Form the group of the servers in service, unless it is there, or none is in service."""
         serving = self._engine.fleet.in_service()
         if self._members == serving:
             return
-        old, self._members, self._name = self._name, serving, f"weights-{next(self._counter)}"
-        for server in serving if old else []:
-            await server.post("/destroy_weights_update_group", {"group_name": old}, JOIN_TIMEOUT_S, any_status=True)
+        self._members = []
+        if not serving:
+            return
+        while self._left:
+            for server in serving:
+                body = {"group_name": self._left[0]}
+                await server.post("/destroy_weights_update_group", body, JOIN_TIMEOUT_S, any_status=True)
+            del self._left[0]
+        self._name = f"weights-{next(self._counter)}"
+        self._left.append(self._name)
         port = free_port(self._address)
         offsets = list(itertools.accumulate((server.ranks for server in serving), initial=1))
         ranks = dict(zip([server.url for server in serving], offsets, strict=False))
@@ -118,24 +143,15 @@ class Broadcast:
             where = {"master_address": self._address, "master_port": port, "rank_offset": ranks[server.url]}
             return "/init_weights_update_group", {**common, **where}
 
-        try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(
-                    self._sender.join_weight_group,
-                    self._address,
-                    port,
-                    offsets[-1],
-                    self._name,
-                    self._backend,
-                    JOIN_TIMEOUT_S,
-                )
-                group.start_soon(self._post_to_all, invitation)
-        except* AgentRLError as errors:
-            log.warning("no weight group could be formed: %s", errors.exceptions)
-            self._members = []
-            self.failures += 1
+        join = self._sender.join_weight_group
+        async with anyio.create_task_group() as group:
+            group.start_soon(join, self._address, port, offsets[-1], self._name, self._backend, JOIN_TIMEOUT_S)
+            group.start_soon(self._post_to_all, serving, invitation)
+        self._members = serving
 
-    async def _post_to_all(self, request: Callable[[SGLangServer], tuple[str, dict[str, Any]]]) -> None:
+    async def _post_to_all(
+        self, servers: Sequence[SGLangServer], request: Callable[[SGLangServer], tuple[str, dict[str, Any]]]
+    ) -> None:
         async def post(server: SGLangServer) -> None:
             path, body = request(server)
             reply = await server.post(path, body, JOIN_TIMEOUT_S, any_status=True)
@@ -143,5 +159,5 @@ class Broadcast:
                 raise EngineError(f"{server.url}{path}: {reply.get('message', reply)}")
 
         async with anyio.create_task_group() as group:
-            for server in self._members:
+            for server in servers:
                 group.start_soon(post, server)

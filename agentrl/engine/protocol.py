@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 PauseMode = Literal["retract", "in_place", "abort"]
 """How a weight update interrupts replies in flight.
@@ -74,6 +74,13 @@ class Generation:
     cached_tokens: int = 0
     """Prompt tokens whose KV cache was reused."""
     top_logprobs: list[list[tuple[float, int]]] = field(default_factory=list)  # [T][K] of (logprob, id)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Generation:
+        """The inverse of `dataclasses.asdict`, from JSON. Raises KeyError, TypeError or ValueError for what is none."""
+        spans = [VersionSpan(**span) for span in values["versions"]]
+        top = [[(logprob, token) for logprob, token in position] for position in values["top_logprobs"]]
+        return cls(**{**values, "versions": spans, "top_logprobs": top})
 
 
 def join(first: Generation, second: Generation) -> Generation:

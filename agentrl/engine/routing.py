@@ -7,7 +7,8 @@ until its server has `spill` more replies in flight than the least busy one; the
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
 
@@ -27,6 +28,25 @@ class Router(Generic[S]):
         self._spill = spill
         self._home: dict[str, S] = {}
         self._residents: Counter[int] = Counter()
+        self._calls: Counter[str] = Counter()
+        """Calls of a session that may still choose."""
+        self._ended: set[str] = set()
+        """Sessions that ended with calls left."""
+
+    @contextmanager
+    def calling(self, session: str) -> Iterator[None]:
+        """The length of one call of a session, in which it may choose again and again. A session that ended meanwhile is forgotten
+        with its last call."""
+        self._calls[session] += 1
+        try:
+            yield
+        finally:
+            self._calls[session] -= 1
+            if not self._calls[session]:
+                del self._calls[session]
+                if session in self._ended:
+                    self._ended.discard(session)
+                    self._leave(session)
 
     def choose(self, session: str, servers: Sequence[S]) -> S:
         """The server for the session's next request, of those that serve now (at least one)."""
@@ -35,13 +55,18 @@ class Router(Generic[S]):
         home = self._home.get(session)
         if home is not None and home in servers and home.in_flight - idlest.in_flight <= self._spill:
             return home
-        self.forget(session)
+        self._leave(session)
         self._home[session] = idlest
         self._residents[id(idlest)] += 1
         return idlest
 
     def forget(self, session: str) -> None:
-        """The session has ended."""
+        """The session has ended: no more calls of it begin."""
+        if session in self._calls:
+            self._ended.add(session)
+        self._leave(session)
+
+    def _leave(self, session: str) -> None:
         home = self._home.pop(session, None)
         if home is not None:
             self._residents[id(home)] -= 1

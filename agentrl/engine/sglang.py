@@ -137,7 +137,7 @@ class SGLangEngine:
         if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
             done = _NOTHING
         bad: list[SGLangServer] = []
-        with anyio.move_on_after(self._limits.request_timeout_s):
+        with self.fleet.router.calling(session), anyio.move_on_after(self._limits.request_timeout_s):
             while True:
                 if len(done.output_ids) >= sampling.max_new_tokens:
                     return replace(done, finish="length")

@@ -18,7 +18,7 @@ import aiohttp
 import anyio
 import pydantic_core
 
-from agentrl.engine.growing_reply import GrowingReply, version_number
+from agentrl.engine.growing_reply import GrowingReply
 from agentrl.engine.protocol import Generation, ImageSpan, Sampling
 from agentrl.engine.server_errors import (
     BadReplyError,
@@ -28,6 +28,7 @@ from agentrl.engine.server_errors import (
     says_out_of_memory,
     shortage,
 )
+from agentrl.engine.server_facts import ModelInfo, ServerInfo, facts_of, served_version
 from agentrl.engine.soundness import Expected
 from agentrl.errors import EngineError
 from agentrl.privacy import without_secrets
@@ -94,10 +95,10 @@ class SGLangServer:
 
     async def probe(self, timeout_s: float) -> int:
         """Generate one token to learn what the server reports. Returns the weight version that it serves."""
-        info = await self.get("/server_info", timeout_s, missing_ok=True)
-        self._incremental = bool(info.get("incremental_streaming_output"))
-        self.ranks = int(info.get("tp_size", 1)) * int(info.get("pp_size", 1))
-        self.has_grammar = info.get("grammar_backend", "none") not in ("none", None)
+        said = await self.get("/server_info", timeout_s, missing_ok=True)
+        info = facts_of(ServerInfo, said, f"{self.url}/server_info")
+        self._incremental = bool(info.incremental_streaming_output)
+        self.ranks, self.has_grammar = info.ranks, info.has_grammar
         body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
         try:
             reply = await self.post("/generate", {**body, "sampling_params": {"stream_interval": 1, **_ONE}}, timeout_s)
@@ -110,9 +111,10 @@ class SGLangServer:
         token.grow(reply)
         token.finished()
         self.reports_spans = "weight_versions" in reply["meta_info"]
-        model = await self.get("/model_info", timeout_s)
-        self.takes_images = bool(model.get("has_image_understanding"))
-        return version_number(model.get("weight_version", "default"))
+        where = f"{self.url}/model_info"
+        model = facts_of(ModelInfo, await self.get("/model_info", timeout_s), where)
+        self.takes_images = bool(model.has_image_understanding)
+        return served_version(model, where)
 
     def _expected(self, sampling: Sampling, version: int | None = None) -> Expected:
         # An update in the middle of a reply may also go back.

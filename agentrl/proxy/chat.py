@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_request import ChatRequest, parse_request
 from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, Send, all_of
 from agentrl.proxy.session import Session
@@ -42,7 +41,7 @@ class ChatCompletions:
         return {**_head(call, "chat.completion"), "choices": choices, "usage": usage(call, replies)}
 
     async def stream(self, request: ChatRequest, call: Call, send: Send) -> None:
-        """The reply as `chat.completion.chunk`s, sent as the tokens arrive. Errors are sent as OpenAI's error JSON."""
+        """The reply as `chat.completion.chunk`s, sent as the tokens arrive. Raises ApiError."""
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
         replies: list[Reply] = []
         head = _head(call, "chat.completion.chunk")
@@ -73,12 +72,9 @@ class ChatCompletions:
             replies.append(reply)
             await say({}, finish_reason=reply.finish, logprobs=await self._logprobs(request, call, reply))
 
-        try:
-            await all_of(one, request.n or 1)
-            if wants_usage:
-                await send({**head, "choices": [], "usage": usage(call, replies)})
-        except ApiError as error:
-            await send(error.openai_json())
+        await all_of(one, request.n or 1)
+        if wants_usage:
+            await send({**head, "choices": [], "usage": usage(call, replies)})
 
     async def _logprobs(self, request: ChatRequest, call: Call, reply: Reply) -> Json | None:
         if not request.logprobs:

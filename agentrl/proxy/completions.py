@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.proxy.api_error import ApiError, read_body
+from agentrl.proxy.api_error import read_body
 from agentrl.proxy.chat import usage
 from agentrl.proxy.chat_request import Seed, Tokens, stop_strings
 from agentrl.proxy.policy import Ask, Call, Delta, Json, Policy, Reply, Send, all_of
@@ -96,7 +96,7 @@ class Completions:
         return {**_head(calls[0]), "choices": choices, "usage": _usage(calls, replies)}
 
     async def stream(self, request: CompletionRequest, calls: list[Call], send: Send) -> None:
-        """The reply as pieces of text. Errors are sent as OpenAI's error JSON."""
+        """The reply as pieces of text. Raises ApiError."""
         per_prompt = request.n or 1
         replies: list[Reply | None] = [None] * (len(calls) * per_prompt)
         head = _head(calls[0])
@@ -110,12 +110,9 @@ class Completions:
             choice = await self._choice(request, calls[0], index, reply)
             await send({**head, "choices": [{**choice, "text": ""}]})
 
-        try:
-            await all_of(one, len(replies))
-            if request.stream_options and request.stream_options.include_usage:
-                await send({**head, "choices": [], "usage": _usage(calls, replies)})
-        except ApiError as error:
-            await send(error.openai_json())
+        await all_of(one, len(replies))
+        if request.stream_options and request.stream_options.include_usage:
+            await send({**head, "choices": [], "usage": _usage(calls, replies)})
 
     async def _choice(self, request: CompletionRequest, call: Call, index: int, reply: Reply) -> Json:
         choice = {"index": index, "text": reply.message.content, "finish_reason": reply.finish, "logprobs": None}

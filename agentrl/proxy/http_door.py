@@ -31,6 +31,11 @@ _unheard.disabled = True
 
 LINGER_S = 1.0
 """How long what is left of a body is read after it was refused, so that the client sees the refusal and not a reset."""
+PROBES_S = (0.1, 0.5, 2.0)
+"""When a client that sends no more is asked whether it still reads; from then on, as long as the last of these apart."""
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+COMMENT = b":\n\n"
+"""An event that is none."""
 SLOWEST_READER = 16 * 2**10
 """Bytes a second that a client reads of its reply at least."""
 
@@ -61,8 +66,11 @@ async def open_proxy(
         app = web.Application(client_max_size=proxy.limits.max_request_bytes)
 
         async def answer(http: web.Request) -> web.StreamResponse:
-            with connections.answering(http):
-                return await _answer(proxy.limits, handle, http)
+            with connections.answering(http) as connection:
+                response = await _answer(proxy.limits, handle, http, connection)
+                if connection.half_closed:
+                    response.force_close()
+                return response
 
         app.router.add_route("*", "/{path:.*}", answer)
         runner = web.AppRunner(
@@ -83,8 +91,7 @@ async def open_proxy(
         try:
             loop = asyncio.get_running_loop()
             server = await loop.create_server(lambda: _Connection(connections), host, port, backlog=1024)
-            shown = host.replace("0.0.0.0", "127.0.0.1")  # noqa: S104 - all interfaces: this machine is reached so
-            proxy.url = f"http://{shown}:{server.sockets[0].getsockname()[1]}"
+            proxy.url = _url(host, server.sockets[0].getsockname()[1])
             yield proxy
         finally:
             if server is not None:
@@ -94,8 +101,17 @@ async def open_proxy(
             tasks.cancel_scope.cancel()
 
 
-async def _answer(limits: ProxyLimits, handle: Handle, http: web.Request) -> web.StreamResponse:
+def _url(host: str, port: int) -> str:
+    """Where programs of this machine reach what listens on `host`."""
+    shown = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - all interfaces
+    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+
+
+async def _answer(
+    limits: ProxyLimits, handle: Handle, http: web.Request, connection: _Connection
+) -> web.StreamResponse:
     reply = await handle(http.method, http.path, http.headers, lambda: _receive(http, limits))
+    connection.harmless = b""
     if reply.events is None:
         response = web.Response(body=reply.body, status=reply.status, headers=reply.headers)
         with anyio.move_on_after(limits.write_timeout_s + len(reply.body) / SLOWEST_READER) as bound:
@@ -106,7 +122,10 @@ async def _answer(limits: ProxyLimits, handle: Handle, http: web.Request) -> web
         return response
     stream = web.StreamResponse(status=reply.status, headers=reply.headers)
     async with aclosing(reply.events) as events:
+        if chunked := http.version >= (1, 1):
+            stream.enable_chunked_encoding()
         await stream.prepare(http)
+        connection.harmless = b"%x\r\n%b\r\n" % (len(COMMENT), COMMENT) if chunked else COMMENT
         async for event in events:
             with anyio.move_on_after(limits.write_timeout_s + len(event) / SLOWEST_READER) as bound:
                 await stream.write(event)
@@ -151,17 +170,19 @@ class _Connections:
         self.idle: OrderedDict[_Connection, None] = OrderedDict()
 
     @contextmanager
-    def answering(self, http: web.Request) -> Iterator[None]:
+    def answering(self, http: web.Request) -> Iterator[_Connection]:
         """While a request is answered, its connection is not idle."""
         connection = self.open.get(http.protocol)
         if connection is None:  # it was lost meanwhile
-            yield
+            yield _Connection(self)
             return
         self.idle.pop(connection, None)
         connection.expect_head(None)
+        connection.harmless = INTERIM if http.version >= (1, 1) else b""
         try:
-            yield
+            yield connection
         finally:
+            connection.harmless = b""
             if http.protocol in self.open:
                 self.idle[connection] = None
                 connection.expect_head(self.limits.keep_alive_timeout_s)
@@ -186,6 +207,11 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._head_begun = False
+        self._prober: asyncio.TimerHandle | None = None
+        self.harmless = b""
+        """What may be written now, as clients pass over it; nothing between the pieces of a reply that is no stream."""
+        self.half_closed = False
+        """Whether the client sends no more. It may still read: or it is gone, which looks the same."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -205,12 +231,26 @@ class _Connection(asyncio.Protocol):
         self._protocol.data_received(data)
 
     def eof_received(self) -> bool | None:
-        return self._protocol.eof_received()
+        self._protocol.eof_received()
+        if self in self._connections.idle and not self._head_begun:
+            return None  # nothing was asked: it is closed
+        self.half_closed = True
+        self._probe(0)
+        return True
+
+    def _probe(self, number: int) -> None:
+        """Write what a client that reads passes over. One that is gone answers that with a reset, and the next finds it."""
+        if self._transport is not None and self.harmless:
+            self._transport.write(self.harmless)
+        wait_s = PROBES_S[min(number, len(PROBES_S) - 1)]
+        self._prober = asyncio.get_running_loop().call_later(wait_s, self._probe, number + 1)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._connections.open.pop(self._protocol, None)
         self._connections.idle.pop(self, None)
         self.expect_head(None)
+        if self._prober is not None:
+            self._prober.cancel()
         self._protocol.connection_lost(error)
 
     def pause_writing(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentrl.proxy.api_error import ApiError, read_body
+from agentrl.proxy.api_error import read_body
 from agentrl.proxy.json_text import read_json
 from agentrl.proxy.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, Send
@@ -31,7 +31,7 @@ class Messages:
         return {**_head(call), "content": _content(reply), **_ending(reply), "usage": _usage(call, reply)}
 
     async def stream(self, request: MessagesRequest, call: Call, send: Send) -> None:
-        """The reply as Anthropic's events, sent as the tokens arrive."""
+        """The reply as Anthropic's events, sent as the tokens arrive. Raises ApiError."""
         index, open_kind = -1, ""
 
         async def close() -> None:
@@ -62,23 +62,20 @@ class Messages:
                     await begin({"type": "text", "text": ""})
                 await send(_delta(index, {"type": "text_delta", "text": delta.text}))
 
-        try:
-            start = {
-                **_head(call),
-                "content": [],
-                "stop_reason": None,
-                "stop_sequence": None,
-                "usage": _usage(call, None),
-            }
-            await send({"type": "message_start", "message": start})
-            reply = await self._policy.reply(call, 0, emit)
-            if index < 0:
-                await begin({"type": "text", "text": ""})
-            await close()
-            await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)})
-            await send({"type": "message_stop"})
-        except ApiError as error:
-            await send(error.anthropic_json())
+        start = {
+            **_head(call),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(call, None),
+        }
+        await send({"type": "message_start", "message": start})
+        reply = await self._policy.reply(call, 0, emit)
+        if index < 0:
+            await begin({"type": "text", "text": ""})
+        await close()
+        await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)})
+        await send({"type": "message_stop"})
 
 
 def _delta(index: int, delta: Json) -> Json:

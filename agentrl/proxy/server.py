@@ -69,7 +69,9 @@ class Endpoint(Protocol):
 
     async def complete(self, request: Any, call: Any) -> Json: ...
 
-    async def stream(self, request: Any, call: Any, send: Send) -> None: ...
+    async def stream(self, request: Any, call: Any, send: Send) -> None:
+        """Send the events of a reply. An ApiError that it raises ends the stream, as one more event."""
+        ...
 
 
 @dataclass

@@ -17,6 +17,7 @@ from agentrl.errors import EpisodeError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.journal import Journal
 from agentrl.proxy.json_text import read_json
+from agentrl.proxy.longest_prefix import Recorded, bytes_of_ids, bytes_of_text
 from agentrl.trajectory import TokenRecord, Turn
 
 MAX_ROLE_CHARACTERS = 64
@@ -83,8 +84,10 @@ class Session:
     """Tokens of the longest prompt so far: what going on from it costs."""
     _calls: dict[bytes, Turn] = field(default_factory=dict)
     """Conversation up to and including a recorded reply -> the turn that made the reply."""
-    _raw: list[tuple[str, Turn]] = field(default_factory=list)
-    """Text up to and including the reply to a raw prompt, and its turn."""
+    _texts: Recorded = field(default_factory=Recorded)
+    """Texts of raw prompts, with their replies."""
+    _ids: Recorded = field(default_factory=Recorded)
+    """Ids of all prompts, with their replies."""
 
     def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
         """The prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
@@ -107,14 +110,13 @@ class Session:
     def raw_prompt(self, chat_format: ChatFormat, raw: str | list[int]) -> Prompt:
         """The prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
         if isinstance(raw, str):
-            known = [(text, turn) for text, turn in self._raw if raw.startswith(text)]
-            text, parent = max(known, key=lambda pair: (len(pair[0]), -pair[1].choice), default=("", None))
+            content = bytes_of_text(raw)
+            length, parent = self._texts.longest(content)
             past = parent.token_ids() if parent else []
-            ids = past + chat_format.tokenizer.encode(raw[len(text) :], add_special_tokens=False)
+            new = content[length:].decode(errors="surrogatepass")
+            ids = past + chat_format.tokenizer.encode(new, add_special_tokens=False)
             return Prompt(ids, parent, b"", raw)
-        turns = [turn for turn in self.record.turns if turn.depth <= len(raw)]
-        extended = [turn for turn in turns if turn.token_ids() == raw[: turn.depth]]
-        parent = max(extended, key=lambda turn: (turn.depth, -turn.choice), default=None)
+        _, parent = self._ids.longest(bytes_of_ids(raw))
         return Prompt(raw, parent, b"", chat_format.decode(raw))
 
     def add(
@@ -130,13 +132,14 @@ class Session:
         last, that a conversation goes on from: so it is the same again when the episode starts over."""
         turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images)
         turn.branch, turn.trained, turn.choice = self.name, self.trained, choice
+        self._ids.add(bytes_of_ids(prompt.input_ids + generation.output_ids), turn)
         if prompt.history:
             said = _digest(prompt.history, reply)
             known = self._calls.get(said)
             if known is None or known.completion_id != completion_id or choice < known.choice:
                 self._calls[said] = turn
         else:
-            self._raw.append((prompt.text + reply["content"], turn))
+            self._texts.add(bytes_of_text(prompt.text + reply["content"]), turn)
         return turn
 
     def credit(self, completion_id: str, value: float) -> None:

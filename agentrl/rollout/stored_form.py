@@ -8,7 +8,7 @@ import zlib
 from dataclasses import asdict
 from typing import Any
 
-from agentrl.engine.protocol import Generation, VersionSpan
+from agentrl.engine.protocol import Generation
 from agentrl.engine.soundness import Expected, fault_of, fault_of_id
 from agentrl.proxy import RecordedChoice
 from agentrl.trajectory import TokenRecord, Turn
@@ -35,10 +35,8 @@ def choice_of(request: str, completion_id: str, choice: int, blob: bytes) -> Rec
     """The inverse of `choice_to_blob`; None for one that cannot be read: it is then asked for again."""
     try:
         kept = json.loads(zlib.decompress(blob))
-        generation = kept["generation"]
-        generation["versions"] = [VersionSpan(**span) for span in generation["versions"]]
-        generation["top_logprobs"] = [[(lp, token) for lp, token in top] for top in generation["top_logprobs"]]
-        return RecordedChoice(request, completion_id, choice, list(kept["call_ids"]), Generation(**generation))
+        generation = Generation.from_json(kept["generation"])
+        return RecordedChoice(request, completion_id, choice, list(kept["call_ids"]), generation)
     except _UNREADABLE:
         return None
 

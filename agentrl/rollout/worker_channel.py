@@ -21,7 +21,7 @@ import anyio
 from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from agentrl.engine.protocol import Generation, ImageSpan, Sampling, VersionSpan
+from agentrl.engine.protocol import Generation, ImageSpan, Sampling
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import RecordedChoice, SamplingDefaults
@@ -257,11 +257,7 @@ def _same(value: Any) -> Any:
 
 
 def _generation(values: dict[str, Any] | None) -> Generation | None:
-    if values is None:
-        return None
-    spans = [VersionSpan(**span) for span in values["versions"]]
-    top = [[(logprob, token) for logprob, token in position] for position in values["top_logprobs"]]
-    return Generation(**{**values, "versions": spans, "top_logprobs": top})
+    return None if values is None else Generation.from_json(values)
 
 
 def _choice(values: dict[str, Any]) -> RecordedChoice:

@@ -37,10 +37,16 @@ def sound_states(
 
 @dataclass
 class ScriptedServer:
-    """`answer` says what `/generate` answers to a request's body; `load` what a weight update answers."""
+    """`answer` says what `/generate` answers to a request's body; `load` what a weight update answers; `control` what any other
+    path does."""
 
     answer: Callable[[Json], Answer]
     load: Callable[[Json], web.Response] = lambda body: web.json_response({"success": True, "message": ""})
+    control: Callable[[str], web.Response] = lambda path: web.json_response({"success": True})
+    told: list[str] = field(default_factory=list)
+    """The other paths that were asked for."""
+    info: Json = field(default_factory=dict)
+    """What `/server_info` and `/model_info` answer, beside what they must."""
     asked: list[Json] = field(default_factory=list)
     """The requests that were streamed."""
     version: int = 0
@@ -72,11 +78,13 @@ class ScriptedServer:
             self.version = int(body["weight_version"])
         return response
 
-    async def info(self, http: web.Request) -> web.Response:
-        return web.json_response({"incremental_streaming_output": True, "weight_version": str(self.version)})
+    async def describe(self, http: web.Request) -> web.Response:
+        known = {"incremental_streaming_output": True, "weight_version": str(self.version)}
+        return web.json_response({**known, **self.info})
 
-    async def ok(self, http: web.Request) -> web.Response:
-        return web.json_response({"success": True})
+    async def other(self, http: web.Request) -> web.Response:
+        self.told.append(http.path)
+        return self.control(http.path)
 
 
 @asynccontextmanager
@@ -88,11 +96,9 @@ async def scripted_server(
     if load is not None:
         server.load = load
     app = web.Application()
-    app.add_routes([web.get(path, server.info) for path in ("/server_info", "/model_info", "/health")])
+    app.add_routes([web.get(path, server.describe) for path in ("/server_info", "/model_info", "/health")])
     app.add_routes([web.post("/generate", server.generate), web.post("/update_weights_from_disk", server.update)])
-    app.add_routes(
-        [web.post(path, server.ok) for path in ("/pause_generation", "/continue_generation", "/abort_request")]
-    )
+    app.router.add_post("/{path:.*}", server.other)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
     await runner.setup()
     try:

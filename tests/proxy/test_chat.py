@@ -80,7 +80,7 @@ async def test_a_conversation_keeps_its_recorded_ids_however_the_client_spells_h
     root, second, third = setup.session.record.turns
     assert second.parent is root
     assert third.parent is root
-    assert second.token_ids()[: root.depth] == root.token_ids()
+    assert second.token_ids()[: len(root.token_ids())] == root.token_ids()
     assert second.prompt_ids == third.prompt_ids
 
 

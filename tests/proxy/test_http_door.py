@@ -6,16 +6,19 @@ import asyncio
 import json
 import logging
 import re
+import socket
 import time
 from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 from jsonschema import Draft202012Validator
 
-from agentrl.proxy import ChatFormat, Proxy
+from agentrl.proxy import ChatFormat, Proxy, open_proxy
 from agentrl.proxy.openapi import MODEL_APIS, openapi_document
-from tests.components import wait_until
+from tests.components import missing, wait_until
+from tests.instant_engine import InstantEngine
 from tests.proxy.test_bounds import CHAT, asked, opened
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +39,13 @@ class Client:
 
     def send(self, data: bytes) -> None:
         self._writer.write(data)
+
+    def end(self) -> None:
+        """Send no more."""
+        self._writer.write_eof()
+
+    def close(self) -> None:
+        self._writer.close()
 
     async def rest(self, timeout_s: float = 10) -> bytes:
         """What comes until the server closes."""
@@ -67,6 +77,15 @@ async def status(proxy: Proxy, request: bytes, timeout_s: float = 10) -> int:
     client.send(request)
     line = (await client.rest(timeout_s)).split(b" ", 2)
     return int(line[1]) if len(line) > 1 else 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::", "localhost"])
+async def test_its_url_is_one_that_clients_can_use(nano_format: ChatFormat, host: str) -> None:
+    if ":" in host and not socket.has_ipv6:
+        missing("this machine has no IPv6")
+    async with open_proxy(InstantEngine(), nano_format, "nano", host=host) as proxy:
+        async with aiohttp.ClientSession() as http, http.get(f"{proxy.url}/health") as response:
+            assert response.status == 200
 
 
 async def test_heads_and_bodies_that_do_not_come_are_given_up(nano_format: ChatFormat) -> None:
@@ -225,3 +244,46 @@ async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(nano_f
             assert text.count(b'"top_logprobs"') == 20_000
             if not stream:
                 assert len(json.loads(text)["choices"][1]["logprobs"]["content"][9_999]["top_logprobs"]) == 20
+
+
+ASKS = {"": {}, "stream": {"stream": True}}
+
+
+@pytest.mark.parametrize("ask", ASKS)
+@pytest.mark.parametrize("after_s", [0, 0.3], ids=["at once", "later"])
+async def test_a_client_that_sends_no_more_is_answered_and_the_connection_closed(
+    nano_format: ChatFormat, ask: str, after_s: float
+) -> None:
+    """As `nc -N` does."""
+    async with opened(nano_format) as (engine, proxy):
+        session = proxy.open_session()
+        await engine.pause("in_place")
+        client = await Client.of(proxy)
+        request = post(session.key, json.dumps({**CHAT, **ASKS[ask]}).encode()).replace(b"Connection: close\r\n", b"")
+        client.send(request)
+        await anyio.sleep(after_s)
+        client.end()
+        await wait_until(lambda: engine.in_flight == 1, 5)
+        await anyio.sleep(0.3)
+        await engine.resume()
+        said = await client.rest(5)
+        interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+        while said.startswith(interim):
+            said = said.removeprefix(interim)
+        assert said.startswith(b"HTTP/1.1 200 OK\r\n")
+        assert said.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n" if ask else b"}")
+        assert said.count(b"data: {") == said.count(b"\r\ndata: {"), "every event is a chunk of its own"
+        assert interim not in said
+
+
+@pytest.mark.parametrize("ask", ASKS)
+async def test_a_client_that_is_gone_is_not_taken_for_one_that_sends_no_more(nano_format: ChatFormat, ask: str) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        session = proxy.open_session()
+        await engine.pause("in_place")
+        client = await Client.of(proxy)
+        client.send(post(session.key, json.dumps({**CHAT, **ASKS[ask]}).encode()))
+        await wait_until(lambda: engine.in_flight == 1, 5)
+        client.close()
+        await wait_until(lambda: engine.in_flight == 0, 5)
+        assert not session.record.turns

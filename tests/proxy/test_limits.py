@@ -73,13 +73,20 @@ async def test_idle_sessions_are_closed_and_busy_ones_are_not(server_url: str, n
 async def test_a_client_that_vanishes_frees_the_engine(server_url: str, nano_format: ChatFormat, stream: bool) -> None:
     async with opened(server_url, nano_format) as (engine, proxy):
         headers = {"Authorization": f"Bearer {proxy.open_session().key}"}
-        await engine.pause("in_place")
-        with anyio.move_on_after(0.3):
+        body = {**LONG, "stream": stream}
+
+        async def ask() -> None:
             async with aiohttp.ClientSession() as http:
-                async with http.post(
-                    f"{proxy.base_url}/chat/completions", json={**LONG, "stream": stream}, headers=headers
-                ) as response:
+                async with http.post(f"{proxy.base_url}/chat/completions", json=body, headers=headers) as response:
                     await response.read()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(ask)
+            await wait_until(lambda: engine.in_flight == 1, 10)
+            await engine.pause("in_place")  # so that only the client's end can end the reply
+            await anyio.sleep(0.1)
+            assert engine.in_flight == 1
+            group.cancel_scope.cancel()
         await wait_until(lambda: engine.in_flight == 0, 10)
         await engine.resume()
 
