@@ -7,7 +7,7 @@ from typing import Any
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.policy import Call, Delta, Json, Policy, Reply, Send
 from agentrl.proxy.responses_request import ResponsesRequest, parse_request, unknown_response
-from agentrl.proxy.session import Session
+from agentrl.proxy.session import Conversation, Session
 
 
 class Responses:
@@ -23,7 +23,7 @@ class Responses:
         if request.previous_response_id is not None:
             if request.previous_response_id not in session.conversations:
                 raise unknown_response(request.previous_response_id)
-            before = session.conversations[request.previous_response_id]
+            before = session.conversations[request.previous_response_id].messages()
         return request, self._policy.prepare(session, request.to_ask(before), "resp_")
 
     async def complete(self, request: ResponsesRequest, call: Call) -> Json:
@@ -53,9 +53,11 @@ class Responses:
 
     @staticmethod
     def _remember(request: ResponsesRequest, call: Call, reply: Reply) -> None:
+        conversations = call.session.conversations
+        before = conversations[request.previous_response_id] if request.previous_response_id is not None else None
         # `instructions` are of one request, and not part of the conversation that it goes on from.
-        messages = list(call.ask.messages[1 if request.instructions else 0 :])
-        call.session.conversations[call.id] = [*messages, reply.message.to_json()]
+        known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
+        conversations[call.id] = Conversation(before, [*call.ask.messages[known:], reply.message.to_json()])
 
 
 class _EventStream:

@@ -48,6 +48,23 @@ class Prompt:
     """Those whose tokens are in `input_ids`, in order."""
 
 
+@dataclass(frozen=True)
+class Conversation:
+    """What a response added to the conversation that it went on from, which is stored once."""
+
+    before: Conversation | None
+    added: list[Message]
+
+    def messages(self) -> list[Message]:
+        """All of it."""
+        parts: list[list[Message]] = []
+        part: Conversation | None = self
+        while part is not None:
+            parts.append(part.added)
+            part = part.before
+        return [message for added in reversed(parts) for message in added]
+
+
 @dataclass
 class Activity:
     """What a session does, those of all its roles together."""
@@ -67,8 +84,8 @@ class Session:
     key: str = field(default_factory=lambda: f"sk-agentrl-{secrets.token_urlsafe(24)}", repr=False)
     record: TokenRecord = field(default_factory=TokenRecord)
     closed: bool = False
-    conversations: dict[str, list[Message]] = field(default_factory=dict)
-    """For the Responses API: id of a response -> the messages up to and including it."""
+    conversations: dict[str, Conversation] = field(default_factory=dict)
+    """For the Responses API: id of a response -> the conversation up to and including it."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
     branches: dict[str, Session] = field(default_factory=dict)
     """The same session as its roles see it, by their names."""

@@ -263,3 +263,20 @@ async def test_an_image_is_measured_before_it_is_decoded() -> None:
         with pytest.raises(ApiError, match="image") as caught:
             check_images(urls, limits)
         assert caught.value.status == 400
+
+
+async def test_each_message_of_a_conversation_of_responses_is_kept_once(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        engine.tokens = 2
+        session, last, rounds = proxy.open_session(), None, 12
+        for number in range(rounds):
+            body = {"model": "nano", "input": f"{number}", "instructions": "1 2", "previous_response_id": last}
+            status, reply = await asked(proxy, body, "responses", session)
+            assert status == 200, reply
+            last = reply["id"]
+        kept = [message for said in session.conversations.values() for message in said.added]
+        assert len(kept) == 2 * rounds
+        assert last is not None
+        said = session.conversations[last].messages()
+        assert [message["content"] for message in said if message["role"] == "user"] == [str(n) for n in range(rounds)]
+        assert [message["role"] for message in said] == ["user", "assistant"] * rounds
