@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, load_config
+from agentrl.config import RunConfig, config_of
 from agentrl.disk import make_directory, sync
 from agentrl.errors import ConfigError, StoreError, one_line
 from agentrl.models.check import check_checkpoint
@@ -141,13 +141,20 @@ def write_config(config: RunConfig) -> None:
 
 
 def config_text(config: RunConfig) -> str:
-    """What config.json holds."""
-    return config.model_dump_json(indent=2) + "\n"
+    """What config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
     """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest life in the store where
-    `config.json` cannot be read. Raises StoreError when that cannot be read either, ConfigError."""
+    `config.json` cannot be read. Whatever either says, the run is the one in `run_dir`.
+
+    Raises StoreError when neither can be read, ConfigError for a key or a value that is wrong.
+    """
+    if overrides and "run_dir" in overrides:
+        raise ConfigError(
+            f"run_dir: the run in {run_dir} stays where it is; leave --run_dir out, or copy the run and name the copy"
+        )
     path = run_dir / "config.json"
     content: dict[str, Any] | None
     try:
@@ -164,7 +171,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
                 f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
                 "--run_dir"
             ) from error
-    return load_config((), overrides, **content)
+    return config_of(content | {"run_dir": str(run_dir)}, overrides)
 
 
 def _config_in(store: Path) -> dict[str, Any] | None:
