@@ -31,6 +31,7 @@ from typing import Any
 from agentrl.config import RunConfig, config_of
 from agentrl.disk import make_directory, sync
 from agentrl.errors import ConfigError, StoreError, one_line
+from agentrl.evidence import stored_json
 from agentrl.models.check import check_checkpoint
 from agentrl.privacy import open_private, private
 from agentrl.process_limits import room_in_shared_memory
@@ -158,10 +159,10 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     path = run_dir / "config.json"
     content: dict[str, Any] | None
     try:
-        content = json.loads(path.read_bytes())
+        content = stored_json(path.read_bytes())
         if not isinstance(content, dict):
-            raise TypeError("it holds no configuration")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise ValueError("it holds no configuration")
+    except (OSError, ValueError) as error:
         store = run_dir / "store.sqlite"
         if not path.is_file() and not store.is_file():
             raise StoreError(f"{run_dir} holds no run to resume") from error
@@ -182,7 +183,7 @@ def _config_in(store: Path) -> dict[str, Any] | None:
             (text,) = db.execute("SELECT config FROM lives ORDER BY life DESC LIMIT 1").fetchone()
         finally:
             db.close()
-        return dict(json.loads(text)) or None
+        return dict(stored_json(text)) or None
     except (sqlite3.Error, TypeError, ValueError):
         return None
 
@@ -206,7 +207,7 @@ def whole_lines(content: bytes) -> list[bytes]:
     lines = []
     for line in content.splitlines(keepends=True):
         try:
-            json.loads(line)
+            stored_json(line)
         except ValueError:
             break
         if not line.endswith(b"\n"):
@@ -218,7 +219,7 @@ def whole_lines(content: bytes) -> list[bytes]:
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     """The metrics of the run's steps; where a step was taken again after a crash, the last time counts."""
     path = run_dir / "metrics.jsonl"
-    rows = [json.loads(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
+    rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
     return list({row["step"]: row for row in rows}.values())
 
 

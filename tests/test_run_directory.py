@@ -117,5 +117,5 @@ def test_a_run_that_was_copied_or_moved_is_the_one_in_the_directory_that_was_nam
             store.begin_life("tasks", text)
         assert (read_config(copy).run_dir, read_config(copy).seed) == (str(copy), 5)
     assert "run_dir" not in json.loads(config_text(read_config(copy)))
-    with pytest.raises(ConfigError, match="the run in .* stays where it is"):
+    with pytest.raises(ConfigError, match=r"the run in .* stays where it is"):
         read_config(copy, {"run_dir": str(original)})
