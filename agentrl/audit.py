@@ -26,9 +26,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from agentrl.audit_ledger import wrong_ledger
-from agentrl.audit_tables import wrong_schema, wrong_values
+from agentrl.audit_tables import check_tables, wrong_objects
 from agentrl.audit_training import some, wrong_batches, wrong_checkpoints
 from agentrl.errors import StoreError, one_line
+from agentrl.evidence import regular
 from agentrl.rollout.database import check_pages, check_version
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run_directory import whole_checkpoints
@@ -77,12 +78,9 @@ def audit(run_dir: Path) -> Audit:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
-        form = [*wrong_schema(db), *(malformed := list(wrong_values(db)))]
-        if malformed:
-            form.append("what these tables say was not examined further")
-        found = _count(db, form, reasons=not malformed)
-        found.violations.extend([] if malformed else _examine(db, run_dir, present))
-        checkpoints = [] if malformed else list(wrong_checkpoints(db, run_dir))
+        check_tables(db)
+        found = _count(db, _violations(db, run_dir, present))
+        checkpoints = list(wrong_checkpoints(db, run_dir))
         db.execute("COMMIT")
         found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
         return found
@@ -92,15 +90,14 @@ def audit(run_dir: Path) -> Audit:
         db.close()
 
 
-def _count(db: sqlite3.Connection, violations: list[str], *, reasons: bool) -> Audit:
-    """How much there is of everything, which any tables tell; `reasons` can be counted where they are text."""
+def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
+    """How much there is of everything."""
 
     def one(query: str) -> Any:
         return db.execute(query).fetchone()[0]
 
     dropped: dict[str, int] = {}
-    query = "SELECT reason, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"
-    for reason, count in db.execute(query) if reasons else ():
+    for reason, count in db.execute("SELECT reason, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"):
         kind = re.sub(r"-?\d[\d.e+-]*", "N", reason or "no reason")
         dropped[kind] = dropped.get(kind, 0) + count
     return Audit(
@@ -121,14 +118,17 @@ def _count(db: sqlite3.Connection, violations: list[str], *, reasons: bool) -> A
     )
 
 
-def _examine(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> Iterator[str]:
-    """What is wrong by the tables, whose form is right, and by the files beside the store."""
-    yield from _wrong_tasks(db)
-    yield from _wrong_episodes(db, run_dir)
-    yield from wrong_batches(db)
-    yield from _wrong_references(db)
-    yield from _unknown_checkpoints(db, present)
-    yield from wrong_ledger(db, run_dir)
+def _violations(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
+    """What is wrong by the tables, and by the files beside them but for the checkpoints."""
+    return [
+        *wrong_objects(db),
+        *_wrong_tasks(db),
+        *_wrong_episodes(db, run_dir),
+        *wrong_batches(db),
+        *_wrong_references(db),
+        *_unknown_checkpoints(db, present),
+        *wrong_ledger(db, run_dir),
+    ]
 
 
 def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
     try:
-        size = _Config.model_validate_json((run_dir / "config.json").read_bytes()).rollout.group_size
+        size = _Config.model_validate_json(regular(run_dir / "config.json").read_bytes()).rollout.group_size
     except (OSError, ValueError) as error:
         yield f"config.json cannot be read ({type(error).__name__}: {one_line(error)}); --resume restores it from the store"
     else:

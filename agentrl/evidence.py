@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import stat
+from pathlib import Path
 from typing import Any
 
 MAX_DEPTH = 200
 """Levels of JSON that a run's files may have. It is far below Python's limit of recursion, whatever walks a value after it."""
+
+
+def regular(path: Path) -> Path:
+    """A file whose reading ends. Raises OSError for a pipe, a device or a folder, and where there is nothing."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "it is no file", str(path))
+    return path
 
 
 def stored_json(content: str | bytes) -> Any:

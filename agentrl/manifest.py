@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import stat
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -14,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, TypeAdapter
 
 from agentrl.errors import CheckpointError, one_line
-from agentrl.evidence import stored_json
+from agentrl.evidence import regular, stored_json
 from agentrl.training_history import TrainedStep
 
 MANIFEST = "checkpoint.json"
@@ -85,7 +83,7 @@ def check_files(directory: Path) -> Manifest:
     manifest, files = _read(directory)
     for name, expected in files.items():
         try:
-            size = _regular(directory / name).stat().st_size
+            size = regular(directory / name).stat().st_size
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from error
         if size != expected.size:
@@ -104,7 +102,7 @@ def unlisted_files(directory: Path) -> list[str]:
 def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
     path = directory / MANIFEST
     try:
-        content = stored_json(_regular(path).read_bytes())
+        content = stored_json(regular(path).read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it holds no object")
         if content.pop("sha256", None) != _own_sum(content):
@@ -120,13 +118,6 @@ def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
         ) from error
     manifest.check()
     return manifest, files
-
-
-def _regular(path: Path) -> Path:
-    """A file whose reading ends. Raises OSError for a pipe, a device or a folder."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise OSError(errno.EINVAL, "it is no file")
-    return path
 
 
 def _names(directory: Path) -> list[str]:

@@ -31,7 +31,7 @@ from typing import Any
 from agentrl.config import RunConfig, config_of
 from agentrl.disk import make_directory, sync
 from agentrl.errors import ConfigError, StoreError, one_line
-from agentrl.evidence import stored_json
+from agentrl.evidence import regular, stored_json
 from agentrl.models.check import check_checkpoint
 from agentrl.privacy import open_private, private
 from agentrl.process_limits import room_in_shared_memory
@@ -159,7 +159,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     path = run_dir / "config.json"
     content: dict[str, Any] | None
     try:
-        content = stored_json(path.read_bytes())
+        content = stored_json(regular(path).read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it holds no configuration")
     except (OSError, ValueError) as error:

@@ -43,6 +43,7 @@ def write_noted(store: Store, path: Path, text: str) -> None:
 
 
 def note_lines(store: Store, path: Path) -> None:
-    """Note what a growing file holds, once the disk holds it: a checkpoint that is committed later has its lines."""
-    sync(path)
-    store.note_file(path, *file_digest(path))
+    """Note what a growing file holds, if it is there, once the disk holds it: a checkpoint that is committed later has its lines."""
+    if path.exists():
+        sync(path)
+        store.note_file(path, *file_digest(path))

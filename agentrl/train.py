@@ -232,10 +232,10 @@ async def _run_to_the_end(
             decode=chat_format.decode,
         )
         run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor, watchdog)
-        before = await _evaluate(run, eval_tasks, "before training")
+        await _evaluate(run, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, eval_tasks, "after training")
-        return await in_thread(_summary, run, before, after)
+        return await in_thread(_summary, run, after)
     raise AssertionError("unreachable")
 
 
@@ -272,10 +272,19 @@ async def _train_and_save(run: _Run) -> None:
             await _train(run)
             group.cancel_scope.cancel()
     except BaseException:
-        with suppress(AgentRLError):
-            await run.trainer.save_the_rest()
+        with suppress(AgentRLError, OSError):
+            await _save_the_rest(run)
         raise
-    await run.trainer.save_the_rest()
+    await _save_the_rest(run)
+
+
+async def _save_the_rest(run: _Run) -> None:
+    """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled."""
+    try:
+        with anyio.CancelScope(shield=True):
+            await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
+    finally:
+        await run.trainer.save_the_rest()
 
 
 async def _train(run: _Run) -> None:
@@ -351,7 +360,7 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     }
 
 
-def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
+def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
     """The figures of the whole run, over all its lives, from its store and its metrics."""
     steps = read_metrics(run.run_dir)
     totals = run.store.totals()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,17 @@ import anyio
 import pytest
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.audit import audit
+from agentrl.audit import _violations, audit
+from agentrl.audit_ledger import wrong_ledger
+from agentrl.audit_tables import check_tables
+from agentrl.audit_training import wrong_checkpoints
 from agentrl.errors import StoreError
+from agentrl.manifest import _own_sum
+from agentrl.rollout import ledger
 from agentrl.rollout.database import create_database
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.store import KeptCall
+from agentrl.run_directory import whole_checkpoints
 from agentrl.run_store import begin_store, write_noted
 from tests.chains import commit_whole
 from tests.power_cut_program import TASKS, life
@@ -94,8 +101,11 @@ def sql(statements: str) -> Damage:
     def damage(run_dir: Path) -> None:
         with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
             db.execute("PRAGMA ignore_check_constraints = ON")
+            (index,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'finished_once'").fetchone()
             db.executescript(f"DROP INDEX finished_once; BEGIN; {statements}; COMMIT;")
             assert db.total_changes > 0, "the damage damages nothing"
+            with suppress(sqlite3.IntegrityError):  # an episode that is there twice
+                db.execute(index)
 
     return damage
 
@@ -171,6 +181,48 @@ def another_file(run_dir: Path) -> None:
     (run_dir / NEWEST / "training_args.bin").write_bytes(b"not ours")
 
 
+def schema(statements: str) -> Damage:
+    """Change what the store is made of."""
+
+    def damage(run_dir: Path) -> None:
+        with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
+            db.executescript(statements)
+
+    return damage
+
+
+def in_place(name: str, make: Callable[[Path], object]) -> Damage:
+    """Something else is where a file was."""
+
+    def damage(run_dir: Path) -> None:
+        (run_dir / name).unlink()
+        make(run_dir / name)
+
+    return damage
+
+
+def signed(change: Callable[[dict[str, Any]], object]) -> Damage:
+    """Change the manifest of the newest checkpoint, and its own checksum with it."""
+
+    def damage(run_dir: Path) -> None:
+        path = run_dir / NEWEST / "checkpoint.json"
+        content = json.loads(path.read_text())
+        change(content)
+        content.pop("sha256", None)
+        path.write_text(json.dumps(content | {"sha256": _own_sum(content)}))
+
+    return damage
+
+
+def an_older_configuration(run_dir: Path) -> None:
+    """That of the life before, which was in the ledger too."""
+    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
+        before = (run_dir / "config.json").read_text()
+        write_noted(store, run_dir / "config.json", before.replace('"seed": 0', '"seed": 1'))
+    (run_dir / "config.json").write_text(before)
+
+
+DEEP = b"[" * 100_000
 FILES = ["config.json", "metrics.jsonl", "summary.json", "eval_before.json", *CHECKPOINT_FILES]
 GROUP = "(SELECT MIN(id) FROM groups WHERE step = 1)"
 OTHER = "(SELECT MAX(id) FROM groups WHERE step = 5)"
@@ -276,7 +328,7 @@ DAMAGES: dict[str, Damage] = {
     "tasks that are others": sql("UPDATE facts SET value = '8 tasks 9999' WHERE name = 'tasks'"),
     "tasks that are gone": sql("DELETE FROM facts WHERE name = 'tasks'"),
     "a ledger without an entry": sql("DELETE FROM ledger WHERE id = 40"),
-    "a ledger without its last entry": sql("DELETE FROM ledger WHERE id = (SELECT MAX(id) FROM ledger)"),
+    "a ledger without its last entries": sql("DELETE FROM ledger WHERE id > (SELECT MAX(id) - 2 FROM ledger)"),
     "a ledger without its first entry": sql("DELETE FROM ledger WHERE id = 1"),
     "an empty ledger": sql("DELETE FROM ledger"),
     "two entries in each other's place": swapped("ledger", "id", "entry", "20", "21"),
@@ -334,6 +386,64 @@ DAMAGES: dict[str, Damage] = {
     "a checkpoint with a file of somebody else's": another_file,
     "two checkpoints with each other's weights": exchanged(f"{NEWEST}/model.safetensors", f"{BEST}/model.safetensors"),
     "two checkpoints with each other's optimizers": exchanged(f"{NEWEST}/optimizer", f"{BEST}/optimizer"),
+    "all calls are gone": sql("DELETE FROM calls"),
+    "a call is gone": sql("DELETE FROM calls WHERE completion_id = 'a'"),
+    "a call that nobody kept": sql(
+        "INSERT INTO calls SELECT group_id, sample, request, 'c', choice, content, digest FROM calls LIMIT 1"
+    ),
+    "the figure of the calls is gone": sql("DELETE FROM facts WHERE name = 'calls'"),
+    "the figure of the calls is no number": sql("UPDATE facts SET value = 'x' WHERE name = 'calls'"),
+    "a fact that nobody noted": sql("INSERT INTO facts VALUES ('another', 'x')"),
+    "a number of tasks that is huge": sql(f"UPDATE facts SET value = '{'9' * 5000} tasks 0123' WHERE name = 'tasks'"),
+    "the newest checkpoint is one that was only begun": sql(f"INSERT INTO begun_checkpoints VALUES ('{NEWEST}')"),
+    "a checkpoint somewhere else": sql("UPDATE checkpoints SET path = '../../../../etc' WHERE step = 10"),
+    "a checkpoint whose name is none": sql("UPDATE checkpoints SET path = CAST(x'610062' AS TEXT) WHERE step = 10"),
+    "an index that is gone": schema("DROP INDEX finished_once"),
+    "an index that is another": schema(
+        "DROP INDEX finished_once; CREATE INDEX finished_once ON episodes (group_id, sample)"
+    ),
+    "an index that is somebody else's": schema("CREATE INDEX another ON episodes (reward)"),
+    "a trigger that is somebody else's": schema(
+        "CREATE TRIGGER another AFTER INSERT ON episodes BEGIN UPDATE episodes SET reward = 0 WHERE id = NEW.id; END"
+    ),
+    "a view that is somebody else's": schema("CREATE VIEW another AS SELECT * FROM episodes"),
+    "a table that is somebody else's": schema("CREATE TABLE another (id)"),
+    "a table that is gone": schema("DROP TABLE calls"),
+    "a table with another column": schema("ALTER TABLE groups ADD COLUMN another TEXT"),
+    "metrics.jsonl with something behind it": edited("metrics.jsonl", lambda content: content + b"garbage\n"),
+    "metrics.jsonl with a torn line behind it": edited("metrics.jsonl", lambda content: content + b'{"step": 1'),
+    "metrics.jsonl with a step that was never taken": edited(
+        "metrics.jsonl", lambda content: content + b'{"step": 13, "reward_mean": 9}\n'
+    ),
+    "an older configuration": an_older_configuration,
+    **{f"{name} is taken away": removed(name) for name in ("summary.json", "eval_before.json")},
+    **{
+        f"{name} of {kind}": edited(name, lambda _, content=content: content)
+        for name in ("config.json", "metrics.jsonl", "summary.json", f"{NEWEST}/checkpoint.json")
+        for kind, content in {
+            "100,000 levels": DEEP,
+            "900 levels": b"[" * 900 + b"]" * 900 + b"\n",
+            "5,000 digits": b"9" * 5000 + b"\n",
+            "no object": b"3\n",
+            "an empty object": b"{}\n",
+            "bytes that are no text": b'{"step": "\xff"}\n',
+            "half a character": b'{"step": "\\ud800"}\n',
+        }.items()
+    },
+    **{f"a folder is where {name} was": in_place(name, Path.mkdir) for name in FILES},
+    **{f"a pipe is where {name} was": in_place(name, os.mkfifo) for name in FILES},
+    **{
+        f"a manifest whose {name} is {what}": signed(lambda content, name=name, what=what: content.update({name: what}))
+        for name in ("step", "optimizer_steps", "digest", "chain", "since", "history", "files")
+        for what in (None, "x", -1, 1.5, [[1]], {"x": 1}, {"/dev/zero": {"size": 0, "sha256": ""}})
+    },
+    **{
+        f"a step in a manifest whose {name} is {what}": signed(
+            lambda content, name=name, what=what: content["history"][-1].update({name: what})
+        )
+        for name in ("step", "groups", "minibatches", "optimizer_steps", "digest", "chain")
+        for what in (None, "x", [[1]], [[0, -1]], [[[0, "0-9999999999"]]], [[[0, "x"]]])
+    },
     **{f"{name}, one bit of it": edited(name, flipped) for name in FILES},
     **{f"{name} that is cut off": edited(name, lambda content: content[: len(content) // 2]) for name in FILES},
     **{f"{name} that is empty": edited(name, lambda _: b"") for name in FILES},
@@ -344,7 +454,122 @@ DAMAGES: dict[str, Damage] = {
 def test_damage_is_found(runs: dict[str, Path], tmp_path: Path, name: str) -> None:
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")
     DAMAGES[name](run_dir)
-    assert verdict(run_dir) != []
+    found = verdict(run_dir)
+    if name not in ("an index that is gone", "an index that is another"):  # which `sql` may leave behind, too
+        found = [text for text in found if "finished_once" not in text]
+    assert found != []
+
+
+VALUES = ["NULL", "-1", "1e308", "x'ff'", "'abc'", "CAST(x'ff' AS TEXT)", "'[[1]]'", """'[[[0, "0-9999999999"]]]'"""]
+VALUES += [f"'{DEEP.decode()}'", f"'[{'9' * 5000}]'"]
+
+
+def test_a_value_of_any_kind_in_any_column_is_found(runs: dict[str, Path]) -> None:
+    """Also one that no code of agentrl could have written there."""
+    run_dir, tried = runs["finished"], 0
+    present = whole_checkpoints(run_dir)
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        with closing(sqlite3.connect(run_dir / "store.sqlite")) as stored:
+            stored.backup(db)
+        assert _violations(db, run_dir, present) == []
+        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        columns = {(name, row[1]) for name in tables for row in db.execute(f"PRAGMA table_info({name})")}
+        db.execute("PRAGMA ignore_check_constraints = ON")
+        for table, column in sorted(columns):
+            for value in VALUES:
+                db.execute("BEGIN")
+                with suppress(sqlite3.IntegrityError):
+                    row = f"rowid = (SELECT MAX(rowid) FROM {table})"
+                    changed = db.execute(
+                        f"UPDATE {table} SET {column} = {value} WHERE {row} AND {column} IS NOT {value}"
+                    )
+                    if changed.rowcount:
+                        tried += 1
+                        assert violations_or_unreadable(db, run_dir, present) != [], f"{table}.{column} = {value[:40]}"
+                db.execute("ROLLBACK")
+    assert tried > 300
+
+
+def violations_or_unreadable(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
+    try:
+        check_tables(db)
+        return _violations(db, run_dir, present) or [text for _, text in wrong_checkpoints(db, run_dir)]
+    except (StoreError, sqlite3.DatabaseError) as error:  # a store that cannot be read
+        return [str(error)]
+
+
+ENTRIES = [
+    "",
+    "[]",
+    "{}",
+    "3",
+    "null",
+    "NaN",
+    "[null, null, null, null, null, null]",
+    '["a", "b", "c"]',
+    "[1, [2], {}]",
+    "[[1]]",
+]
+ENTRIES += ['[3, 1, "x"]', '["summary.json", "x", "y"]', '["metrics.jsonl", null, "y"]', '["metrics.jsonl", -9, "y"]']
+ENTRIES += [
+    '["a\\u0000b", 1, "y"]',
+    '["/dev/zero", 1, "x"]',
+    '["..", 1, "x"]',
+    '["\\ud800", 1, "x"]',
+    '["none", 1, "x"]',
+]
+ENTRIES += ["[1, 2, 3, 4, 5, [1]]", "[1, 2, 3, 4, 5, [[1, 2]]]", '[4, 1, "x", 1, 1, [[1, [[2]]]]]', DEEP.decode()]
+ENTRIES += [
+    f"[1, {'9' * 5000}]",
+    "[1e400, 1e400, 1e400, 1e400]",
+    "[9e99, 1, 1]",
+    "[[-5]]",
+    "[[7, 99]]",
+    '[-1, "x", -1]',
+]
+KINDS = [
+    "life",
+    "open",
+    "close",
+    "set aside",
+    "checkpoint",
+    "score",
+    "forget",
+    "damaged",
+    "writing",
+    "file",
+    "episode",
+    "x",
+]
+
+
+def test_an_entry_of_any_form_is_found(runs: dict[str, Path], tmp_path: Path) -> None:
+    """In a chain that was mended after it."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
+        with closing(sqlite3.connect(runs["finished"] / "store.sqlite")) as stored:
+            stored.backup(db)
+        assert list(wrong_ledger(db, runs["finished"])) == []
+        last, digest = db.execute("SELECT MAX(id) + 1, digest FROM ledger").fetchone()
+        for kind in KINDS:
+            for entry in ENTRIES:
+                chained = ledger._chained(digest, kind, entry)
+                db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?)", (last, kind, entry, chained))
+                found = list(wrong_ledger(db, runs["finished"]))
+                json.dumps(found)
+                if entry != '["none", 1, "x"]' or kind != "writing":  # which a crash may have kept from being there
+                    assert found != [], f"{kind} {entry[:40]}"
+
+
+def test_nothing_that_is_committed_is_deleted_whatever_the_store_says_was_begun(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run_dir = shutil.copytree(runs["killed twice"], tmp_path / "run")
+    with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
+        for directory in (NEWEST, BEST):
+            db.execute("INSERT INTO begun_checkpoints VALUES (?), (?)", (directory, f"elsewhere/{directory}"))
+    begin_store(run_dir, TASKS, "{}", resume=True).close()
+    left = sorted(f"checkpoints/{path.name}" for path in (run_dir / "checkpoints").iterdir())
+    assert left == [BEST, NEWEST], "and the one that was begun is gone"
 
 
 def verdict(run_dir: Path) -> list[str]:
