@@ -2,78 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.audit import _violations, audit
-from agentrl.audit_ledger import wrong_ledger
-from agentrl.audit_tables import check_tables
-from agentrl.audit_training import wrong_checkpoints
+from agentrl.audit import audit
 from agentrl.errors import StoreError
-from agentrl.manifest import _own_sum
-from agentrl.rollout import ledger
-from agentrl.rollout.database import create_database
-from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.store import KeptCall
-from agentrl.run_directory import whole_checkpoints
-from agentrl.run_store import begin_store, write_noted
+from agentrl.run_store import begin_store
 from tests.chains import commit_whole
-from tests.power_cut_program import TASKS, life
-from tests.rollout.test_store import kept_choice, outcome
-
-Damage = Callable[[Path], None]
-NEWEST = "checkpoints/step-000010"
-BEST = "checkpoints/step-000002"
-CHECKPOINT_FILES = [
-    f"{directory}/{name}"
-    for directory in (NEWEST, BEST)
-    for name in ("checkpoint.json", "model.safetensors", "config.json", "optimizer/state.safetensors")
-]
+from tests.damaged_run import (
+    BEST,
+    CHECKPOINT_FILES,
+    DEEP,
+    NEWEST,
+    Damage,
+    a_record_in_the_file,
+    an_empty_store,
+    an_older_configuration,
+    an_unknown_checkpoint,
+    another_file,
+    edited,
+    exchanged,
+    flipped,
+    in_place,
+    lines,
+    make_runs,
+    removed,
+    schema,
+    signed,
+    sql,
+    swapped,
+    verdict,
+)
+from tests.power_cut_program import TASKS
+from tests.rollout.test_store import kept_choice
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One run at several moments: killed, killed again after it went on, and finished with a group that is still open."""
-    folder = tmp_path_factory.mktemp("audit")
-    run_dir, found = folder / "run", {}
-    shape = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 8}
-    Qwen3ForCausalLM(Qwen3Config(**shape, num_attention_heads=1, num_key_value_heads=1)).save_pretrained(
-        folder / "model"
-    )
-    (folder / "model" / "tokenizer.json").write_text("{}")
-
-    def moment(name: str) -> None:
-        found[name] = shutil.copytree(run_dir, folder / name)
-
-    def said(**_: Any) -> None:
-        pass
-
-    anyio.run(lambda: life(run_dir, folder / "model", said, resume=False, checkpoints=3))
-    moment("killed")
-    anyio.run(lambda: life(run_dir, folder / "model", said, resume=True, checkpoints=2))
-    moment("killed twice")
-    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
-        write_noted(store, run_dir / "eval_before.json", '{"mean_reward": 0.5}\n')
-        group = store.next_group_id()
-        store.open_group(group, group // 7, group % 7)
-        store.add(group, 0, 0, outcome(1.0))
-        store.keep_calls(
-            [KeptCall(group, 1, kept_choice([5, ids], "stop", name)) for ids, name in enumerate(("a", "b"))]
-        )
-        moment("going on")  # the log is not empty
-        write_noted(store, run_dir / "summary.json", '{"steps": 10}\n')
-    moment("finished")
-    return found
+    return make_runs(tmp_path_factory.mktemp("audit"))
 
 
 @pytest.mark.parametrize("moment", ["killed", "killed twice", "going on", "finished"])
@@ -95,134 +67,6 @@ def test_a_run_is_clean_while_it_goes_on(runs: dict[str, Path], tmp_path: Path) 
         assert audit(run_dir).violations == []
 
 
-def sql(statements: str) -> Damage:
-    """Change the tables, whatever their constraints say."""
-
-    def damage(run_dir: Path) -> None:
-        with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
-            db.execute("PRAGMA ignore_check_constraints = ON")
-            (index,) = db.execute("SELECT sql FROM sqlite_master WHERE name = 'finished_once'").fetchone()
-            db.executescript(f"DROP INDEX finished_once; BEGIN; {statements}; COMMIT;")
-            assert db.total_changes > 0, "the damage damages nothing"
-            with suppress(sqlite3.IntegrityError):  # an episode that is there twice
-                db.execute(index)
-
-    return damage
-
-
-def swapped(table: str, key: str, column: str, one: str, other: str) -> Damage:
-    """Exchange a column of two rows."""
-    return sql(
-        f"CREATE TEMP TABLE kept AS SELECT {key} AS k, {column} AS v FROM {table} WHERE {key} IN ({one}, {other});"
-        f"UPDATE {table} SET {column} = (SELECT v FROM kept WHERE k != {table}.{key}) WHERE {key} IN ({one}, {other});"
-        "DROP TABLE kept"
-    )
-
-
-def edited(name: str, change: Callable[[bytes], bytes]) -> Damage:
-    """Change the bytes of a file."""
-
-    def damage(run_dir: Path) -> None:
-        content = (run_dir / name).read_bytes()
-        assert change(content) != content
-        (run_dir / name).write_bytes(change(content))
-
-    return damage
-
-
-def flipped(content: bytes) -> bytes:
-    """One bit in the middle is another."""
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-def lines(change: Callable[[list[bytes]], list[bytes]]) -> Damage:
-    """Change the lines of metrics.jsonl."""
-    return edited("metrics.jsonl", lambda content: b"".join(change(content.splitlines(keepends=True))))
-
-
-def removed(name: str) -> Damage:
-    def damage(run_dir: Path) -> None:
-        if (run_dir / name).is_dir():
-            shutil.rmtree(run_dir / name)
-        else:
-            (run_dir / name).unlink()
-
-    return damage
-
-
-def exchanged(one: str, other: str) -> Damage:
-    def damage(run_dir: Path) -> None:
-        (run_dir / one).rename(run_dir / "aside")
-        (run_dir / other).rename(run_dir / one)
-        (run_dir / "aside").rename(run_dir / other)
-
-    return damage
-
-
-def a_record_in_the_file(run_dir: Path) -> None:
-    """One bit of a stored record, where it lies on the disk."""
-    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db:
-        (record,) = db.execute("SELECT record FROM episodes WHERE id = 5").fetchone()
-    edited("store.sqlite", lambda content: content.replace(record, flipped(record)))(run_dir)
-
-
-def an_empty_store(run_dir: Path) -> None:
-    for path in run_dir.glob("store.sqlite*"):
-        path.unlink()
-    create_database(run_dir / "store.sqlite", SCHEMA, SCHEMA_VERSION)
-
-
-def an_unknown_checkpoint(run_dir: Path) -> None:
-    shutil.copytree(run_dir / NEWEST, run_dir / "checkpoints" / "step-000099")
-
-
-def another_file(run_dir: Path) -> None:
-    (run_dir / NEWEST / "training_args.bin").write_bytes(b"not ours")
-
-
-def schema(statements: str) -> Damage:
-    """Change what the store is made of."""
-
-    def damage(run_dir: Path) -> None:
-        with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
-            db.executescript(statements)
-
-    return damage
-
-
-def in_place(name: str, make: Callable[[Path], object]) -> Damage:
-    """Something else is where a file was."""
-
-    def damage(run_dir: Path) -> None:
-        (run_dir / name).unlink()
-        make(run_dir / name)
-
-    return damage
-
-
-def signed(change: Callable[[dict[str, Any]], object]) -> Damage:
-    """Change the manifest of the newest checkpoint, and its own checksum with it."""
-
-    def damage(run_dir: Path) -> None:
-        path = run_dir / NEWEST / "checkpoint.json"
-        content = json.loads(path.read_text())
-        change(content)
-        content.pop("sha256", None)
-        path.write_text(json.dumps(content | {"sha256": _own_sum(content)}))
-
-    return damage
-
-
-def an_older_configuration(run_dir: Path) -> None:
-    """That of the life before, which was in the ledger too."""
-    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
-        before = (run_dir / "config.json").read_text()
-        write_noted(store, run_dir / "config.json", before.replace('"seed": 0', '"seed": 1'))
-    (run_dir / "config.json").write_text(before)
-
-
-DEEP = b"[" * 100_000
 FILES = ["config.json", "metrics.jsonl", "summary.json", "eval_before.json", *CHECKPOINT_FILES]
 GROUP = "(SELECT MIN(id) FROM groups WHERE step = 1)"
 OTHER = "(SELECT MAX(id) FROM groups WHERE step = 5)"
@@ -458,129 +302,6 @@ def test_damage_is_found(runs: dict[str, Path], tmp_path: Path, name: str) -> No
     if name not in ("an index that is gone", "an index that is another"):  # which `sql` may leave behind, too
         found = [text for text in found if "finished_once" not in text]
     assert found != []
-
-
-VALUES = ["NULL", "-1", "1e308", "x'ff'", "'abc'", "CAST(x'ff' AS TEXT)", "'[[1]]'", """'[[[0, "0-9999999999"]]]'"""]
-VALUES += [f"'{DEEP.decode()}'", f"'[{'9' * 5000}]'"]
-
-
-def test_a_value_of_any_kind_in_any_column_is_found(runs: dict[str, Path]) -> None:
-    """Also one that no code of agentrl could have written there."""
-    run_dir, tried = runs["finished"], 0
-    present = whole_checkpoints(run_dir)
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        with closing(sqlite3.connect(run_dir / "store.sqlite")) as stored:
-            stored.backup(db)
-        assert _violations(db, run_dir, present) == []
-        tables = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        columns = {(name, row[1]) for name in tables for row in db.execute(f"PRAGMA table_info({name})")}
-        db.execute("PRAGMA ignore_check_constraints = ON")
-        for table, column in sorted(columns):
-            for value in VALUES:
-                db.execute("BEGIN")
-                with suppress(sqlite3.IntegrityError):
-                    row = f"rowid = (SELECT MAX(rowid) FROM {table})"
-                    changed = db.execute(
-                        f"UPDATE {table} SET {column} = {value} WHERE {row} AND {column} IS NOT {value}"
-                    )
-                    if changed.rowcount:
-                        tried += 1
-                        assert violations_or_unreadable(db, run_dir, present) != [], f"{table}.{column} = {value[:40]}"
-                db.execute("ROLLBACK")
-    assert tried > 300
-
-
-def violations_or_unreadable(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
-    try:
-        check_tables(db)
-        return _violations(db, run_dir, present) or [text for _, text in wrong_checkpoints(db, run_dir)]
-    except (StoreError, sqlite3.DatabaseError) as error:  # a store that cannot be read
-        return [str(error)]
-
-
-ENTRIES = [
-    "",
-    "[]",
-    "{}",
-    "3",
-    "null",
-    "NaN",
-    "[null, null, null, null, null, null]",
-    '["a", "b", "c"]',
-    "[1, [2], {}]",
-    "[[1]]",
-]
-ENTRIES += ['[3, 1, "x"]', '["summary.json", "x", "y"]', '["metrics.jsonl", null, "y"]', '["metrics.jsonl", -9, "y"]']
-ENTRIES += [
-    '["a\\u0000b", 1, "y"]',
-    '["/dev/zero", 1, "x"]',
-    '["..", 1, "x"]',
-    '["\\ud800", 1, "x"]',
-    '["none", 1, "x"]',
-]
-ENTRIES += ["[1, 2, 3, 4, 5, [1]]", "[1, 2, 3, 4, 5, [[1, 2]]]", '[4, 1, "x", 1, 1, [[1, [[2]]]]]', DEEP.decode()]
-ENTRIES += [
-    f"[1, {'9' * 5000}]",
-    "[1e400, 1e400, 1e400, 1e400]",
-    "[9e99, 1, 1]",
-    "[[-5]]",
-    "[[7, 99]]",
-    '[-1, "x", -1]',
-]
-KINDS = [
-    "life",
-    "open",
-    "close",
-    "set aside",
-    "checkpoint",
-    "score",
-    "forget",
-    "damaged",
-    "writing",
-    "file",
-    "episode",
-    "x",
-]
-
-
-def test_an_entry_of_any_form_is_found(runs: dict[str, Path], tmp_path: Path) -> None:
-    """In a chain that was mended after it."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        with closing(sqlite3.connect(runs["finished"] / "store.sqlite")) as stored:
-            stored.backup(db)
-        assert list(wrong_ledger(db, runs["finished"])) == []
-        last, digest = db.execute("SELECT MAX(id) + 1, digest FROM ledger").fetchone()
-        for kind in KINDS:
-            for entry in ENTRIES:
-                chained = ledger._chained(digest, kind, entry)
-                db.execute("INSERT OR REPLACE INTO ledger VALUES (?, ?, ?, ?)", (last, kind, entry, chained))
-                found = list(wrong_ledger(db, runs["finished"]))
-                json.dumps(found)
-                if entry != '["none", 1, "x"]' or kind != "writing":  # which a crash may have kept from being there
-                    assert found != [], f"{kind} {entry[:40]}"
-
-
-def test_nothing_that_is_committed_is_deleted_whatever_the_store_says_was_begun(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
-    run_dir = shutil.copytree(runs["killed twice"], tmp_path / "run")
-    with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
-        for directory in (NEWEST, BEST):
-            db.execute("INSERT INTO begun_checkpoints VALUES (?), (?)", (directory, f"elsewhere/{directory}"))
-    begin_store(run_dir, TASKS, "{}", resume=True).close()
-    left = sorted(f"checkpoints/{path.name}" for path in (run_dir / "checkpoints").iterdir())
-    assert left == [BEST, NEWEST], "and the one that was begun is gone"
-
-
-def verdict(run_dir: Path) -> list[str]:
-    """What the audit says is wrong, also where it can say no more than that the store cannot be read. Anything else it raises
-    is a failure."""
-    try:
-        found = audit(run_dir)
-    except StoreError as error:
-        return [str(error)]
-    json.dumps(found.violations)
-    return found.violations
 
 
 def test_an_older_copy_of_the_store_is_found(runs: dict[str, Path], tmp_path: Path) -> None:
