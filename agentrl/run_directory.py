@@ -217,10 +217,19 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts."""
+    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts. A line that is none of a
+    step, which the audit reports, is passed over."""
     path = run_dir / "metrics.jsonl"
     rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
-    return list({row["step"]: row for row in rows}.values())
+    return list({row["step"]: row for row in rows if isinstance(row, dict) and type(row.get("step")) is int}.values())
+
+
+def read_mean_reward(evaluation: Path) -> float | None:
+    """The mean reward of an evaluation that a life of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
+    try:
+        return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def checkpoint_directory(run_dir: Path, step: int) -> Path:

@@ -50,6 +50,7 @@ from agentrl.run_directory import (
     config_text,
     lock_run,
     prepare_run_dir,
+    read_mean_reward,
     read_metrics,
     weights_directory,
     write_config,
@@ -209,7 +210,7 @@ async def _run_to_the_end(
             version=weights.version,
         )
         steps = await in_thread(read_metrics, run_dir)
-        counted = max((step["groups_counted"] for step in steps if step["step"] <= weights.version), default=0)
+        counted = max((step.get("groups_counted", 0) for step in steps if step["step"] <= weights.version), default=0)
         rewards = RewardsInOrder(counted)
         controller = Controller(tasks, config.rollout, config.seed, runner, store, gate, rewards=rewards)
         view.controller = controller
@@ -364,12 +365,11 @@ def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
     """The figures of the whole run, over all its lives, from its store and its metrics."""
     steps = read_metrics(run.run_dir)
     totals = run.store.totals()
-    eval_before = run.run_dir / "eval_before.json"
     tokens = sum(s["trained_tokens"] for s in steps) or 1
     compared = [s for s in steps if "logprob_mismatch_mean_abs" in s]
     compared_tokens = sum(s["logprob_mismatch_tokens"] for s in compared)
     summary = {
-        "eval_before": json.loads(eval_before.read_text())["mean_reward"] if eval_before.exists() else None,
+        "eval_before": read_mean_reward(run.run_dir / "eval_before.json"),
         "eval_after": after.mean_reward if after else None,
         "steps": run.trainer.weights.version,
         "wall_s": time.perf_counter() - run.view.started,
