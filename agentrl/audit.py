@@ -2,6 +2,7 @@
 
 The store's own transactions should make each of these claims true, whatever died and whenever. This checks them:
 
+    tables     they are those that agentrl makes, with their indices, and each value is of its column's type
     tasks      the numbers handed out have no gap; no task came twice in an epoch, and none is missing from a whole one;
                each is trained on, dropped with a reason, waiting to be trained on, or unfinished
     episodes   none finished twice; of a group that was trained on, every one finished or failed with an error
@@ -10,25 +11,38 @@ The store's own transactions should make each of these claims true, whatever die
                one minibatch at most; the digest chain goes from the first to the last (`agentrl.training_history`)
     checkpoints every one that is kept is whole by its checksums; its manifest says what the store says; the weights and the
                optimizer on disk have the digest of the step's end; the optimizer itself counts as many steps as the batches
-    calls      those that are kept belong to episodes that have not ended
+    calls      those that are kept belong to episodes that have not ended, and none is missing
 """
 
 from __future__ import annotations
 
-import json
 import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
 
 from agentrl.audit_ledger import wrong_ledger
+from agentrl.audit_tables import check_tables, wrong_objects
 from agentrl.audit_training import some, wrong_batches, wrong_checkpoints
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, one_line
+from agentrl.evidence import regular
 from agentrl.rollout.database import check_pages, check_version
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run_directory import whole_checkpoints
+
+
+class _Rollout(BaseModel, strict=True):
+    group_size: Annotated[int, Field(ge=1, lt=2**31)]
+
+
+class _Config(BaseModel):
+    """What the audit needs of config.json."""
+
+    rollout: _Rollout
 
 
 @dataclass(frozen=True)
@@ -64,7 +78,8 @@ def audit(run_dir: Path) -> Audit:
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
-        found = _examine(db, run_dir, present)
+        check_tables(db)
+        found = _count(db, _violations(db, run_dir, present))
         checkpoints = list(wrong_checkpoints(db, run_dir))
         db.execute("COMMIT")
         found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
@@ -75,20 +90,22 @@ def audit(run_dir: Path) -> Audit:
         db.close()
 
 
-def _examine(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> Audit:
+def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
+    """How much there is of everything."""
+
     def one(query: str) -> Any:
         return db.execute(query).fetchone()[0]
 
-    reasons: dict[str, int] = {}
+    dropped: dict[str, int] = {}
     for reason, count in db.execute("SELECT reason, COUNT(*) FROM groups WHERE state = 'rejected' GROUP BY 1"):
         kind = re.sub(r"-?\d[\d.e+-]*", "N", reason or "no reason")
-        reasons[kind] = reasons.get(kind, 0) + count
+        dropped[kind] = dropped.get(kind, 0) + count
     return Audit(
         lives=one("SELECT COUNT(*) FROM lives"),
         last_checkpoint=one("SELECT MAX(step) FROM checkpoints"),
         tasks=one("SELECT COUNT(*) FROM groups"),
         trained=one("SELECT COUNT(*) FROM groups WHERE step IS NOT NULL"),
-        dropped=reasons,
+        dropped=dropped,
         waiting=one("SELECT COUNT(*) FROM groups WHERE state = 'ready' AND step IS NULL"),
         unfinished=one("SELECT COUNT(*) FROM groups WHERE state = 'open'"),
         batches=one("SELECT COUNT(*) FROM batches"),
@@ -97,15 +114,21 @@ def _examine(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> Audi
         kept_calls=one("SELECT COUNT(*) FROM calls"),
         replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
         tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
-        violations=[
-            *_wrong_tasks(db),
-            *_wrong_episodes(db, run_dir),
-            *wrong_batches(db),
-            *_wrong_references(db),
-            *_unknown_checkpoints(db, present),
-            *wrong_ledger(db, run_dir),
-        ],
+        violations=violations,
     )
+
+
+def _violations(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
+    """What is wrong by the tables, and by the files beside them but for the checkpoints."""
+    return [
+        *wrong_objects(db),
+        *_wrong_tasks(db),
+        *_wrong_episodes(db, run_dir),
+        *wrong_batches(db),
+        *_wrong_references(db),
+        *_unknown_checkpoints(db, present),
+        *wrong_ledger(db, run_dir),
+    ]
 
 
 def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
@@ -118,7 +141,9 @@ def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
     whole = db.execute(
         "SELECT epoch, COUNT(*), MAX(task) FROM groups WHERE epoch < (SELECT MAX(epoch) FROM groups) GROUP BY epoch"
     ).fetchall()
-    tasks = re.match(r"(\d+) tasks", next(iter(db.execute("SELECT value FROM facts WHERE name = 'tasks'")), ("",))[0])
+    tasks = re.match(
+        r"(\d{1,9}) tasks", next(iter(db.execute("SELECT value FROM facts WHERE name = 'tasks'")), ("",))[0]
+    )
     for epoch, count, largest in whole:
         expected = int(tasks[1]) if tasks else largest + 1
         if count != expected:
@@ -138,9 +163,9 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
     try:
-        size = json.loads((run_dir / "config.json").read_text())["rollout"]["group_size"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        yield f"config.json cannot be read ({type(error).__name__}: {error}); --resume restores it from the store"
+        size = _Config.model_validate_json(regular(run_dir / "config.json").read_bytes()).rollout.group_size
+    except (OSError, ValueError) as error:
+        yield f"config.json cannot be read ({type(error).__name__}: {one_line(error)}); --resume restores it from the store"
     else:
         ended = (
             "SELECT g.id, COUNT(DISTINCT e.sample) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"
@@ -164,6 +189,10 @@ def _wrong_references(db: sqlite3.Connection) -> Iterator[str]:
 def _unknown_checkpoints(db: sqlite3.Connection, present: list[Path]) -> Iterator[str]:
     known = db.execute("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints").fetchall()
     names = {Path(path).name for (path,) in known}
+    for (path,) in db.execute(
+        "SELECT path FROM begun_checkpoints WHERE path IN (SELECT path FROM checkpoints WHERE kept)"
+    ):
+        yield f"the checkpoint {path} is committed, and noted as one that was only begun"
     for path in present:
         if path.name not in names:
             yield f"the store knows nothing of {path}: it is older than its checkpoints, or of another run"

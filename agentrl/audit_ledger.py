@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agentrl.evidence import stored_json
 from agentrl.rollout import ledger
+from agentrl.rollout.calls import wrong_calls
 from agentrl.run_directory import whole_lines
 
 GROWING = {"metrics.jsonl"}
 """Files of which the ledger knows the beginning; of others it knows the whole."""
 NOTED_FIRST = ("eval_before.json", "summary.json")
 """Files that are in the ledger before they are there."""
+
+
+@dataclass
+class _File:
+    """What a file of the run may hold, as (size, digest)."""
+
+    may_hold: list[tuple[int, str]] = field(default_factory=list)
+    written: bool = False
+    """Whether it was ever written to its end: then it is there."""
 
 
 @dataclass
@@ -26,13 +36,16 @@ class _Story:
     lives: dict[int, list[Any]] = field(default_factory=dict)
     groups: dict[int, list[Any]] = field(default_factory=dict)
     checkpoints: dict[int, list[Any]] = field(default_factory=dict)
-    files: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
+    files: dict[str, _File] = field(default_factory=dict)
+    finished: bool = False
+    """Whether the newest life went on to its end: nothing is written after that."""
 
-    def add(self, kind: str, values: list[Any]) -> None:
-        """Take in an entry, as `agentrl.rollout.store` writes it."""
+    def add(self, kind: str, values: tuple[Any, ...]) -> None:
+        """Take in an entry. Raises KeyError for one that does not fit those before it."""
         if kind == "life":
             life, started_at, config, self.tasks = values
             self.lives[life] = [started_at, config]
+            self.finished = False
         elif kind == "open":
             group, epoch, task, version = values
             self.groups[group] = [epoch, task, "open", None, None, version]
@@ -57,17 +70,20 @@ class _Story:
         elif kind == "damaged":
             step, reason = values
             self.checkpoints[step][4:6] = [0, reason]
+        elif kind == "writing":
+            name, *holds = values
+            self.files.setdefault(name, _File()).may_hold.append((holds[0], holds[1]))
         elif kind == "file":
             name, size, digest = values
-            self.files.setdefault(name, []).append((size, digest))
+            self.files[name] = _File([(size, digest)], written=True)
+            self.finished = self.finished or name == "summary.json"
 
 
 def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     """Where the tables, or the files that the ledger names, are not what it says."""
     violations: list[str] = []
     story = _Story()
-    aside = "SELECT json_extract(entry, '$[0]'), json_extract(entry, '$[1]') FROM ledger WHERE kind = 'set aside'"
-    changed: dict[int, str] = dict(db.execute(aside))
+    changed = {values[0]: values[1] for kind, values in ledger.entries(db, []) if kind == "set aside"}
     rows = db.execute("SELECT * FROM episodes ORDER BY id")
     row = rows.fetchone()
     for kind, values in ledger.entries(db, violations):
@@ -85,7 +101,7 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
                 row = rows.fetchone()
             else:
                 story.add(kind, values)
-        except (KeyError, TypeError, ValueError):
+        except KeyError:
             violations.append(f"the ledger's entry {kind} {values} does not fit those before it")
     if row is not None:
         violations.append(f"episode {row[0]} is not in the ledger")
@@ -99,11 +115,7 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
     if story.lives and tasks != (story.tasks,):
         yield f"the run's tasks are {tasks and tasks[0]!r}, by its ledger {story.tasks!r}"
-    for *call, digest in db.execute(
-        "SELECT group_id, sample, request, completion_id, choice, content, digest FROM calls"
-    ):
-        if ledger.row_digest(call) != digest:
-            yield f"a call of sample {call[1]} of group {call[0]} is not what was kept: its digest is another"
+    yield from wrong_calls(db)
     yield from _wrong_files(run_dir, story)
     yield from _wrong_metrics(run_dir, {0, *story.checkpoints}, len(story.lives))
 
@@ -125,15 +137,13 @@ def _wrong_files(run_dir: Path, story: _Story) -> Iterator[str]:
     for name, noted in story.files.items():
         path = run_dir / name
         if not path.is_file():
-            if (
-                name in GROWING or name == "config.json"
-            ):  # others are noted first, and a crash may come before they are written
+            if noted.written:  # else a crash may have come first
                 yield f"{name} is gone"
-        elif name in GROWING:
-            size, digest = noted[-1]
+        elif name in GROWING and not story.finished:
+            size, digest = noted.may_hold[-1]
             if ledger.file_digest(path, size) != (size, digest):
                 yield f"the first {size} bytes of {name} are not what was written"
-        elif ledger.file_digest(path) not in noted:
+        elif ledger.file_digest(path) not in noted.may_hold:
             yield f"{name} is not what the run wrote"
 
 
@@ -142,9 +152,9 @@ def _wrong_metrics(run_dir: Path, starts: set[int], lives: int) -> Iterator[str]
     path = run_dir / "metrics.jsonl"
     last, jumps = 0, 0
     for line in whole_lines(path.read_bytes()) if path.is_file() else []:
-        row = json.loads(line)
+        row = stored_json(line)
         step = row.get("step") if isinstance(row, dict) else None
-        if not isinstance(step, int):
+        if type(step) is not int:
             yield f"metrics.jsonl has a line without a step after that of step {last}"
             continue
         if step != last + 1:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from agentrl.errors import CheckpointError, StoreError
+from agentrl.errors import CheckpointError, StoreError, one_line
 from agentrl.manifest import Manifest, check_files, unlisted_files
 from agentrl.rollout.batches import batches, first_chain
 from agentrl.training_history import TrainedStep, wrong_minibatches
@@ -115,8 +115,6 @@ def _wrong_manifest(manifest: Manifest, trained: dict[int, TrainedStep], began: 
 
 
 def _wrong_state(directory: Path, manifest: Manifest) -> Iterator[str]:
-    from safetensors import SafetensorError
-
     from agentrl.trainer.checkpoint import optimizer_counts, state_on_disk
     from agentrl.trainer.digest import digest
     from agentrl.trainer.ranks import Ranks
@@ -125,8 +123,8 @@ def _wrong_state(directory: Path, manifest: Manifest) -> Iterator[str]:
         if digest(state_on_disk(directory), Ranks()) != manifest.digest:
             yield "holds other weights, or another optimizer, than its manifest says"
         counts = optimizer_counts(directory)
-    except (OSError, SafetensorError) as error:
-        yield f"cannot be read: {error}"
+    except Exception as error:  # whatever safetensors and torch make of it
+        yield f"cannot be read: {type(error).__name__}: {one_line(error)}"
         return
     if counts - {manifest.optimizer_steps} or (manifest.optimizer_steps and not counts):
         yield f"has an optimizer that took {some(sorted(counts))} steps, its manifest says {manifest.optimizer_steps}"

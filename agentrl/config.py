@@ -251,6 +251,14 @@ def load_config(
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
     content.update({name: value for name, value in values.items() if value not in (None, "")})
+    return config_of(content, overrides)
+
+
+def config_of(content: dict[str, Any], overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """The configuration that `content` holds, changed by dotted `overrides`, which are read as `load_config` reads them.
+
+    Raises ConfigError.
+    """
     for dotted, text in (overrides or {}).items():
         *parents, name = dotted.split(".")
         section = content

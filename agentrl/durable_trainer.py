@@ -19,10 +19,17 @@ from typing import TypeVar
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.errors import CheckpointError, DiskError, TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.errors import (
+    CheckpointError,
+    DiskError,
+    TrainerDiskError,
+    TrainerError,
+    TrainerLostError,
+    TrainerNotWholeError,
+)
 from agentrl.manifest import Manifest, check_files, read_manifest
 from agentrl.rollout.store import Store
-from agentrl.run_directory import checkpoint_directory, set_aside
+from agentrl.run_directory import checkpoint_directory, remove_unfinished, set_aside
 from agentrl.trainer_client import TrainerClient, Weights
 from agentrl.training_history import TrainedStep
 
@@ -127,7 +134,7 @@ class DurableTrainer:
         await self._commit(losses)
         step = self.weights.version
         directory = checkpoint_directory(self._run_dir, step)
-        with self._as_disk_error(step):
+        with self._while_saving(step):
             await in_thread(self._store.begin_checkpoint, directory)
             await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
         self._saving = _Saving(step, self._chain, directory)
@@ -135,7 +142,7 @@ class DurableTrainer:
     async def _commit(self, losses: int) -> None:
         if (saving := self._saving) is None:
             return
-        with self._as_disk_error(saving.step):
+        with self._while_saving(saving.step):
             await self._ask(self.client.saved, losses)
         if self._saving is not saving:
             return  # the trainer died with it; the next checkpoint will contain its batches
@@ -164,9 +171,12 @@ class DurableTrainer:
                 )
 
     async def _start_again(self) -> None:
-        """A new process that holds what the one before held, as far as the run knows."""
+        """A new process that holds what the one before held, as far as the run knows. A checkpoint that the one before was writing,
+        or had written, is deleted: another will contain its batches."""
         self._saving = None
         await self.client.start_again()
+        unwanted = await in_thread(self._store.unwanted_checkpoints)
+        await in_thread(remove_unfinished, self._run_dir, unwanted)
         await self._restore()
 
     async def _restore(self) -> None:
@@ -217,8 +227,14 @@ class DurableTrainer:
             )
 
     @contextmanager
-    def _as_disk_error(self, step: int) -> Iterator[None]:
+    def _while_saving(self, step: int) -> Iterator[None]:
+        """Say what an error means to a user: the disk is to blame for what the disk refused, and for nothing else."""
         try:
             yield
-        except TrainerError as error:
+        except TrainerDiskError as error:
             raise DiskError(f"the checkpoint of step {step}", error, self._run_dir) from error
+        except TrainerError as error:
+            raise TrainerError(
+                f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
+                f"agentrl train --resume {self._run_dir}"
+            ) from error

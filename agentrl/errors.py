@@ -18,6 +18,7 @@
     │   └── SandboxLostError
     ├── TooManySessionsError  the proxy has as many sessions open as it may
     ├── TrainerError          the trainer process failed
+    │   ├── TrainerDiskError  the disk did not take what it was to write
     │   └── TrainerLostError  it died, or went silent
     │       └── TrainerNotWholeError  a step failed in its middle, or it holds other steps than it should
     ├── WorkerError           a worker process cannot be started
@@ -126,6 +127,10 @@ class TooManySessionsError(AgentRLError):
 
 class TrainerError(AgentRLError):
     """The trainer process failed."""
+
+
+class TrainerDiskError(TrainerError):
+    """The disk did not take what the trainer was to write."""
 
 
 class TrainerLostError(TrainerError):

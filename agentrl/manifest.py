@@ -6,10 +6,13 @@ import hashlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
 
-from agentrl.errors import CheckpointError
+from pydantic import AfterValidator, TypeAdapter
+
+from agentrl.errors import CheckpointError, one_line
+from agentrl.evidence import regular, stored_json
 from agentrl.training_history import TrainedStep
 
 MANIFEST = "checkpoint.json"
@@ -52,6 +55,17 @@ class Manifest:
             raise CheckpointError(f"the history of the checkpoint of step {self.step} does not lead to its chain")
 
 
+def _beneath(name: str) -> str:
+    """The name of a file in a checkpoint's directory, or in a folder of it."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.isprintable():
+        raise ValueError("it is no file of a checkpoint")
+    return name
+
+
+_FILES = TypeAdapter(dict[Annotated[str, AfterValidator(_beneath)], FileSum])
+_MANIFEST = TypeAdapter(Manifest)
+
+
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write the manifest of all files that `directory` holds now."""
     content: dict[str, Any] = vars(manifest) | {"history": [trained.to_json() for trained in manifest.history]}
@@ -69,7 +83,7 @@ def check_files(directory: Path) -> Manifest:
     manifest, files = _read(directory)
     for name, expected in files.items():
         try:
-            size = (directory / name).stat().st_size
+            size = regular(directory / name).stat().st_size
         except OSError as error:
             raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from error
         if size != expected.size:
@@ -88,17 +102,18 @@ def unlisted_files(directory: Path) -> list[str]:
 def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
     path = directory / MANIFEST
     try:
-        content = json.loads(path.read_text())
-        if content.pop("sha256") != _own_sum(content):
+        content = stored_json(regular(path).read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it holds no object")
+        if content.pop("sha256", None) != _own_sum(content):
             raise CheckpointError(f"{path} does not hold what was written: its SHA-256 is another")
-        files = {str(name): FileSum(**file) for name, file in content.pop("files").items()}
-        history = tuple(TrainedStep.from_json(trained) for trained in content.pop("history"))
-        manifest = Manifest(**content, history=history)
+        files = _FILES.validate_python(content.pop("files", None))
+        manifest = _MANIFEST.validate_python(content)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise CheckpointError(
-            f"{path} is damaged, or not of this agentrl: {type(error).__name__}: {error}. A checkpoint of another version can be "
+            f"{path} is damaged, or not of this agentrl: {one_line(error)}. A checkpoint of another version can be "
             f"the model of a new run: --model {directory}"
         ) from error
     manifest.check()

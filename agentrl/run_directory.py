@@ -28,9 +28,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agentrl.config import RunConfig, load_config
+from agentrl.config import RunConfig, config_of
 from agentrl.disk import make_directory, sync
 from agentrl.errors import ConfigError, StoreError, one_line
+from agentrl.evidence import regular, stored_json
 from agentrl.models.check import check_checkpoint
 from agentrl.privacy import open_private, private
 from agentrl.process_limits import room_in_shared_memory
@@ -141,20 +142,27 @@ def write_config(config: RunConfig) -> None:
 
 
 def config_text(config: RunConfig) -> str:
-    """What config.json holds."""
-    return config.model_dump_json(indent=2) + "\n"
+    """What config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
     """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest life in the store where
-    `config.json` cannot be read. Raises StoreError when that cannot be read either, ConfigError."""
+    `config.json` cannot be read. Whatever either says, the run is the one in `run_dir`.
+
+    Raises StoreError when neither can be read, ConfigError for a key or a value that is wrong.
+    """
+    if overrides and "run_dir" in overrides:
+        raise ConfigError(
+            f"run_dir: the run in {run_dir} stays where it is; leave --run_dir out, or copy the run and name the copy"
+        )
     path = run_dir / "config.json"
     content: dict[str, Any] | None
     try:
-        content = json.loads(path.read_bytes())
+        content = stored_json(regular(path).read_bytes())
         if not isinstance(content, dict):
-            raise TypeError("it holds no configuration")
-    except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise ValueError("it holds no configuration")
+    except (OSError, ValueError) as error:
         store = run_dir / "store.sqlite"
         if not path.is_file() and not store.is_file():
             raise StoreError(f"{run_dir} holds no run to resume") from error
@@ -164,7 +172,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
                 f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
                 "--run_dir"
             ) from error
-    return load_config((), overrides, **content)
+    return config_of(content | {"run_dir": str(run_dir)}, overrides)
 
 
 def _config_in(store: Path) -> dict[str, Any] | None:
@@ -175,7 +183,7 @@ def _config_in(store: Path) -> dict[str, Any] | None:
             (text,) = db.execute("SELECT config FROM lives ORDER BY life DESC LIMIT 1").fetchone()
         finally:
             db.close()
-        return dict(json.loads(text)) or None
+        return dict(stored_json(text)) or None
     except (sqlite3.Error, TypeError, ValueError):
         return None
 
@@ -199,7 +207,7 @@ def whole_lines(content: bytes) -> list[bytes]:
     lines = []
     for line in content.splitlines(keepends=True):
         try:
-            json.loads(line)
+            stored_json(line)
         except ValueError:
             break
         if not line.endswith(b"\n"):
@@ -209,10 +217,19 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts."""
+    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts. A line that is none of a
+    step, which the audit reports, is passed over."""
     path = run_dir / "metrics.jsonl"
-    rows = [json.loads(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
-    return list({row["step"]: row for row in rows}.values())
+    rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
+    return list({row["step"]: row for row in rows if isinstance(row, dict) and type(row.get("step")) is int}.values())
+
+
+def read_mean_reward(evaluation: Path) -> float | None:
+    """The mean reward of an evaluation that a life of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
+    try:
+        return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def checkpoint_directory(run_dir: Path, step: int) -> Path:

@@ -33,13 +33,17 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
 
 
 def write_noted(store: Store, path: Path, text: str) -> None:
-    """Write a file of the run directory, with its digest in the store's ledger, so that a change by others is seen."""
+    """Write a file of the run directory, with its digest in the store's ledger before and after, so that it is seen when others
+    change it or take it away."""
     content = text.encode()
-    store.note_file(path, len(content), hashlib.sha256(content).hexdigest(), durable=True)
+    holds = (len(content), hashlib.sha256(content).hexdigest())
+    store.note_writing(path, *holds)
     write_whole(path, text)
+    store.note_file(path, *holds)
 
 
 def note_lines(store: Store, path: Path) -> None:
-    """Note what a growing file holds, once the disk holds it: a checkpoint that is committed later has its lines."""
-    sync(path)
-    store.note_file(path, *file_digest(path))
+    """Note what a growing file holds, if it is there, once the disk holds it: a checkpoint that is committed later has its lines."""
+    if path.exists():
+        sync(path)
+        store.note_file(path, *file_digest(path))

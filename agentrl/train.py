@@ -50,6 +50,7 @@ from agentrl.run_directory import (
     config_text,
     lock_run,
     prepare_run_dir,
+    read_mean_reward,
     read_metrics,
     weights_directory,
     write_config,
@@ -227,7 +228,7 @@ async def _run_to_the_end(
             version=weights.version,
         )
         steps = await in_thread(read_metrics, run_dir)
-        counted = max((step["groups_counted"] for step in steps if step["step"] <= weights.version), default=0)
+        counted = max((step.get("groups_counted", 0) for step in steps if step["step"] <= weights.version), default=0)
         rewards = RewardsInOrder(counted)
         controller = Controller(tasks, config.rollout, config.seed, runner, store, gate, rewards=rewards)
         view.controller = controller
@@ -250,7 +251,7 @@ async def _run_to_the_end(
             decode=chat_format.decode,
         )
         run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor, watchdog)
-        before = await _evaluate(run, eval_tasks, "before training")
+        await _evaluate(run, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, eval_tasks, "after training")
         newest = await in_thread(store.last_checkpoint)
@@ -259,7 +260,7 @@ async def _run_to_the_end(
             + (f", its newest checkpoint in {newest[1]}" if newest else "")
             + f"; agentrl audit {run_dir} tells what became of every task"
         )
-        return await in_thread(_summary, run, before, after)
+        return await in_thread(_summary, run, after)
     raise AssertionError("unreachable")
 
 
@@ -296,10 +297,19 @@ async def _train_and_save(run: _Run) -> None:
             await _train(run)
             group.cancel_scope.cancel()
     except BaseException:
-        with suppress(AgentRLError):
-            await run.trainer.save_the_rest()
+        with suppress(AgentRLError, OSError):
+            await _save_the_rest(run)
         raise
-    await run.trainer.save_the_rest()
+    await _save_the_rest(run)
+
+
+async def _save_the_rest(run: _Run) -> None:
+    """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled."""
+    try:
+        with anyio.CancelScope(shield=True):
+            await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
+    finally:
+        await run.trainer.save_the_rest()
 
 
 async def _train(run: _Run) -> None:
@@ -381,17 +391,16 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     }
 
 
-def _summary(run: _Run, before: Evaluation | None, after: Evaluation | None) -> dict[str, Any]:
+def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
     """The figures of the whole run, over all its lives, from its store and its metrics."""
     steps = read_metrics(run.run_dir)
     totals = run.store.totals()
-    eval_before = run.run_dir / "eval_before.json"
     aged = [s for s in steps if "staleness_mean" in s]
     tokens = sum(s["trained_tokens"] for s in aged) or 1
     compared = [s for s in steps if "logprob_mismatch_mean_abs" in s]
     compared_tokens = sum(s["logprob_mismatch_tokens"] for s in compared)
     summary = {
-        "eval_before": json.loads(eval_before.read_text())["mean_reward"] if eval_before.exists() else None,
+        "eval_before": read_mean_reward(run.run_dir / "eval_before.json"),
         "eval_after": after.mean_reward if after else None,
         "steps": run.trainer.weights.version,
         "wall_s": time.perf_counter() - run.view.started,

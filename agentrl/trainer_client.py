@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.child_process import ChildProcess, child_process
-from agentrl.errors import TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.errors import TrainerDiskError, TrainerError, TrainerLostError, TrainerNotWholeError
 from agentrl.training_history import TrainedStep
 
 
@@ -103,7 +103,7 @@ class TrainerClient:
         self._unread += 1
         reply: dict[str, Any] = json.loads(await self._read())
         if "error" in reply:
-            kind = TrainerNotWholeError if reply["lost"] else TrainerError
+            kind = TrainerNotWholeError if reply["lost"] else TrainerDiskError if reply["disk"] else TrainerError
             raise kind(f"{command['op']} failed in the trainer: {reply['error']}")
         return reply
 

@@ -14,11 +14,15 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from typing import Any
+from typing import Annotated, Any
 
-GroupSizes = tuple[tuple[int, int], ...]
+from pydantic import Field, TypeAdapter
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+GroupSizes = tuple[tuple[int, Count], ...]
 """(group id, number of its training sequences), by group id."""
-Minibatch = tuple[tuple[int, str], ...]
+Ranges = Annotated[str, Field(pattern=r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$")]
+Minibatch = tuple[tuple[int, Ranges], ...]
 """(group id, numbers of its sequences in the minibatch, such as "0-2,5"), by group id."""
 
 
@@ -29,8 +33,8 @@ class TrainedStep:
     step: int
     groups: GroupSizes
     minibatches: tuple[Minibatch, ...]
-    """A sequence that has nothing to teach is in none of them."""
-    optimizer_steps: int
+    """Which sequences each was made of. Every sequence of the batch is in one, also one that has nothing to teach."""
+    optimizer_steps: Count
     """Steps that the optimizer took; it takes none for a gradient that is not finite."""
     digest: str
     """Of the state after the step."""
@@ -53,17 +57,11 @@ class TrainedStep:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TrainedStep:
-        """The step that `to_json` gave. Raises KeyError, TypeError or ValueError for anything else."""
-        return cls(
-            step=int(value["step"]),
-            groups=tuple((int(group), int(count)) for group, count in value["groups"]),
-            minibatches=tuple(
-                tuple((int(group), str(numbers)) for group, numbers in part) for part in value["minibatches"]
-            ),
-            optimizer_steps=int(value["optimizer_steps"]),
-            digest=str(value["digest"]),
-            chain=str(value["chain"]),
-        )
+        """The step that `to_json` gave. Raises ValueError for anything else."""
+        return _READER.validate_python(value)
+
+
+_READER = TypeAdapter(TrainedStep)
 
 
 def first_chain(model_digest: str) -> str:
@@ -88,18 +86,21 @@ def trained_step(
 def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
     """What is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
     sizes = dict(trained.groups)
-    seen: set[tuple[int, int]] = set()
+    found: dict[int, list[tuple[int, int]]] = {}
     for part in trained.minibatches:
-        for group, numbers in part:
+        for group, ranges in part:
             if group not in sizes:
                 yield f"group {group} is in a minibatch of step {trained.step}, and not in its batch"
                 continue
-            for number in _numbers(numbers):
-                if number >= sizes[group]:
-                    yield f"group {group} of step {trained.step} has no sequence {number}, a minibatch has"
-                if (group, number) in seen:
-                    yield f"sequence {number} of group {group} was trained on twice in step {trained.step}"
-                seen.add((group, number))
+            found.setdefault(group, []).extend(_pairs(ranges))
+    for group, pairs in found.items():
+        end = 0  # one more than the largest number so far
+        for first, last in sorted(pairs):
+            if last >= sizes[group]:
+                yield f"group {group} of step {trained.step} has no sequence {last}, a minibatch has"
+            if first < end:
+                yield f"sequence {first} of group {group} was trained on twice in step {trained.step}"
+            end = max(end, last + 1)
 
 
 def _chained(
@@ -129,7 +130,8 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
 
 
-def _numbers(ranges: str) -> Iterator[int]:
+def _pairs(ranges: str) -> Iterator[tuple[int, int]]:
+    """(first, last) of each of the `ranges`."""
     for part in ranges.split(","):
         first, _, last = part.partition("-")
-        yield from range(int(first), int(last or first) + 1)
+        yield int(first), int(last or first)

@@ -2,71 +2,50 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
-import anyio
 import pytest
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.audit import audit
 from agentrl.errors import StoreError
-from agentrl.rollout.database import create_database
-from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.store import KeptCall
-from agentrl.run_store import begin_store, write_noted
+from agentrl.run_store import begin_store
 from tests.chains import commit_whole
-from tests.power_cut_program import TASKS, life
-from tests.rollout.test_store import kept_choice, outcome
-
-Damage = Callable[[Path], None]
-NEWEST = "checkpoints/step-000010"
-BEST = "checkpoints/step-000002"
-CHECKPOINT_FILES = [
-    f"{directory}/{name}"
-    for directory in (NEWEST, BEST)
-    for name in ("checkpoint.json", "model.safetensors", "config.json", "optimizer/state.safetensors")
-]
+from tests.damaged_run import (
+    BEST,
+    CHECKPOINT_FILES,
+    DEEP,
+    NEWEST,
+    Damage,
+    a_record_in_the_file,
+    an_empty_store,
+    an_older_configuration,
+    an_unknown_checkpoint,
+    another_file,
+    edited,
+    exchanged,
+    flipped,
+    in_place,
+    lines,
+    make_runs,
+    removed,
+    schema,
+    signed,
+    sql,
+    swapped,
+    verdict,
+)
+from tests.power_cut_program import TASKS
+from tests.rollout.test_store import kept_choice
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One run at several moments: killed, killed again after it went on, and finished with a group that is still open."""
-    folder = tmp_path_factory.mktemp("audit")
-    run_dir, found = folder / "run", {}
-    shape = {"vocab_size": 16, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 8}
-    Qwen3ForCausalLM(Qwen3Config(**shape, num_attention_heads=1, num_key_value_heads=1)).save_pretrained(
-        folder / "model"
-    )
-    (folder / "model" / "tokenizer.json").write_text("{}")
-
-    def moment(name: str) -> None:
-        found[name] = shutil.copytree(run_dir, folder / name)
-
-    def said(**_: Any) -> None:
-        pass
-
-    anyio.run(lambda: life(run_dir, folder / "model", said, resume=False, checkpoints=3))
-    moment("killed")
-    anyio.run(lambda: life(run_dir, folder / "model", said, resume=True, checkpoints=2))
-    moment("killed twice")
-    with begin_store(run_dir, TASKS, "{}", resume=True) as store:
-        write_noted(store, run_dir / "eval_before.json", '{"mean_reward": 0.5}\n')
-        group = store.next_group_id()
-        store.open_group(group, group // 7, group % 7)
-        store.add(group, 0, 0, outcome(1.0))
-        store.keep_calls(
-            [KeptCall(group, 1, kept_choice([5, ids], "stop", name)) for ids, name in enumerate(("a", "b"))]
-        )
-        moment("going on")  # the log is not empty
-        write_noted(store, run_dir / "summary.json", '{"steps": 10}\n')
-    moment("finished")
-    return found
+    return make_runs(tmp_path_factory.mktemp("audit"))
 
 
 @pytest.mark.parametrize("moment", ["killed", "killed twice", "going on", "finished"])
@@ -86,89 +65,6 @@ def test_a_run_is_clean_while_it_goes_on(runs: dict[str, Path], tmp_path: Path) 
         store.begin_checkpoint(run_dir / "checkpoints" / "step-000012")
         shutil.copytree(run_dir / NEWEST, run_dir / "checkpoints" / "step-000012")
         assert audit(run_dir).violations == []
-
-
-def sql(statements: str) -> Damage:
-    """Change the tables, whatever their constraints say."""
-
-    def damage(run_dir: Path) -> None:
-        with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
-            db.execute("PRAGMA ignore_check_constraints = ON")
-            db.executescript(f"DROP INDEX finished_once; BEGIN; {statements}; COMMIT;")
-            assert db.total_changes > 0, "the damage damages nothing"
-
-    return damage
-
-
-def swapped(table: str, key: str, column: str, one: str, other: str) -> Damage:
-    """Exchange a column of two rows."""
-    return sql(
-        f"CREATE TEMP TABLE kept AS SELECT {key} AS k, {column} AS v FROM {table} WHERE {key} IN ({one}, {other});"
-        f"UPDATE {table} SET {column} = (SELECT v FROM kept WHERE k != {table}.{key}) WHERE {key} IN ({one}, {other});"
-        "DROP TABLE kept"
-    )
-
-
-def edited(name: str, change: Callable[[bytes], bytes]) -> Damage:
-    """Change the bytes of a file."""
-
-    def damage(run_dir: Path) -> None:
-        content = (run_dir / name).read_bytes()
-        assert change(content) != content
-        (run_dir / name).write_bytes(change(content))
-
-    return damage
-
-
-def flipped(content: bytes) -> bytes:
-    """One bit in the middle is another."""
-    middle = len(content) // 2
-    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-
-
-def lines(change: Callable[[list[bytes]], list[bytes]]) -> Damage:
-    """Change the lines of metrics.jsonl."""
-    return edited("metrics.jsonl", lambda content: b"".join(change(content.splitlines(keepends=True))))
-
-
-def removed(name: str) -> Damage:
-    def damage(run_dir: Path) -> None:
-        if (run_dir / name).is_dir():
-            shutil.rmtree(run_dir / name)
-        else:
-            (run_dir / name).unlink()
-
-    return damage
-
-
-def exchanged(one: str, other: str) -> Damage:
-    def damage(run_dir: Path) -> None:
-        (run_dir / one).rename(run_dir / "aside")
-        (run_dir / other).rename(run_dir / one)
-        (run_dir / "aside").rename(run_dir / other)
-
-    return damage
-
-
-def a_record_in_the_file(run_dir: Path) -> None:
-    """One bit of a stored record, where it lies on the disk."""
-    with closing(sqlite3.connect(run_dir / "store.sqlite")) as db:
-        (record,) = db.execute("SELECT record FROM episodes WHERE id = 5").fetchone()
-    edited("store.sqlite", lambda content: content.replace(record, flipped(record)))(run_dir)
-
-
-def an_empty_store(run_dir: Path) -> None:
-    for path in run_dir.glob("store.sqlite*"):
-        path.unlink()
-    create_database(run_dir / "store.sqlite", SCHEMA, SCHEMA_VERSION)
-
-
-def an_unknown_checkpoint(run_dir: Path) -> None:
-    shutil.copytree(run_dir / NEWEST, run_dir / "checkpoints" / "step-000099")
-
-
-def another_file(run_dir: Path) -> None:
-    (run_dir / NEWEST / "training_args.bin").write_bytes(b"not ours")
 
 
 FILES = ["config.json", "metrics.jsonl", "summary.json", "eval_before.json", *CHECKPOINT_FILES]
@@ -276,7 +172,7 @@ DAMAGES: dict[str, Damage] = {
     "tasks that are others": sql("UPDATE facts SET value = '8 tasks 9999' WHERE name = 'tasks'"),
     "tasks that are gone": sql("DELETE FROM facts WHERE name = 'tasks'"),
     "a ledger without an entry": sql("DELETE FROM ledger WHERE id = 40"),
-    "a ledger without its last entry": sql("DELETE FROM ledger WHERE id = (SELECT MAX(id) FROM ledger)"),
+    "a ledger without its last entries": sql("DELETE FROM ledger WHERE id > (SELECT MAX(id) - 2 FROM ledger)"),
     "a ledger without its first entry": sql("DELETE FROM ledger WHERE id = 1"),
     "an empty ledger": sql("DELETE FROM ledger"),
     "two entries in each other's place": swapped("ledger", "id", "entry", "20", "21"),
@@ -334,6 +230,64 @@ DAMAGES: dict[str, Damage] = {
     "a checkpoint with a file of somebody else's": another_file,
     "two checkpoints with each other's weights": exchanged(f"{NEWEST}/model.safetensors", f"{BEST}/model.safetensors"),
     "two checkpoints with each other's optimizers": exchanged(f"{NEWEST}/optimizer", f"{BEST}/optimizer"),
+    "all calls are gone": sql("DELETE FROM calls"),
+    "a call is gone": sql("DELETE FROM calls WHERE completion_id = 'a'"),
+    "a call that nobody kept": sql(
+        "INSERT INTO calls SELECT group_id, sample, request, 'c', choice, content, digest FROM calls LIMIT 1"
+    ),
+    "the figure of the calls is gone": sql("DELETE FROM facts WHERE name = 'calls'"),
+    "the figure of the calls is no number": sql("UPDATE facts SET value = 'x' WHERE name = 'calls'"),
+    "a fact that nobody noted": sql("INSERT INTO facts VALUES ('another', 'x')"),
+    "a number of tasks that is huge": sql(f"UPDATE facts SET value = '{'9' * 5000} tasks 0123' WHERE name = 'tasks'"),
+    "the newest checkpoint is one that was only begun": sql(f"INSERT INTO begun_checkpoints VALUES ('{NEWEST}')"),
+    "a checkpoint somewhere else": sql("UPDATE checkpoints SET path = '../../../../etc' WHERE step = 10"),
+    "a checkpoint whose name is none": sql("UPDATE checkpoints SET path = CAST(x'610062' AS TEXT) WHERE step = 10"),
+    "an index that is gone": schema("DROP INDEX finished_once"),
+    "an index that is another": schema(
+        "DROP INDEX finished_once; CREATE INDEX finished_once ON episodes (group_id, sample)"
+    ),
+    "an index that is somebody else's": schema("CREATE INDEX another ON episodes (reward)"),
+    "a trigger that is somebody else's": schema(
+        "CREATE TRIGGER another AFTER INSERT ON episodes BEGIN UPDATE episodes SET reward = 0 WHERE id = NEW.id; END"
+    ),
+    "a view that is somebody else's": schema("CREATE VIEW another AS SELECT * FROM episodes"),
+    "a table that is somebody else's": schema("CREATE TABLE another (id)"),
+    "a table that is gone": schema("DROP TABLE calls"),
+    "a table with another column": schema("ALTER TABLE groups ADD COLUMN another TEXT"),
+    "metrics.jsonl with something behind it": edited("metrics.jsonl", lambda content: content + b"garbage\n"),
+    "metrics.jsonl with a torn line behind it": edited("metrics.jsonl", lambda content: content + b'{"step": 1'),
+    "metrics.jsonl with a step that was never taken": edited(
+        "metrics.jsonl", lambda content: content + b'{"step": 13, "reward_mean": 9}\n'
+    ),
+    "an older configuration": an_older_configuration,
+    **{f"{name} is taken away": removed(name) for name in ("summary.json", "eval_before.json")},
+    **{
+        f"{name} of {kind}": edited(name, lambda _, content=content: content)
+        for name in ("config.json", "metrics.jsonl", "summary.json", f"{NEWEST}/checkpoint.json")
+        for kind, content in {
+            "100,000 levels": DEEP,
+            "900 levels": b"[" * 900 + b"]" * 900 + b"\n",
+            "5,000 digits": b"9" * 5000 + b"\n",
+            "no object": b"3\n",
+            "an empty object": b"{}\n",
+            "bytes that are no text": b'{"step": "\xff"}\n',
+            "half a character": b'{"step": "\\ud800"}\n',
+        }.items()
+    },
+    **{f"a folder is where {name} was": in_place(name, Path.mkdir) for name in FILES},
+    **{f"a pipe is where {name} was": in_place(name, os.mkfifo) for name in FILES},
+    **{
+        f"a manifest whose {name} is {what}": signed(lambda content, name=name, what=what: content.update({name: what}))
+        for name in ("step", "optimizer_steps", "digest", "chain", "since", "history", "files")
+        for what in (None, "x", -1, 1.5, [[1]], {"x": 1}, {"/dev/zero": {"size": 0, "sha256": ""}})
+    },
+    **{
+        f"a step in a manifest whose {name} is {what}": signed(
+            lambda content, name=name, what=what: content["history"][-1].update({name: what})
+        )
+        for name in ("step", "groups", "minibatches", "optimizer_steps", "digest", "chain")
+        for what in (None, "x", [[1]], [[0, -1]], [[[0, "0-9999999999"]]], [[[0, "x"]]])
+    },
     **{f"{name}, one bit of it": edited(name, flipped) for name in FILES},
     **{f"{name} that is cut off": edited(name, lambda content: content[: len(content) // 2]) for name in FILES},
     **{f"{name} that is empty": edited(name, lambda _: b"") for name in FILES},
@@ -344,18 +298,10 @@ DAMAGES: dict[str, Damage] = {
 def test_damage_is_found(runs: dict[str, Path], tmp_path: Path, name: str) -> None:
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")
     DAMAGES[name](run_dir)
-    assert verdict(run_dir) != []
-
-
-def verdict(run_dir: Path) -> list[str]:
-    """What the audit says is wrong, also where it can say no more than that the store cannot be read. Anything else it raises
-    is a failure."""
-    try:
-        found = audit(run_dir)
-    except StoreError as error:
-        return [str(error)]
-    json.dumps(found.violations)
-    return found.violations
+    found = verdict(run_dir)
+    if name not in ("an index that is gone", "an index that is another"):  # which `sql` may leave behind, too
+        found = [text for text in found if "finished_once" not in text]
+    assert found != []
 
 
 def test_an_older_copy_of_the_store_is_found(runs: dict[str, Path], tmp_path: Path) -> None:

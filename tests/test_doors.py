@@ -186,6 +186,7 @@ ROWS: list[Row] = [
     ("nothing to resume", lambda d: ["train", "--resume", d.folder], "holds no run to resume"),
     ("a file to resume", lambda d: ["train", "--resume", d.tasks], "holds no run to resume"),
     ("nothing for sft to resume", lambda d: ["sft", "--resume", d.folder / "none"], "holds no run to resume"),
+    ("a run that goes on elsewhere", lambda d: ["train", "--resume", d.made_run(), "--run_dir=x"], "stays where it is"),
     ("a run with an empty config", lambda d: ["train", "--resume", d.made_run(config=b"")], "config.json cannot be read"),
     ("a run with a config not in UTF-8", lambda d: ["train", "--resume", d.made_run(config=b"\xff")], "config.json cannot be read"),
     ("a run with a list as config", lambda d: ["sft", "--resume", d.made_run(config=b"[]")], "holds no configuration"),

@@ -17,7 +17,7 @@ import torch
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.audit import audit
-from agentrl.errors import StoreError, TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.errors import DiskError, StoreError, TrainerError, TrainerLostError, TrainerNotWholeError
 from agentrl.manifest import read_manifest
 from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
@@ -200,6 +200,59 @@ async def test_the_last_checkpoint_is_bounded_in_time_and_in_attempts_and_its_ba
     assert (found.violations, found.trained) == ([], 0)
     async with running(run_dir, said.append) as trainer:
         assert trainer.weights.version == 0
+
+
+async def test_a_checkpoint_of_a_trainer_that_died_before_it_was_committed_is_not_left_on_the_disk(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    said: list[str] = []
+    async with running(run_dir, said.append, keep=1) as trainer:
+        await trainer.step(batch(1))
+        await trainer.checkpoint()
+        await trainer.client.saved()
+        await in_thread((run_dir / "checkpoints" / "step-000009.partial").mkdir)
+        saved, asked = trainer.client.saved, 0
+
+        async def dies() -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise TrainerLostError("the trainer ended: killed after it wrote")
+            await saved()
+
+        trainer.client.saved = dies  # type: ignore[method-assign]
+        await trainer.commit()
+        assert list((run_dir / "checkpoints").iterdir()) == []
+        await trainer.step(batch(2))
+        await trainer.save_the_rest()
+        assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-000002"]
+    assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
+    assert (await in_thread(audit, run_dir)).violations == []
+
+
+async def test_the_disk_is_blamed_for_what_it_refused_and_for_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    async with running(run_dir, pytest.fail) as trainer:
+        await trainer.step(batch(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(Policy, "staged", lambda *_, **__: fails(torch.OutOfMemoryError("no memory")))
+            with pytest.raises(TrainerError, match=r"was not made: .*no memory.*--resume"):
+                await trainer.checkpoint()
+        await in_thread((run_dir / "checkpoints").write_text, "in the way")
+        await trainer.checkpoint()
+        with pytest.raises(
+            DiskError, match=r"the checkpoint of step 1 cannot be written: .*make room, or repair the disk"
+        ):
+            await trainer.commit()
+
+
+def fails(error: Exception) -> None:
+    raise error
 
 
 async def trained_run(run_dir: Path) -> None:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from agentrl.errors import StoreError
+from agentrl.errors import ConfigError, StoreError
 from agentrl.rollout.store import Store
-from agentrl.run_directory import appending, lock_run, read_config, read_metrics, remove_unfinished, write_whole
+from agentrl.run_directory import (
+    appending,
+    config_text,
+    lock_run,
+    read_config,
+    read_metrics,
+    remove_unfinished,
+    write_whole,
+)
 
 HOLD = """
 import subprocess, sys
@@ -48,6 +57,9 @@ def test_a_line_that_a_crash_tore_is_cut_off_and_the_file_goes_on(tmp_path: Path
         log.write(json.dumps({"step": 2, "loss": 1}) + "\n")
         log.write(json.dumps({"step": 1, "loss": 2}) + "\n")
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 2}, {"step": 2, "loss": 1}]
+    with appending(path) as log:
+        log.write('{"loss": 1}\n3\n{"step": true}\n{"step": "x"}\n')
+    assert [row["step"] for row in read_metrics(tmp_path)] == [1, 2], "lines that are none of a step are passed over"
     path.unlink()
     with appending(path) as log:
         log.write('{"step": 1}\n')
@@ -88,3 +100,25 @@ def test_a_configuration_that_cannot_be_read_comes_from_the_store_or_is_one_clea
     assert read_config(tmp_path).seed == 2
     config.write_text('{"seed": 3}')
     assert read_config(tmp_path).seed == 3
+
+
+def test_a_run_that_was_copied_or_moved_is_the_one_in_the_directory_that_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its configuration says, in config.json or in the store, and wherever the command is started."""
+    original, copy = tmp_path / "runs" / "original", tmp_path / "copy"
+    for stored in (str(original), "runs/original", "copy", "/dev/null", None):
+        shutil.rmtree(copy, ignore_errors=True)
+        copy.mkdir()
+        text = json.dumps({"seed": 5} | ({"run_dir": stored} if stored else {}))
+        (copy / "config.json").write_text(text)
+        for place, named in ((tmp_path, copy), (tmp_path, Path("copy")), (copy, Path())):
+            monkeypatch.chdir(place)
+            assert (read_config(named).run_dir, read_config(named).seed) == (str(named), 5)
+        (copy / "config.json").unlink()
+        with Store(copy / "store.sqlite") as store:
+            store.begin_life("tasks", text)
+        assert (read_config(copy).run_dir, read_config(copy).seed) == (str(copy), 5)
+    assert "run_dir" not in json.loads(config_text(read_config(copy)))
+    with pytest.raises(ConfigError, match=r"the run in .* stays where it is"):
+        read_config(copy, {"run_dir": str(original)})

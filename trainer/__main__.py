@@ -12,11 +12,11 @@ standard input closes. Episodes it reads from the run's store, weights it publis
     {"op": "join_weight_group", "address": ..., ...} -> {}
     {"op": "weight_buckets"}                       -> {"buckets": [{"names", "dtypes", "shapes"}]}
     {"op": "send_bucket", "index": 0}              -> {}
-    any of them, failed                            -> {"error": TEXT, "lost": false}
+    any of them, failed                            -> {"error": TEXT, "lost": false, "disk": false}
 
 A step is all or nothing. The process keeps the chain of what it has trained (`agentrl.training_history`), `after` and `chain` say what the
 run takes it to be, and where that is not so nothing is done. After an error in the middle of a step no command but the end of
-the process is obeyed. `lost` says that only a new process, from a checkpoint, goes on.
+the process is obeyed. `lost` says that only a new process, from a checkpoint, goes on; `disk`, that it was the disk that refused.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.errors import AgentRLError, TrainerNotWholeError
@@ -308,7 +309,8 @@ class Commands:
             # An error that would come again is not worth a new process.
             for_good = isinstance(error, FloatingPointError | AgentRLError)
             lost = isinstance(error, TrainerNotWholeError) or (broken and not for_good)
-            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost}
+            disk = isinstance(error, OSError | SafetensorError)
+            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost, "disk": disk}
         return json.dumps(reply)
 
 

@@ -34,6 +34,7 @@ from agentrl.run_directory import (
     prepare_run_dir,
     read_config,
     set_aside,
+    whole_checkpoints,
     write_config,
     write_whole,
 )
@@ -61,6 +62,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     prepare_run_dir(config, resume=resume, begins_with="metrics.jsonl")
     run_dir = Path(config.run_dir)
     lock = lock_run(run_dir)
+    others = os.umask(0o077)  # checkpoints are for their user alone, whoever writes their files; ranks inherit it
     try:
         write_config(config)
         if config.trainer.ranks == 1:
@@ -73,6 +75,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+        os.umask(others)
         os.close(lock)
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return summary
@@ -182,8 +185,7 @@ def nll(policy: Policy, sequences: Sequence[TrainingSequence]) -> float | None:
 
 def newest(run_dir: Path) -> Path | None:
     """The newest whole checkpoint of a run. What is damaged is set aside, and said; the steps that it had are taken again."""
-    found = [path for path in run_dir.glob("checkpoints/step-*") if path.suffix != ".partial"]
-    for path in sorted(found, reverse=True):
+    for path in reversed(whole_checkpoints(run_dir)):
         try:
             check_files(path)
         except CheckpointError as damaged:
@@ -210,9 +212,10 @@ def _task(found: GroupTask) -> Task:
 
 
 def _checkpoint(policy: Policy, config: RunConfig) -> Path:
-    path = checkpoint_directory(Path(config.run_dir), policy.version)
+    run_dir = Path(config.run_dir)
+    path = checkpoint_directory(run_dir, policy.version)
     policy.save(path, Path(config.model.path))
-    for old in sorted(path.parent.iterdir())[: -config.trainer.keep_checkpoints] if policy.ranks.rank == 0 else []:
+    for old in whole_checkpoints(run_dir)[: -config.trainer.keep_checkpoints] if policy.ranks.rank == 0 else []:
         shutil.rmtree(old, ignore_errors=True)
     return path
 

@@ -7,7 +7,8 @@ import sqlite3
 import time
 from dataclasses import dataclass
 
-from agentrl.errors import StoreError
+from agentrl.errors import StoreError, one_line
+from agentrl.evidence import stored_json
 from agentrl.manifest import Manifest
 from agentrl.training_history import TrainedStep
 
@@ -73,10 +74,10 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
     for number, (life, *values) in enumerate(rows, after + 1):
         step, groups, minibatches, *rest = values
         try:
-            content = dict(zip(names, (step, json.loads(groups), json.loads(minibatches), *rest), strict=True))
+            content = dict(zip(names, (step, stored_json(groups), stored_json(minibatches), *rest), strict=True))
             found.append(StoredBatch(life, TrainedStep.from_json(content)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"the batch of step {step} cannot be read: {error}") from error
+        except ValueError as error:
+            raise StoreError(f"the batch of step {step} cannot be read: {one_line(error)}") from error
         if step != number:
             raise StoreError(f"the batch of step {number} is missing")
     return found

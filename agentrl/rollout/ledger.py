@@ -13,30 +13,53 @@ import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 SCHEMA = "CREATE TABLE ledger (id INTEGER PRIMARY KEY, kind TEXT NOT NULL, entry TEXT NOT NULL, digest BLOB NOT NULL);"
 
+_FileName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z_.]*$")]
+_Size = Annotated[int, Field(ge=0)]
+_FORMS: dict[str, TypeAdapter[Any]] = {
+    kind: TypeAdapter(form)
+    for kind, form in {
+        "life": tuple[int, float, str, str],
+        "open": tuple[int, int, int, int],
+        "close": tuple[int, str, str | None],
+        "set aside": tuple[int, str, int],
+        "episode": tuple[int, str],
+        "checkpoint": tuple[int, int, str, float | None, float, list[tuple[int, list[int]]]],
+        "score": tuple[int, float | None, int],
+        "forget": tuple[list[int]],
+        "damaged": tuple[int, str],
+        "writing": tuple[_FileName, _Size, str],
+        "file": tuple[_FileName, _Size, str],
+    }.items()
+}
+"""The values of an entry, by its kind."""
+
 
 def append(db: sqlite3.Connection, kind: str, *values: Any) -> None:
-    """Add an entry to the transaction in progress. `values` are JSON values."""
+    """Add an entry to the transaction in progress. `values` are those that its kind has in `_FORMS`."""
     entry = json.dumps(values)
     last = db.execute("SELECT digest FROM ledger ORDER BY id DESC LIMIT 1").fetchone()
     digest = _chained(last[0] if last else b"", kind, entry)
     db.execute("INSERT INTO ledger (kind, entry, digest) VALUES (?, ?, ?)", (kind, entry, digest))
 
 
-def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str, list[Any]]]:
-    """The entries in their order, as (kind, values). Where the chain is broken, `violations` says so."""
+def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """The entries in their order, as (kind, values), of the types that `append` was given. Where the chain is broken, or an entry
+    is none that the store writes, `violations` says so."""
     digest, expected = b"", 1
     for number, kind, entry, found in db.execute("SELECT id, kind, entry, digest FROM ledger ORDER BY id"):
         digest = _chained(digest, kind, entry)
         if (number, found) != (expected, digest):
             violations.append(f"entry {number} of the ledger does not follow from those before it")
-        digest, expected = found if isinstance(found, bytes) else b"", number + 1
+        digest, expected = found, number + 1
         try:
-            yield kind, json.loads(entry)
-        except ValueError:
+            yield kind, _FORMS[kind].validate_json(entry, strict=True)
+        except (KeyError, ValueError):
             violations.append(f"entry {number} of the ledger cannot be read")
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from agentrl.rollout import batches, ledger
+from agentrl.rollout import batches, calls, ledger
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 _RUN = """
 CREATE TABLE groups (
@@ -36,19 +36,9 @@ CREATE TABLE episodes (
 );
 CREATE INDEX episodes_by_group ON episodes (group_id);
 CREATE UNIQUE INDEX finished_once ON episodes (group_id, sample) WHERE status = 'finished';
-CREATE TABLE calls (
-    group_id INTEGER NOT NULL REFERENCES groups (id),
-    sample INTEGER NOT NULL,
-    request TEXT NOT NULL,
-    completion_id TEXT NOT NULL,
-    choice INTEGER NOT NULL,
-    content BLOB NOT NULL,
-    digest TEXT NOT NULL,
-    UNIQUE (group_id, sample, request, completion_id, choice)
-);
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
 CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
-SCHEMA = _RUN + batches.SCHEMA + ledger.SCHEMA
+SCHEMA = _RUN + calls.SCHEMA + batches.SCHEMA + ledger.SCHEMA

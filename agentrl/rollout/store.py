@@ -6,8 +6,9 @@
 
 An episode is committed before it counts as finished. A batch is entered in the transaction that records the checkpoint
 which contains it: after a crash, groups that only lost steps had used are unused again, and none is trained on twice.
-That transaction is durable: a power cut takes later ones at most, never a part of one. Every transaction adds what it did to
-the ledger (`agentrl.rollout.ledger`). `agentrl.audit` proves all that from these tables.
+That transaction is durable: a power cut takes later ones at most, never a part of one. What happens to groups, episodes,
+checkpoints, lives and files is added to the ledger in the same transaction (`agentrl.rollout.ledger`); calls are covered by one
+figure (`agentrl.rollout.calls`). `agentrl.audit` proves all that from these tables.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, TypeVar
 from agentrl.errors import StoreError
 from agentrl.manifest import Manifest
 from agentrl.proxy import RecordedChoice
-from agentrl.rollout import batches, ledger
+from agentrl.rollout import batches, calls, ledger
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.database import check_pages, create_database, open_database, reporting, transaction
 from agentrl.rollout.rewards import score_checkpoints
@@ -173,9 +174,14 @@ class Store:
                 "data.eval_share, seed and rollout.group_size must stay as they were. Restore them, or start a new run."
             )
 
-    def note_file(self, path: Path, size: int, digest: str, *, durable: bool = False) -> None:
-        """Note what a file of the run directory holds, or its first `size` bytes if it grows."""
-        with self._writing(durable=durable) as db:
+    def note_writing(self, path: Path, size: int, digest: str) -> None:
+        """Note, durably, what a file of the run directory is about to hold: it may hold that from now on."""
+        with self._writing(durable=True) as db:
+            ledger.append(db, "writing", self._relative(path), size, digest)
+
+    def note_file(self, path: Path, size: int, digest: str) -> None:
+        """Note what a file of the run directory holds on the disk, or its first `size` bytes if it grows: it holds that from now on."""
+        with self._writing() as db:
             ledger.append(db, "file", self._relative(path), size, digest)
 
     def open_group(self, group_id: int, epoch: int, task: int, version: int = 0) -> None:
@@ -221,13 +227,13 @@ class Store:
                 f" interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES ({', '.join('?' * 15)})",
                 row,
             )
-            db.execute("DELETE FROM calls WHERE group_id = ? AND sample = ?", (group_id, sample))
+            calls.forget(db, group_id, sample)
             (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (cursor.lastrowid,))
             ledger.append(db, "episode", cursor.lastrowid, ledger.row_digest(stored))
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def keep_calls(self, calls: Sequence[KeptCall]) -> None:
+    def keep_calls(self, kept: Sequence[KeptCall]) -> None:
         """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
         rows = [
             (
@@ -238,22 +244,15 @@ class Store:
                 call.choice.choice,
                 choice_to_blob(call.choice),
             )
-            for call in calls
+            for call in kept
         ]
         with self._writing() as db:
-            db.executemany(
-                "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT DO UPDATE SET content = excluded.content, digest = excluded.digest",
-                [(*row, ledger.row_digest(row)) for row in rows],
-            )
+            calls.keep(db, rows)
 
     def kept_calls(self, group_id: int, sample: int) -> list[RecordedChoice]:
         """The replies of an episode that did not end, in the order in which they were first kept."""
         with self._lock:
-            rows = self._db.execute(
-                "SELECT request, completion_id, choice, content FROM calls WHERE group_id = ? AND sample = ? ORDER BY rowid",
-                (group_id, sample),
-            ).fetchall()
+            rows = calls.kept(self._db, group_id, sample)
         return [found for row in rows if (found := choice_of(*row)) is not None]
 
     def set_aside(self, vocabulary: int | None) -> list[str]:
@@ -355,9 +354,12 @@ class Store:
         return self._directories("SELECT path FROM checkpoints WHERE kept ORDER BY step")
 
     def unwanted_checkpoints(self) -> list[Path]:
-        """The directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed."""
+        """The directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed. One that is
+        kept is not among them, whatever else names it."""
         begun = "UNION SELECT path FROM begun_checkpoints"
-        return self._directories(f"SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL {begun}")
+        kept = {path.name for path in self.kept_checkpoints()}
+        found = self._directories(f"SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL {begun}")
+        return [path for path in found if path.name not in kept]
 
     def known_checkpoints(self) -> list[Path]:
         """The directories of all checkpoints that were ever committed, or that were begun."""

@@ -8,7 +8,8 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,12 +19,14 @@ from transformers import AutoModelForCausalLM
 from agentrl.config import TrainerConfig, load_config
 from agentrl.envs.calculator import TOOL, distinct_tasks
 from agentrl.errors import TaskFileError
+from agentrl.manifest import Manifest, write_manifest
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat
 from agentrl.run_directory import lock_run
 from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.sft import LIKELIHOOD, conversation, fine_tune, nll
+from agentrl.trainer.ranks import Ranks
+from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest, nll
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,9 +124,31 @@ def test_what_comes_after_the_last_step_is_not_read(tmp_path: Path) -> None:
     }
     config = load_config((), settings, run_dir=str(tmp_path / "run"), model={"path": str(NANO)})
     config = config.model_copy(update={"tasks": str(tmp_path / "tasks.jsonl"), "steps": 1})
-    assert fine_tune(config)["steps"] == 1
+    (tmp_path / "run").mkdir(mode=0o755)
+    before = os.umask(0o022)
+    try:
+        assert fine_tune(config)["steps"] == 1
+        written = sorted((tmp_path / "run").rglob("*"))
+        assert [path for path in written if path.stat().st_mode & 0o077] == [], "others can read what the run wrote"
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
     with pytest.raises(TaskFileError, match="conversation"):
         fine_tune(config.model_copy(update={"steps": 2}), resume=True)
+
+
+def test_the_newest_checkpoint_is_the_one_of_the_largest_step(tmp_path: Path) -> None:
+    """Past step 999,999, too, where names have a digit more; and nothing else in the folder is one."""
+    folder = tmp_path / "checkpoints"
+    for name in ("step-999998", "step-999999", "notes"):
+        (folder / name).mkdir(parents=True)
+    policy = SimpleNamespace(version=1_000_000, ranks=Ranks(), save=lambda path, _: path.mkdir())
+    config = load_config((), {"trainer.keep_checkpoints": "2"}, run_dir=str(tmp_path))
+    path = _checkpoint(cast(Policy, policy), config)
+    assert sorted(path.name for path in folder.iterdir()) == ["notes", "step-1000000", "step-999999"]
+    for whole in (folder / "step-999999", path):
+        write_manifest(whole, Manifest(int(whole.name.removeprefix("step-")), 0, ""))
+    assert newest(tmp_path) == path
 
 
 @pytest.mark.parametrize(
