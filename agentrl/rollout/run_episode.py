@@ -16,7 +16,7 @@ from anyio.to_thread import run_sync as in_thread
 from openai import AsyncOpenAI
 
 from agentrl.config import RunConfig
-from agentrl.episode import Episode, Reward, RunSandboxes, Task
+from agentrl.episode import Episode, Kept, Reward, RunSandboxes, Task, add_metrics
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.failure_text import describe, storable
 from agentrl.proxy import Journal, Proxy, SamplingDefaults
@@ -111,21 +111,22 @@ class EpisodeRunner:
         except TooManySessionsError as refusal:
             return Outcome(status="failed", error=describe(refusal), started_at=started_at)
         client = self.client.with_options(api_key=session.key) if session else self.client
-        base_url = self.proxy.base_url if self.proxy else str(self.client.base_url)
-        episode = Episode(
-            task=_copy(task),
-            seed=seed,
-            client=client,
-            base_url=base_url,
-            api_key=client.api_key,
-            model=self.model,
-            session=session,
-            sandboxes=self.sandboxes,
-            resources=self.resources,
-            group_seed=group_seed,
-        )
+        kept = Kept()
 
         async def run() -> Reward:
+            episode = Episode(
+                task=_copy(task),
+                seed=seed,
+                client=client,
+                base_url=self.proxy.base_url if self.proxy else str(client.base_url),
+                api_key=client.api_key,
+                model=self.model,
+                session=session,
+                sandboxes=self.sandboxes,
+                resources=self.resources,
+                group_seed=group_seed,
+                kept=kept,
+            )
             return Reward.of(await self.workflow(episode))
 
         try:
@@ -135,20 +136,24 @@ class EpisodeRunner:
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):
-                closed = await self._contained(episode.close, self.cancel_timeout_s)
-        failure = self._failure(ended, closed)
-        if failure is None and session is not None and not session.record.turns:
-            failure = NoModelCallError("run(episode) returned without calling the model")
-        reward = ended.value if failure is None and ended.value is not None else Reward(0.0)
-        return Outcome(
-            status="finished" if failure is None else "failed",
-            reward=reward.value,
-            metrics={**episode.metrics, **reward.metrics},
-            error=None if failure is None else describe(failure),
-            record=session.record if session else TokenRecord(),
+                closed = await self._contained(kept.close, self.cancel_timeout_s)
+        record = session.record if session else None
+
+        async def judge() -> Outcome:
+            try:
+                return self._judge(ended, closed, kept, record)
+            except BaseException as error:
+                return Outcome(status="failed", error=describe(error))
+
+        # What a workflow left may be of classes of its own, whose every operation may do anything: only `judge` looks at it.
+        with anyio.CancelScope(shield=True):
+            judged = await self._contained(judge, self.cancel_timeout_s)
+        return replace(
+            judged.value or Outcome(status="failed", error="what the workflow left could not be looked at to the end"),
+            record=record or TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
-            abandoned=ended.hangs_at is not None or closed.hangs_at is not None,
+            abandoned=any(end.hangs_at is not None for end in (ended, closed, judged)),
             replayed_tokens=journal.replayed_tokens if journal else 0,
         )
 
@@ -165,6 +170,16 @@ class EpisodeRunner:
         return await contained(
             call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, abandoned=self.abandoned
         )
+
+    def _judge(self, ended: Ended[Reward], closed: Ended[None], kept: Kept, record: TokenRecord | None) -> Outcome:
+        """Return what came of an episode that has ended, in plain numbers and texts. What it raises is the episode's failure."""
+        failure = self._failure(ended, closed)
+        if failure is None and record is not None and not record.turns:
+            failure = NoModelCallError("run(episode) returned without calling the model")
+        metrics = add_metrics({}, kept.metrics)
+        if failure is not None or ended.value is None:
+            return Outcome(status="failed", metrics=metrics, error=describe(failure or EpisodeError("it has no end")))
+        return Outcome(status="finished", reward=ended.value.value, metrics=add_metrics(metrics, ended.value.metrics))
 
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
         """What an episode failed with, if its workflow or its closing did."""

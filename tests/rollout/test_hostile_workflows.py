@@ -95,6 +95,25 @@ async def earns_a_scalar_of_numpy(episode: Episode) -> Any:
     return Reward(np.float32(0.25), {"length": np.int64(3)})  # type: ignore[dict-item, arg-type]
 
 
+async def empties_its_episode(episode: Episode) -> Any:
+    vars(episode).clear()
+    return 0.25
+
+
+async def names_metrics_and_roles_oddly(episode: Episode) -> Any:
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    episode.log(**{Name("a"): 1.0})
+    role = episode.branch(Name("critic"), trained=[])  # type: ignore[arg-type]
+    await role.client.chat.completions.create(model=role.model, messages=[{"role": "user", "content": "1"}])
+    return 0.25
+
+
 async def earns_a_tensor(episode: Episode) -> Any:
     return torch.tensor(0.25)
 
@@ -109,6 +128,8 @@ async def earns_a_tensor(episode: Episode) -> Any:
         logs_without_end,
         spoils_its_task,
         leaves_a_generator_open,
+        empties_its_episode,
+        names_metrics_and_roles_oddly,
         earns_a_scalar_of_numpy,
         earns_a_tensor,
     ],
