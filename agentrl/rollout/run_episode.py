@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -147,13 +148,13 @@ class EpisodeRunner:
 
         # What a workflow left may be of classes of its own, whose every operation may do anything: only `judge` looks at it.
         with anyio.CancelScope(shield=True):
-            judged = await self._contained(judge, self.cancel_timeout_s)
+            judged = await self._contained(judge, math.inf)
         return replace(
             judged.value or Outcome(status="failed", error="what the workflow left could not be looked at to the end"),
             record=record or TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
-            abandoned=any(end.hangs_at is not None for end in (ended, closed, judged)),
+            abandoned=ended.hangs_at is not None or closed.hangs_at is not None,
             replayed_tokens=journal.replayed_tokens if journal else 0,
         )
 

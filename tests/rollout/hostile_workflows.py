@@ -293,6 +293,11 @@ async def asks_for_another_episode(episode: Episode) -> Any:
     episode.reward(SURROGATE, 1.0)
 
 
+async def stops_the_loop(episode: Episode) -> Any:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(30)
+
+
 async def cannot_close(episode: Episode) -> Any:
     async def close() -> None:
         raise Panic("while closing")
@@ -349,5 +354,6 @@ FAILURES: list[tuple[Workflow, str]] = [
     (logs_past_the_checks, "the metric 'bad' is <object object"),
     (writes_into_the_metrics, "does not support item assignment"),
     (asks_for_another_episode, "no model call of this episode has the id"),
+    (stops_the_loop, "EpisodeError: stop() is refused: the event loop is that of all episodes"),
     (cannot_close, "Panic: while closing"),
 ]

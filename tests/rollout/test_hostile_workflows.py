@@ -61,6 +61,13 @@ async def cancels_itself_at_the_end(episode: Episode) -> Any:
     return 0.25
 
 
+async def cancels_all_tasks(episode: Episode) -> Any:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(0.02)
+    return 0.25
+
+
 async def asks_300_times_at_once(episode: Episode) -> Any:
     await asyncio.gather(*(call(episode, f"{number} + 1 =") for number in range(300)))
     return 0.25
@@ -124,6 +131,7 @@ async def earns_a_tensor(episode: Episode) -> Any:
         calls_back_to_exit,
         forgets_a_child_that_interrupts,
         cancels_itself_at_the_end,
+        cancels_all_tasks,
         asks_300_times_at_once,
         logs_without_end,
         spoils_its_task,
