@@ -52,6 +52,8 @@ class ChildProcess:
             raise self._error(f"the {self._name} said nothing for {timeout_s:g} s; its log is {self._log}") from None
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError):
             raise await self._died() from None
+        except (anyio.DelimiterNotFound, UnicodeDecodeError):
+            raise self._error(f"the {self._name} said what is no line of text; its log is {self._log}") from None
 
     @property
     def pid(self) -> int:

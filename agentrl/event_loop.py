@@ -129,11 +129,14 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
         executor.shutdown(wait=False, cancel_futures=True)
 
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
+    streams = sys.stdin, sys.stdout, sys.stderr
     try:
         anyio.run(run_and_clear_up, backend_options={"loop_factory": _Loop})
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
+        # Redirected by several tasks in turn, each to what it found there, they may be left as anything, and closed.
+        sys.stdin, sys.stdout, sys.stderr = streams
     if errors:
         raise errors[0]
     return values[0]

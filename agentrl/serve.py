@@ -25,7 +25,6 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
-from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.credit import turn_scores
@@ -38,6 +37,7 @@ from agentrl.proxy.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.server import Body, Proxy, Reply, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
+from agentrl.threads import in_thread
 
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""

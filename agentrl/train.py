@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.alarms import AlarmLog
 from agentrl.config import RunConfig, check_groups
@@ -56,6 +55,7 @@ from agentrl.run_directory import (
 )
 from agentrl.run_store import begin_store, note_lines, write_noted
 from agentrl.serve import check_address
+from agentrl.threads import in_thread
 from agentrl.trainer_client import open_trainer
 
 SUMMED_UP_STEPS = 5

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import anyio
 import httpx2
-from anyio.to_thread import run_sync as in_thread
 from openai import AsyncOpenAI
 
 from agentrl.config import RunConfig
@@ -24,6 +23,7 @@ from agentrl.proxy import Journal, Proxy, SamplingDefaults
 from agentrl.resources import Resources, open_resources
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.workflow import Workflow
+from agentrl.threads import in_thread
 from agentrl.trajectory import TokenRecord
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
