@@ -32,6 +32,7 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.event_loop import first_signal
+from agentrl.forks import kept_from_forks
 from agentrl.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
@@ -138,6 +139,7 @@ async def train(
     async with AsyncExitStack() as stack:
         lock = await in_thread(lock_run, Path(config.run_dir))
         stack.callback(os.close, lock)
+        stack.enter_context(kept_from_forks(lock))
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
         with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
@@ -163,7 +165,7 @@ async def _run_to_the_end(
     lock: int,
     resume: bool,
 ) -> dict[str, Any]:
-    run_dir = Path(config.run_dir)
+    run_dir = await in_thread(Path(config.run_dir).absolute)  # a workflow may change the working directory
     async with AsyncExitStack() as stack:
         identity = f"{tasks.identity}, in groups of {config.rollout.group_size}"
         store = stack.enter_context(
@@ -216,7 +218,7 @@ async def _run_to_the_end(
         view.step = view.first_step = weights.version
         bound = "none (greedy)" if gate.bound is None else str(gate.bound)
         view.say(
-            f"run {run_dir}: step {weights.version} of {config.steps}, order {config.rollout.order}, "
+            f"run {config.run_dir}: step {weights.version} of {config.steps}, order {config.rollout.order}, "
             f"η = {config.rollout.max_staleness}, staleness bound {bound}"
         )
         broadcast = None

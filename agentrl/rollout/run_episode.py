@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import anyio
 import httpx2
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, Kept, Reward, RunSandboxes, Task, add_metrics
@@ -87,6 +87,8 @@ class EpisodeRunner:
 
     workflow: Workflow
     client: AsyncOpenAI
+    http: httpx2.AsyncClient
+    """Its connections, which all episodes use."""
     model: str
     timeout_s: float
     """Bound of an episode."""
@@ -111,7 +113,9 @@ class EpisodeRunner:
             session = self.proxy.open_session(self.defaults, journal) if self.proxy else None
         except TooManySessionsError as refusal:
             return Outcome(status="failed", error=describe(refusal), started_at=started_at)
-        client = self.client.with_options(api_key=session.key) if session else self.client
+        # Its own, as a workflow may close it; making it connects nothing.
+        http = httpx2.AsyncClient(transport=_Lent(self.http), timeout=None, trust_env=False)
+        client = self.client.with_options(api_key=session.key if session else self.client.api_key, http_client=http)
         kept = Kept()
 
         async def run() -> Reward:
@@ -202,6 +206,16 @@ class EpisodeRunner:
         return closed.error
 
 
+class _Lent(httpx2.AsyncBaseTransport):
+    """The connections of a client that goes on when the one that uses them so is closed."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http = http
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return await self._http.send(request, stream=True)
+
+
 def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:
     failure.__cause__ = cause
     return failure
@@ -234,6 +248,7 @@ async def local_runner(
         yield EpisodeRunner(
             workflow=workflow,
             client=client,
+            http=http,
             model=proxy.model,
             timeout_s=timeout_s,
             cancel_timeout_s=cancel_timeout_s,
@@ -258,12 +273,14 @@ async def remote_runner(
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
     # Making a client reads certificates, and imports its transport the first time.
     async with (
-        await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url)) as client,
+        await in_thread(DefaultAsyncHttpxClient) as http,
         _episode_resources() as resources,
     ):
+        client = await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url, http_client=http))
         yield EpisodeRunner(
             workflow=workflow,
             client=client,
+            http=http,
             model=model,
             timeout_s=timeout_s,
             cancel_timeout_s=cancel_timeout_s,

@@ -68,6 +68,14 @@ async def cancels_all_tasks(episode: Episode) -> Any:
     return 0.25
 
 
+async def closes_its_client(episode: Episode) -> Any:
+    async with episode.client.with_options(max_retries=0) as client:
+        await client.models.list()
+    with pytest.raises((RuntimeError, openai.APIConnectionError)):
+        await call(episode)
+    return 0.25
+
+
 async def asks_300_times_at_once(episode: Episode) -> Any:
     await asyncio.gather(*(call(episode, f"{number} + 1 =") for number in range(300)))
     return 0.25
@@ -132,6 +140,7 @@ async def earns_a_tensor(episode: Episode) -> Any:
         forgets_a_child_that_interrupts,
         cancels_itself_at_the_end,
         cancels_all_tasks,
+        closes_its_client,
         asks_300_times_at_once,
         logs_without_end,
         spoils_its_task,
