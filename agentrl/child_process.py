@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from agentrl.errors import AgentRLError, error_line
+from agentrl.forks import kept_from_forks
 from agentrl.privacy import open_private
 
 STOP_TIMEOUT_S = 10.0
@@ -52,6 +54,8 @@ class ChildProcess:
             raise self._error(f"the {self._name} said nothing for {timeout_s:g} s; its log is {self._log}") from None
         except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError):
             raise await self._died() from None
+        except (anyio.DelimiterNotFound, UnicodeDecodeError):
+            raise self._error(f"the {self._name} said what is no line of text; its log is {self._log}") from None
 
     @property
     def pid(self) -> int:
@@ -90,6 +94,14 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
     return process  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
+def _input_of(process: anyio.abc.Process) -> int:
+    """The descriptor that this process writes the standard input of a child into."""
+    # anyio has no name for it, asyncio has.
+    writer: asyncio.StreamWriter = process.stdin._stream  # type: ignore[union-attr]
+    descriptor: int = writer.get_extra_info("pipe").fileno()
+    return descriptor
+
+
 @asynccontextmanager
 async def child_process(
     name: str,
@@ -111,7 +123,8 @@ async def child_process(
         except OSError as failure:
             raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
     try:
-        yield ChildProcess(name, process, log, error)
+        with kept_from_forks(_input_of(process)):
+            yield ChildProcess(name, process, log, error)
     finally:
         with anyio.CancelScope(shield=True):
             if process.stdin is not None:

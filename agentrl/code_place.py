@@ -7,11 +7,18 @@ import os
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 MAX_AWAITS = 10_000
 """Coroutines that wait for each other, beyond which the search for the innermost stops."""
+
+_AWAITED: dict[type, tuple[str, str]] = {
+    CoroutineType: ("cr_frame", "cr_await"),
+    GeneratorType: ("gi_frame", "gi_yieldfrom"),
+    AsyncGeneratorType: ("ag_frame", "ag_await"),
+}
+"""What can be suspended, with its attributes that say where, and what it awaits."""
 
 _PACKAGE = str(Path(__file__).parent) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -30,16 +37,13 @@ def place_of_task(task: asyncio.Task[Any]) -> str:
     awaited: Any = task.get_coro()
     frames: list[FrameType] = []
     for _ in range(MAX_AWAITS):
-        frame = _first(awaited, "cr_frame", "gi_frame", "ag_frame")
-        if frame is None:
+        # Of Python's own classes alone: what the user made awaitable may do anything when it is asked for an attribute.
+        names = _AWAITED.get(type(awaited))
+        if names is None or (frame := getattr(awaited, names[0])) is None:
             break
         frames.append(frame)
-        awaited = _first(awaited, "cr_await", "gi_yieldfrom", "ag_await")
+        awaited = getattr(awaited, names[1])
     return place_of(frames)
-
-
-def _first(awaited: Any, *names: str) -> Any:
-    return next((found for name in names if (found := getattr(awaited, name, None)) is not None), None)
 
 
 def is_library(file: str) -> bool:

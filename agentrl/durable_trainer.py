@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import (
     CheckpointError,
@@ -30,6 +29,7 @@ from agentrl.errors import (
 from agentrl.manifest import Manifest, check_files, read_manifest
 from agentrl.rollout.store import Store
 from agentrl.run_directory import checkpoint_directory, remove_unfinished, set_aside
+from agentrl.threads import in_thread
 from agentrl.trainer_client import TrainerClient, Weights
 from agentrl.training_history import TrainedStep
 

@@ -56,9 +56,12 @@ class Reward:
 
     @classmethod
     def of(cls, returned: object) -> Reward:
-        """The reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else."""
+        """The reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else.
+
+        It is a new one, checked: what was returned may be of a class that checks nothing, or changed since it was made.
+        """
         if isinstance(returned, Reward):
-            return returned
+            return cls(returned.value, returned.metrics)
         if _is_number(returned):
             return cls(returned)  # type: ignore[arg-type]
         raise BadRewardError(
@@ -73,6 +76,30 @@ class RunSandboxes:
     sandboxes: Sandboxes
     image: str
     runtime: str | None
+
+
+@dataclass(eq=False)
+class Kept:
+    """What an episode logged, and what must be closed when it ends. The runner has it, whatever becomes of the `Episode`."""
+
+    metrics: dict[str, float] = field(default_factory=dict)
+    loans: list[Loan] = field(default_factory=list)
+    envs: list[AsyncToolEnv] = field(default_factory=list)
+    closed: bool = False
+
+    async def close(self) -> None:
+        """Close the environments that the workflow opened, and give back its sandboxes. It gets no others after this."""
+        self.closed = True
+        async with AsyncExitStack() as stack:  # one that fails to close keeps no other open
+            for env in self.envs:
+                stack.push_async_callback(env.close)
+            for loan in self.loans:
+                stack.callback(loan.give_back)
+
+    def check_open(self) -> None:
+        """Raise EpisodeError once the episode has ended."""
+        if self.closed:
+            raise EpisodeError("the episode has ended")
 
 
 @dataclass(frozen=True)
@@ -118,6 +145,7 @@ class Episode:
         sandboxes: RunSandboxes | None = None,
         resources: Resources | None = None,
         group_seed: int | None = None,
+        kept: Kept | None = None,
     ) -> None:
         self.task = task
         self.seed = seed
@@ -126,13 +154,10 @@ class Episode:
         self.base_url = base_url
         self.api_key = api_key
         self.model = model
-        self._metrics: dict[str, float] = {}
         self._session = session
         self._sandboxes = sandboxes
         self._resources = resources
-        self._loans: list[Loan] = []
-        self._envs: list[AsyncToolEnv] = []
-        self._closed = False
+        self._kept = kept or Kept()
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
         """Any gymnasium environment, by its id or its class, as a tool environment.
@@ -144,9 +169,9 @@ class Episode:
         from agentrl.envs import AsyncToolEnv
 
         make = partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs)
-        self._check_open()
+        self._kept.check_open()
         made = AsyncToolEnv(make, self._resources)
-        self._envs.append(made)
+        self._kept.envs.append(made)
         return made
 
     async def sandbox(
@@ -160,11 +185,12 @@ class Episode:
         Raises SandboxError when there is none to be had, saying what to do.
         """
         pool = await self._pool("lend", image=image, limits=limits, cpus=cpus, network=network)
+        kept = self._kept
         (loan,) = await pool.borrow()
-        if self._closed:  # meanwhile
+        if kept.closed:  # meanwhile
             loan.give_back()
-        self._check_open()
-        self._loans.append(loan)
+        kept.check_open()
+        kept.loans.append(loan)
         return loan.box
 
     async def judge(
@@ -188,7 +214,7 @@ class Episode:
     ) -> SandboxPool:
         from agentrl.sandboxes import BoxSpec, Limits
 
-        self._check_open()
+        self._kept.check_open()
         if self._sandboxes is None:
             raise EpisodeError("this episode was made without sandboxes; pass `sandboxes` to its runner")
         spec = BoxSpec(
@@ -224,11 +250,12 @@ class Episode:
         Its calls are compared with those of the same role in the other episodes of the group. Those of a role that is not
         `trained` are recorded, and that is all. Raises EpisodeError for a name that is no word.
         """
+        name = str.__str__(name)  # of a subclass, the plain text: it becomes part of the record
         if not name.replace("-", "_").isidentifier():
             raise EpisodeError(f"the branch name {name!r} is no word of letters, digits, - and _")
         if self._session is None:
             return Branch(name, self.client, self.base_url, self.api_key, self.model, None)
-        self._session.branch(name).trained = trained
+        self._session.branch(name).trained = bool(trained)
         key = f"{self.api_key}.{name}"
         return Branch(name, self.client.with_options(api_key=key), self.base_url, key, self.model, self._session)
 
@@ -243,27 +270,14 @@ class Episode:
     @property
     def metrics(self) -> Mapping[str, float]:
         """The numbers logged so far. Add to them with `log`."""
-        return MappingProxyType(self._metrics)
+        return MappingProxyType(self._kept.metrics)
 
     def log(self, **metrics: float) -> None:
         """Chart numbers of this episode; a later value of a name replaces the earlier.
 
         The first `MAX_METRICS` names are kept. Raises BadRewardError as `Reward` does.
         """
-        add_metrics(self._metrics, metrics)
-
-    async def close(self) -> None:
-        """Close the environments that the workflow opened, and give back its sandboxes. It gets no others after this."""
-        self._closed = True
-        for loan in self._loans:
-            loan.give_back()
-        async with AsyncExitStack() as stack:  # one that fails to close keeps no other open
-            for env in self._envs:
-                stack.push_async_callback(env.close)
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise EpisodeError("the episode has ended")
+        add_metrics(self._kept.metrics, metrics)
 
 
 def checked_number(name: str, value: object, bound: float) -> float:
@@ -283,10 +297,11 @@ def checked_number(name: str, value: object, bound: float) -> float:
 
 def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
     """Add metrics to `kept`, which is returned, and count those beyond `MAX_METRICS`. Raises BadRewardError as `Reward` does."""
-    for name, value in metrics.items():
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_METRIC_NAME_CHARS or not _is_utf8(name):
+    for given, value in metrics.items():
+        name = str.__str__(given) if isinstance(given, str) else ""  # of a subclass, the plain text
+        if not 0 < len(name) <= MAX_METRIC_NAME_CHARS or not _is_utf8(name):
             raise BadRewardError(
-                f"{shown(name)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
+                f"{shown(given)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
             )
         number = checked_number(f"the metric {name!r}", value, MAX_METRIC)
         if name in kept or name == METRICS_LEFT_OUT or len(kept) < MAX_METRICS:

@@ -9,8 +9,6 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from anyio.to_thread import run_sync as in_thread
-
 from agentrl.config import RunConfig
 from agentrl.endpoint import check_endpoint
 from agentrl.engine.launch import check_engine, open_engine
@@ -27,6 +25,7 @@ from agentrl.rollout.workflow import load_workflow
 from agentrl.run_directory import check_model
 from agentrl.serve import check_address
 from agentrl.terminal import show_evaluation
+from agentrl.threads import in_thread
 
 
 async def run_evaluation(

@@ -1,8 +1,13 @@
 """Run the event loop of a command that runs other people's code: nothing in it ends the loop, or keeps it from ending.
 
-asyncio ends its loop when a task or a callback raises KeyboardInterrupt or SystemExit, and at its end waits for every task,
-asynchronous generator and thread, however long they take. Here only the main coroutine ends the loop, and what is left then
-gets `END_TIMEOUT_S`. A signal is no exception here: `first_signal` says what the first does; the second ends the process.
+asyncio ends its loop when a task or a callback raises KeyboardInterrupt or SystemExit, or stops it, and at its end waits for every
+task, asynchronous generator and thread, however long they take. Here only the main coroutine ends the loop, and what is left then
+gets `END_TIMEOUT_S`. `asyncio.all_tasks()`, whose tasks anybody may cancel or wait for, has one alone, which heeds nothing:
+
+    task of the loop ── waits for ──► main coroutine ──► all other tasks
+    in all_tasks()                    └────── in `_Loop.tasks` alone ──┘
+
+A signal is no exception here: `first_signal` says what the first does; the second ends the process.
 """
 
 from __future__ import annotations
@@ -14,15 +19,19 @@ import signal
 import sys
 import threading
 import time
-from asyncio.tasks import _unregister_task  # documented, in "Extending" of asyncio's manual
+from asyncio.tasks import _register_task, _unregister_task  # documented, in "Extending" of asyncio's manual
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
+from weakref import WeakSet
 
 import anyio
 
+from agentrl.errors import EpisodeError
+
 T = TypeVar("T")
+
 
 END_TIMEOUT_S = 2.0
 """How long tasks may take to end after the main coroutine has, and threads after that."""
@@ -31,16 +40,44 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Loop(asyncio.SelectorEventLoop):
-    """An event loop that goes on when a task or a callback raises KeyboardInterrupt or SystemExit."""
+    """An event loop that goes on until what it was started for has ended, whatever its tasks and callbacks do."""
 
-    _stop_asked = False
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._main: asyncio.Future[Any] | None = None
+        """What it was started for."""
+
+    def run_until_complete(self, future: Any) -> Any:
+        if self._main is None:
+            self._main = future = asyncio.ensure_future(future, loop=self)
+        return super().run_until_complete(future)
 
     def stop(self) -> None:
-        self._stop_asked = True
+        self._check_ended("stop()")
         super().stop()
 
+    def set_task_factory(self, factory: Any) -> None:
+        """Refuse: the tasks of the run, and those of other episodes, would be made by it too."""
+        self._check_ended("set_task_factory()")
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """A task that `asyncio.all_tasks()` has not."""
+        task: asyncio.Task[Any] = super().create_task(coro, **options)
+        _unregister_task(task)
+        self.tasks.add(task)
+        return task
+
+    def _goes_on(self) -> bool:
+        return self._main is not None and not self._main.done()
+
+    def _check_ended(self, asked: str) -> None:
+        if self._goes_on():
+            raise EpisodeError(
+                f"{asked} is refused: the event loop is that of all episodes; run one of your own, in a thread or a process"
+            )
+
     def run_forever(self) -> None:
-        self._stop_asked = False
         while True:
             try:
                 super().run_forever()
@@ -48,12 +85,13 @@ class _Loop(asyncio.SelectorEventLoop):
                 # A task that awaits the one that raised this gets it there. Nobody else can know where it comes from.
                 text = f"{type(error).__name__} was raised in the event loop, which goes on"
                 self.call_exception_handler({"message": text, "exception": error})
-                if self._stop_asked:
+                if not self._goes_on():
                     return
             else:
                 return
 
     async def shutdown_asyncgens(self) -> None:
+        self._check_ended("shutdown_asyncgens()")
         await _wait({asyncio.ensure_future(super().shutdown_asyncgens())})
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
@@ -70,27 +108,45 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
     errors: list[BaseException] = []
 
     async def run() -> None:
-        executor = ThreadPoolExecutor()
-        asyncio.get_running_loop().set_default_executor(executor)
         try:
             values.append(await main())
         except BaseException as error:
             errors.append(error)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
+
+    async def run_and_clear_up() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _Loop)
+        own = asyncio.current_task()
+        assert own is not None
+        _register_task(own)  # anyio looks for the task that the loop was started with
+        executor = ThreadPoolExecutor()
+        loop.set_default_executor(executor)
+        await _until_done(asyncio.create_task(run()))
+        left = {task for task in {*loop.tasks, *asyncio.all_tasks()} if task is not own and not task.done()}
         for task in left:
             task.cancel()
-        await _wait(left)
+        await _until_done(asyncio.create_task(_wait(left)))
         executor.shutdown(wait=False, cancel_futures=True)
 
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
+    streams = sys.stdin, sys.stdout, sys.stderr
     try:
-        anyio.run(run, backend_options={"loop_factory": _Loop})
+        anyio.run(run_and_clear_up, backend_options={"loop_factory": _Loop})
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)
+        # Redirected by several tasks in turn, each to what it found there, they may be left as anything, and closed.
+        sys.stdin, sys.stdout, sys.stderr = streams
     if errors:
         raise errors[0]
     return values[0]
+
+
+async def _until_done(task: asyncio.Task[None]) -> None:
+    """Wait for a task, whoever cancels the one that waits."""
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
 
 
 async def _wait(tasks: set[Any]) -> None:
@@ -109,6 +165,8 @@ def leave_behind(task: asyncio.Task[Any]) -> None:
     _left_behind.add(task)
     task.add_done_callback(_left_behind.discard)
     _unregister_task(task)
+    if isinstance(loop := task.get_loop(), _Loop):
+        loop.tasks.discard(task)
     task._log_destroy_pending = False  # type: ignore[attr-defined]  # as asyncio itself does where it waits no more
 
 

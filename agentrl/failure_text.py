@@ -16,6 +16,8 @@ MAX_TEXT_CHARS = 64_000
 """Bound of a stored failure. The middle of a longer one is left out: the cause stands at one end, the place at the other."""
 MAX_MESSAGE_CHARS = 16_000
 """Bound of the message of one exception."""
+MAX_NAME_CHARS = 200
+"""Bound of the name of a class."""
 MAX_FRAMES = 60
 """Innermost frames of one traceback that are shown."""
 MAX_EXCEPTIONS = 16
@@ -34,7 +36,7 @@ def describe(error: BaseException) -> str:
     try:
         return storable("".join(_describe(error, set(), [MAX_EXCEPTIONS])))
     except BaseException as failure:
-        return f"Traceback that cannot be shown: {type(failure).__name__} while describing {type(error).__name__}"
+        return f"Traceback that cannot be shown: {kind_of(failure)} while describing {kind_of(error)}"
 
 
 def storable(text: str, bound: int = MAX_TEXT_CHARS) -> str:
@@ -50,7 +52,13 @@ def shown(value: object, bound: int = 200) -> str:
     try:
         return storable(repr(value), bound)
     except BaseException as error:
-        return f"<a {type(value).__name__} whose repr raises {type(error).__name__}>"
+        return f"<a {kind_of(value)} whose repr raises {kind_of(error)}>"
+
+
+def kind_of(value: object) -> str:
+    """Return the name of a value's class, also of a class whose own class says something else when it is asked."""
+    name: str = type.__dict__["__qualname__"].__get__(type(value))
+    return storable(name, MAX_NAME_CHARS)
 
 
 def users_part(failure: str) -> str:
@@ -85,9 +93,9 @@ def _describe_one(error: BaseException, seen: set[int], left: list[int]) -> Iter
     try:
         yield from traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES)
     except BaseException as failure:
-        yield f"  (the traceback cannot be formatted: {type(failure).__name__})\n"
+        yield f"  (the traceback cannot be formatted: {kind_of(failure)})\n"
     message = _message(error)
-    yield f"{type(error).__qualname__}: {message}\n" if message else f"{type(error).__qualname__}\n"
+    yield f"{kind_of(error)}: {message}\n" if message else f"{kind_of(error)}\n"
     notes = getattr(error, "__notes__", None)
     for note in notes[:MAX_NOTES] if isinstance(notes, list) else ():
         if isinstance(note, str):
@@ -105,4 +113,4 @@ def _message(error: BaseException) -> str:
     try:
         return storable(str(error), MAX_MESSAGE_CHARS)
     except BaseException as failure:
-        return f"<an exception whose str raises {type(failure).__name__}>"
+        return f"<an exception whose str raises {kind_of(failure)}>"

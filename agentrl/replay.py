@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyio.to_thread import run_sync as in_thread
-
 from agentrl.config import RunConfig
 from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling
 from agentrl.episode import Task
@@ -29,6 +27,7 @@ from agentrl.rollout.store import EpisodeRow, Store
 from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import read_config
+from agentrl.threads import in_thread
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from itertools import groupby
 from pathlib import Path
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RunConfig
 from agentrl.errors import StoreError
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.store import Store
+from agentrl.threads import in_thread
 from agentrl.trainer_client import open_trainer
 from agentrl.training_history import TrainedStep
 

@@ -107,13 +107,27 @@ def lock_run(run_dir: Path) -> int:
             # A run that was killed may have left a trainer that is still writing; that ends by itself.
             if _alive(owner) or time.monotonic() > deadline:
                 os.close(descriptor)
-                raise StoreError(
-                    f"{run_dir} is in use by the run of process {owner or 'unknown'}; wait for it, or end it"
-                ) from None
+                held = f"the run of process {owner or 'unknown'}"
+                if not _alive(owner):
+                    by = ", ".join(map(str, _holders(run_dir / "lock"))) or "unknown"
+                    held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
+                raise StoreError(f"{run_dir} is in use by {held}; wait for it, or end it") from None
             time.sleep(0.05)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
+
+
+def _holders(path: Path) -> list[int]:
+    """Ids of the processes that have a file open, of those that this user may look at."""
+    file = path.stat()
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            held = link.stat()
+            if (held.st_dev, held.st_ino) == (file.st_dev, file.st_ino):
+                found.add(int(link.parts[2]))
+    return sorted(found - {os.getpid()})
 
 
 def _alive(process: str) -> bool:
@@ -287,7 +301,7 @@ def weights_directory(config: RunConfig) -> Iterator[Path]:
         with shared_memory_directory(config.run_dir) as directory:
             yield directory
     else:
-        with empty_directory(Path(config.run_dir) / "weights") as directory:
+        with empty_directory(Path(config.run_dir).absolute() / "weights") as directory:
             yield directory
 
 

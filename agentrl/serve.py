@@ -29,12 +29,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.config import RunConfig
 from agentrl.credit import turn_scores
-from agentrl.engine.launch import open_engine
+from agentrl.engine.launch import check_engine, open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
 from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
@@ -46,6 +45,7 @@ from agentrl.proxy.server import Body, Proxy, Reply, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.run_directory import check_model
+from agentrl.threads import in_thread
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
@@ -74,6 +74,7 @@ async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str]
     """Serve the configured model until cancelled. `announce` is called with its name and URL once requests are answered."""
     model, proxy_config = config.model, config.proxy
     await in_thread(check_model, config)
+    await in_thread(check_engine, config.engine)
     await in_thread(check_address, proxy_config.host, proxy_config.port)
     if proxy_config.session_idle_timeout_s is None:
         proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})

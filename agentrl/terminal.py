@@ -104,10 +104,15 @@ class TerminalView(RunView):
 
 
 class _RunConsole(Console):
+    """A console on the standard output of its start: workflows may replace `sys.stdout`, each as if it were alone."""
+
+    def __init__(self) -> None:
+        super().__init__(file=sys.stdout)
+
     def on_broken_pipe(self) -> None:
         """Go on in silence when nobody reads any more: a run is worth more than its output."""
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 @contextmanager

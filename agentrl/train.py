@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.alarms import AlarmLog
 from agentrl.config import RunConfig, check_groups
@@ -33,6 +32,7 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.event_loop import first_signal
+from agentrl.forks import kept_from_forks
 from agentrl.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
@@ -57,6 +57,7 @@ from agentrl.run_directory import (
 )
 from agentrl.run_store import begin_store, note_lines, write_noted
 from agentrl.serve import check_address
+from agentrl.threads import in_thread
 from agentrl.trainer_client import open_trainer
 
 SUMMED_UP_STEPS = 5
@@ -156,6 +157,7 @@ async def _begin(
     async with AsyncExitStack() as stack:
         lock = await in_thread(lock_run, Path(config.run_dir))
         stack.callback(os.close, lock)
+        stack.enter_context(kept_from_forks(lock))
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
         return await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
@@ -182,7 +184,7 @@ async def _run_to_the_end(
     lock: int,
     resume: bool,
 ) -> dict[str, Any]:
-    run_dir = Path(config.run_dir)
+    run_dir = await in_thread(Path(config.run_dir).absolute)  # a workflow may change the working directory
     async with AsyncExitStack() as stack:
         identity = f"{tasks.identity}, in groups of {config.rollout.group_size}"
         store = stack.enter_context(
@@ -235,7 +237,7 @@ async def _run_to_the_end(
         view.step = view.first_step = weights.version
         bound = "none (greedy)" if gate.bound is None else str(gate.bound)
         view.say(
-            f"run {run_dir}: step {weights.version} of {config.steps}, order {config.rollout.order}, "
+            f"run {config.run_dir}: step {weights.version} of {config.steps}, order {config.rollout.order}, "
             f"η = {config.rollout.max_staleness}, staleness bound {bound}"
         )
         broadcast = None

@@ -12,13 +12,13 @@ from functools import cache
 from typing import Any, Self
 
 import anyio
-import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from agentrl.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.protocol import MB, WORK, Backend, BoxSpec, Completed, Ended, Limits, Link
 from agentrl.sandboxes.syscall_filter import compile_filter
+from agentrl.threads import in_thread
 
 SCRATCH = ("/tmp", "/dev/shm", "/dev/mqueue")  # noqa: S108
 """Writable folders besides the user's own."""
@@ -387,7 +387,7 @@ class Box:
 @asynccontextmanager
 async def open_box(backend: Backend, spec: BoxSpec, core: int | None = None) -> AsyncIterator[Box]:
     """A new box for as long as the context lasts. Raises SandboxError when it does not start."""
-    await anyio.to_thread.run_sync(_read_all_sources)
+    await in_thread(_read_all_sources)
     async with backend.start(spec, core) as link, background_tasks() as tasks:
         box = Box(link, spec)
         with anyio.move_on_after(START_TIMEOUT_S) as bound:

@@ -17,12 +17,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
-import anyio.to_thread
-
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.box import init_arguments
 from agentrl.sandboxes.process_link import ProcessLink, process_link
 from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
+from agentrl.threads import in_thread
 
 VENV = "/venv"
 """Where a box sees the virtual environment that agentrl runs in."""
@@ -55,7 +54,7 @@ class Bubblewrap:
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
         probe = [*_namespaces(network=False), "--ro-bind", "/", "/", "--", "/bin/true"]
-        done = await anyio.to_thread.run_sync(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
+        done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
             raise SandboxError(

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import anyio
-import anyio.to_thread
 
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.box import init_arguments
 from agentrl.sandboxes.bubblewrap import OWN_PROCESSES, box_environment
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, BoxSpec
+from agentrl.threads import in_thread
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -102,7 +102,7 @@ class Docker:
         except ImportError as error:
             raise SandboxError("the Docker SDK is not installed: pip install 'agentrl[docker]'") from error
         try:
-            return await anyio.to_thread.run_sync(call)
+            return await in_thread(call)
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
             raise SandboxError(f"the Docker engine: {error}") from error
 

@@ -6,13 +6,13 @@ import json
 from typing import Any, Self
 
 import anyio
-import anyio.to_thread
 
 from agentrl.sandboxes.box import Box, Process
 from agentrl.sandboxes.comparison import same_value
 from agentrl.sandboxes.inside.plain_data import decode, encode
 from agentrl.sandboxes.protocol import Completed, Ended, Limits
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, TestResult
+from agentrl.threads import in_thread
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
@@ -127,7 +127,7 @@ async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: L
         else:
             assert answer is not None
             if len(answer) > LONG_ANSWER:
-                status, message = await anyio.to_thread.run_sync(_judge_answer, answer, test)
+                status, message = await in_thread(_judge_answer, answer, test)
             else:
                 status, message = _judge_answer(answer, test)
     return TestResult(

@@ -10,10 +10,10 @@ from typing import Any
 
 import anyio
 import httpx2
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxLostError
 from agentrl.sandboxes.box import Box, Process
+from agentrl.threads import in_thread
 
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"
 MAX_TRAFFIC_MB = 256.0

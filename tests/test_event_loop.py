@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import anyio
+import anyio.to_thread
 import pytest
 
+from agentrl.errors import EpisodeError
 from agentrl.event_loop import END_TIMEOUT_S, first_signal, run_loop
 
 
@@ -65,6 +67,81 @@ def test_tasks_and_callbacks_that_interrupt_or_exit_do_not_end_it(caplog: pytest
     assert run_loop(main) == "goes on"
     assert "KeyboardInterrupt was raised in the event loop, which goes on" in caplog.text
     assert "SystemExit was raised in the event loop, which goes on" in caplog.text
+
+
+def stops() -> None:
+    asyncio.get_running_loop().stop()
+
+
+def makes_no_tasks() -> None:
+    def refuse(loop: object, coro: object, **_: object) -> None:
+        raise ValueError("no tasks")
+
+    asyncio.get_running_loop().set_task_factory(refuse)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("act", [stops, makes_no_tasks])
+def test_what_would_end_it_for_all_is_refused(act: Callable[[], None]) -> None:
+    async def main() -> str:
+        asyncio.get_running_loop().call_soon(act)
+        await asyncio.sleep(0.01)
+        with pytest.raises(EpisodeError, match="is refused: the event loop is that of all episodes"):
+            act()
+        return await asyncio.create_task(asyncio.sleep(0.01, "goes on"))
+
+    assert run_loop(main) == "goes on"
+
+
+def test_generators_are_not_closed_by_a_task_that_closes_all() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+        yield 2
+
+    async def main() -> int:
+        generator = numbers()
+        await anext(generator)
+        with pytest.raises(EpisodeError, match="shutdown_asyncgens"):
+            await asyncio.get_running_loop().shutdown_asyncgens()
+        return await anext(generator)
+
+    assert run_loop(main) == 2
+
+
+def test_a_task_that_cancels_all_tasks_finds_none_that_heeds_it() -> None:
+    async def hostile() -> None:
+        for _ in range(10):
+            for task in asyncio.all_tasks():
+                task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.wait(asyncio.all_tasks()), 0.05)
+
+    async def main() -> str:
+        async with anyio.create_task_group() as group:
+            group.start_soon(hostile)
+            group.start_soon(anyio.sleep, 0.1)
+        return await anyio.to_thread.run_sync(lambda: "goes on")
+
+    assert run_loop(main) == "goes on"
+
+
+def test_tasks_that_are_left_are_cancelled_at_its_end() -> None:
+    cancelled: list[str] = []
+
+    async def waits(name: str) -> None:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+
+    async def main() -> object:
+        kept = [asyncio.create_task(waits("by the loop")), asyncio.Task(waits("by hand"))]
+        await asyncio.sleep(0.01)
+        return kept
+
+    run_loop(main)
+    assert sorted(cancelled) == ["by hand", "by the loop"]
 
 
 def test_an_interrupt_in_the_moment_of_its_end_does_not_keep_it_from_ending() -> None:
@@ -149,6 +226,7 @@ def test_the_first_signal_acts_in_the_loop_and_the_handlers_are_restored() -> No
 
 ENDING = """
 import sys, threading, time
+from agentrl.errors import EpisodeError
 from agentrl.event_loop import end_process
 threading.Thread(target=time.sleep, args=(60,)).start()
 print("flushed", end="")

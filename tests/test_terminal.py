@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import sys
 import time
 from typing import Any
 
+import anyio
+import pytest
 from rich.console import Console
 
 from agentrl.config import load_config
-from agentrl.terminal import TerminalView
+from agentrl.event_loop import run_loop
+from agentrl.terminal import TerminalView, terminal_view
 
 STEP: dict[str, Any] = {
     "step": 3,
@@ -76,3 +81,27 @@ def test_a_step_with_no_group_to_count_has_no_reward() -> None:
     view.on_step({**STEP, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
     assert "reward – (n = 0 groups, 0 episodes)" in file.getvalue()
     Console(file=io.StringIO(), force_terminal=True, width=100).print(view)
+
+
+def test_a_run_speaks_to_the_output_of_its_start(capsys: pytest.CaptureFixture[str]) -> None:
+    async def redirects(after: anyio.Event, ended: anyio.Event) -> None:
+        with io.StringIO() as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            await after.wait()
+        ended.set()
+
+    async def main(view: TerminalView) -> None:
+        first, second, done = anyio.Event(), anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(redirects, first, second)
+            await anyio.sleep(0.01)
+            tasks.start_soon(redirects, second, done)
+            await anyio.sleep(0.01)
+            first.set()
+            await done.wait()
+            assert sys.stdout.closed, "what two redirections that cross each other leave"
+            view.on_step(STEP)
+
+    with terminal_view(load_config((), {"run_dir": "runs/x"})) as view:
+        run_loop(lambda: main(view))
+    print("the end")
+    assert [line[:11] for line in capsys.readouterr().out.splitlines()] == ["step    3  ", "the end"]

@@ -15,7 +15,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.child_process import child_process
 from agentrl.config import EngineConfig
@@ -24,6 +23,7 @@ from agentrl.engine.fleet import EngineLimits
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import ConfigError, EngineError, one_line
 from agentrl.process_limits import raise_file_limit
+from agentrl.threads import in_thread
 
 
 def check_engine(config: EngineConfig) -> None:

@@ -21,7 +21,6 @@ from pathlib import Path
 
 import aiohttp
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.background import background_tasks
 from agentrl.engine.fleet import EngineLimits, Fleet, Revive
@@ -40,6 +39,7 @@ from agentrl.engine.sglang_server import SHORTAGE_RETRY_S, Adapter, ServedModel,
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.engine.staging import staged
 from agentrl.errors import EngineError
+from agentrl.threads import in_thread
 
 CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""

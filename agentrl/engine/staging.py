@@ -9,10 +9,10 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.process_limits import SHARED_MEMORY, room_in_shared_memory
 from agentrl.shared_memory import shared_memory_directory
+from agentrl.threads import in_thread
 
 log = logging.getLogger(__name__)
 

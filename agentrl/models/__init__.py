@@ -9,5 +9,6 @@ NANO_PLAYER = Path(__file__).parent / "nano_player"
 
 
 def model_directory(path: str) -> str:
-    """The directory of a model that ships with agentrl, by its name; any other path as it is."""
-    return str({"nano": NANO, "nano_player": NANO_PLAYER}.get(path, path))
+    """The directory of a model that ships with agentrl, by its name; any other, whole, as the working directory may change."""
+    shipped = {"nano": NANO, "nano_player": NANO_PLAYER}.get(path)
+    return str(shipped or (Path(path).absolute() if path and Path(path).is_dir() else path))

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 import anyio
 from anyio.abc import TaskGroup
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
@@ -30,6 +29,7 @@ from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Outcome, Runner
 from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
+from agentrl.threads import in_thread
 
 log = logging.getLogger(__name__)
 

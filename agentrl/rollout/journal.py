@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.protocol import Draft
 from agentrl.proxy import RecordedCalls, RecordedChoice
 from agentrl.rollout.store import KeptCall, Store
+from agentrl.threads import in_thread
 
 DRAFTS_EVERY_S = 1.0
 """What growing replies have is written so often: a crash costs at most so much of each."""

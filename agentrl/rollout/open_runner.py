@@ -6,8 +6,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from anyio.to_thread import run_sync as in_thread
-
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
@@ -16,6 +14,7 @@ from agentrl.proxy import ChatFormat, ProxyLimits, SamplingDefaults, load_chat_f
 from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner, run_sandboxes
 from agentrl.rollout.tasks import TaskList, Tasks
 from agentrl.rollout.workflow import Workflow
+from agentrl.threads import in_thread
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,17 +13,17 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import anyio
 import httpx2
-from anyio.to_thread import run_sync as in_thread
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.config import RunConfig
-from agentrl.episode import Episode, Reward, RunSandboxes, Task
+from agentrl.episode import Episode, Kept, Reward, RunSandboxes, Task, add_metrics
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.failure_text import describe, storable
 from agentrl.proxy import Journal, Proxy, SamplingDefaults
 from agentrl.resources import Resources, open_resources
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.workflow import Workflow
+from agentrl.threads import in_thread
 from agentrl.trajectory import TokenRecord
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
@@ -86,6 +87,8 @@ class EpisodeRunner:
 
     workflow: Workflow
     client: AsyncOpenAI
+    http: httpx2.AsyncClient
+    """Its connections, which all episodes use."""
     model: str
     timeout_s: float
     """Bound of an episode."""
@@ -110,22 +113,25 @@ class EpisodeRunner:
             session = self.proxy.open_session(self.defaults, journal) if self.proxy else None
         except TooManySessionsError as refusal:
             return Outcome(status="failed", error=describe(refusal), started_at=started_at)
-        client = self.client.with_options(api_key=session.key) if session else self.client
-        base_url = self.proxy.base_url if self.proxy else str(self.client.base_url)
-        episode = Episode(
-            task=_copy(task),
-            seed=seed,
-            client=client,
-            base_url=base_url,
-            api_key=client.api_key,
-            model=self.model,
-            session=session,
-            sandboxes=self.sandboxes,
-            resources=self.resources,
-            group_seed=group_seed,
-        )
+        # Its own, as a workflow may close it; making it connects nothing.
+        http = httpx2.AsyncClient(transport=_Lent(self.http), timeout=None, trust_env=False)
+        client = self.client.with_options(api_key=session.key if session else self.client.api_key, http_client=http)
+        kept = Kept()
 
         async def run() -> Reward:
+            episode = Episode(
+                task=_copy(task),
+                seed=seed,
+                client=client,
+                base_url=self.proxy.base_url if self.proxy else str(client.base_url),
+                api_key=client.api_key,
+                model=self.model,
+                session=session,
+                sandboxes=self.sandboxes,
+                resources=self.resources,
+                group_seed=group_seed,
+                kept=kept,
+            )
             return Reward.of(await self.workflow(episode))
 
         try:
@@ -135,17 +141,21 @@ class EpisodeRunner:
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):
-                closed = await self._contained(episode.close, self.cancel_timeout_s)
-        failure = self._failure(ended, closed)
-        if failure is None and session is not None and not session.record.turns:
-            failure = NoModelCallError("run(episode) returned without calling the model")
-        reward = ended.value if failure is None and ended.value is not None else Reward(0.0)
-        return Outcome(
-            status="finished" if failure is None else "failed",
-            reward=reward.value,
-            metrics={**episode.metrics, **reward.metrics},
-            error=None if failure is None else describe(failure),
-            record=session.record if session else TokenRecord(),
+                closed = await self._contained(kept.close, self.cancel_timeout_s)
+        record = session.record if session else None
+
+        async def judge() -> Outcome:
+            try:
+                return self._judge(ended, closed, kept, record)
+            except BaseException as error:
+                return Outcome(status="failed", error=describe(error))
+
+        # What a workflow left may be of classes of its own, whose every operation may do anything: only `judge` looks at it.
+        with anyio.CancelScope(shield=True):
+            judged = await self._contained(judge, math.inf)
+        return replace(
+            judged.value or Outcome(status="failed", error="what the workflow left could not be looked at to the end"),
+            record=record or TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
             abandoned=ended.hangs_at is not None or closed.hangs_at is not None,
@@ -166,6 +176,16 @@ class EpisodeRunner:
             call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, abandoned=self.abandoned
         )
 
+    def _judge(self, ended: Ended[Reward], closed: Ended[None], kept: Kept, record: TokenRecord | None) -> Outcome:
+        """Return what came of an episode that has ended, in plain numbers and texts. What it raises is the episode's failure."""
+        failure = self._failure(ended, closed)
+        if failure is None and record is not None and not record.turns:
+            failure = NoModelCallError("run(episode) returned without calling the model")
+        metrics = add_metrics({}, kept.metrics)
+        if failure is not None or ended.value is None:
+            return Outcome(status="failed", metrics=metrics, error=describe(failure or EpisodeError("it has no end")))
+        return Outcome(status="finished", reward=ended.value.value, metrics=add_metrics(metrics, ended.value.metrics))
+
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
         """What an episode failed with, if its workflow or its closing did."""
         grace = f"rollout.cancel_timeout_s = {self.cancel_timeout_s:g} s"
@@ -184,6 +204,16 @@ class EpisodeRunner:
             text = f"the episode's environments took longer than {grace} to close{hangs}"
             return _caused(EpisodeTimeoutError(text), closed.error)
         return closed.error
+
+
+class _Lent(httpx2.AsyncBaseTransport):
+    """The connections of a client that goes on when the one that uses them so is closed."""
+
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self._http = http
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        return await self._http.send(request, stream=True)
 
 
 def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:
@@ -218,6 +248,7 @@ async def local_runner(
         yield EpisodeRunner(
             workflow=workflow,
             client=client,
+            http=http,
             model=proxy.model,
             timeout_s=timeout_s,
             cancel_timeout_s=cancel_timeout_s,
@@ -242,12 +273,14 @@ async def remote_runner(
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
     # Making a client reads certificates, and imports its transport the first time.
     async with (
-        await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url)) as client,
+        await in_thread(DefaultAsyncHttpxClient) as http,
         _episode_resources() as resources,
     ):
+        client = await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url, http_client=http))
         yield EpisodeRunner(
             workflow=workflow,
             client=client,
+            http=http,
             model=model,
             timeout_s=timeout_s,
             cancel_timeout_s=cancel_timeout_s,

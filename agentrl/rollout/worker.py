@@ -19,7 +19,6 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl import errors
 from agentrl.background import background_tasks
@@ -27,7 +26,7 @@ from agentrl.child_process import ChildProcess, child_process
 from agentrl.config import RunConfig
 from agentrl.engine import Engine, Generation
 from agentrl.engine.protocol import Draft
-from agentrl.errors import UsageError, WorkerError, WorkerLostError
+from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.proxy import Journal, RecordedChoice
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.worker_channel import (
@@ -53,6 +52,7 @@ from agentrl.rollout.worker_channel import (
     Run,
     Start,
 )
+from agentrl.threads import in_thread
 
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""
@@ -289,22 +289,41 @@ class Worker:
         blocked = f"was blocked for {hang_timeout_s:g} s (rollout.worker_hang_timeout_s)"
         try:
             await child.write_line("what blocks?")
-            stack = json.loads(await child.read_line(STACK_TIMEOUT_S))
+            episode, where, stack = _stack(await child.read_line(STACK_TIMEOUT_S))
         except WorkerError:  # it runs no Python at all; what it runs is written to the log without any
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGUSR1)
             await anyio.sleep(STACK_TIMEOUT_S)
             self.lose(f"{blocked}, outside of Python\nthe end of its log {log.path}:\n{await log.tail()}")
         else:
-            self.lose(f"{blocked} by {stack['where']}\n{stack['traceback']}", stack["episode"])
+            self.lose(f"{blocked} by {where}\n{stack}", episode)
 
     async def wait_for_end(self, child: ChildProcess, log: _Log) -> None:
         """Lose the worker when its process ends."""
         status = await child.wait()
         with anyio.move_on_after(STACK_TIMEOUT_S):  # what it said before
             await self._silenced.wait()
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+        how = f"was killed by {_signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
         self.lose(f"{how}\nthe end of its log {log.path}:\n{await log.tail()}")
+
+
+def _stack(line: str) -> tuple[int | None, str, str]:
+    """What a blocked worker says of itself: the episode, the place, the traceback. Raises WorkerError for what is no such line:
+    whatever runs in a worker can write into its pipes."""
+    try:
+        said = json.loads(line)
+        episode, where, traceback = said["episode"], said["where"], said["traceback"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise WorkerError(f"it says {line[:100]!r}") from error
+    return episode if isinstance(episode, int) else None, str(where), str(traceback)
+
+
+def _signal_name(number: int) -> str:
+    """The name of a signal, or its number: most of those for real time have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @dataclass(frozen=True)
@@ -316,7 +335,10 @@ class _Log:
 
     async def tail(self) -> str:
         """Its last lines."""
-        return await in_thread(self._read)
+        try:
+            return await in_thread(self._read)
+        except OSError as error:
+            return f"it cannot be read: {error.strerror}"
 
     def _read(self) -> str:
         with self.path.open("rb") as log:
@@ -348,16 +370,20 @@ async def open_worker(
     Raises WorkerError when it cannot be started, and the UsageError that it meets itself.
     """
     hang_timeout_s = config.rollout.worker_hang_timeout_s
-    own_log = await in_thread(_open_log, log)
     async with AsyncExitStack() as stack:
-        ours, theirs = socket.socketpair()
-        stack.callback(ours.close)
-        with theirs:
-            command = [sys.executable, "-P", "-m", "agentrl.rollout.worker_process", str(theirs.fileno())]
-            child = await stack.enter_async_context(
-                child_process(name, command, log=log, error=WorkerError, pass_fds=[theirs.fileno()])
-            )
-        channel = Channel(await SocketStream.from_socket(ours))
+        try:
+            own_log = await in_thread(_open_log, log)
+            ours, theirs = socket.socketpair()
+            stack.callback(ours.close)
+            with theirs:
+                command = [sys.executable, "-P", "-m", "agentrl.rollout.worker_process", str(theirs.fileno())]
+                child = await stack.enter_async_context(
+                    child_process(name, command, log=log, error=WorkerError, pass_fds=[theirs.fileno()])
+                )
+            channel = Channel(await SocketStream.from_socket(ours))
+        except OSError as error:
+            reason = one_line(error)
+            raise WorkerError(f"the {name} cannot be started: {reason}; make room, or raise ulimit -n") from error
         stack.push_async_callback(channel.stream.aclose)
         start = Start(
             config.model_dump(mode="json"),

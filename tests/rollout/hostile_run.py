@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
 from agentrl.config import RolloutConfig
@@ -23,6 +22,7 @@ from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
+from agentrl.threads import in_thread
 from tests.scripted_engine import ScriptedEngine
 
 GROUP_SIZE = 3

@@ -28,6 +28,30 @@ class NoTextError(Exception):
     __repr__ = __str__
 
 
+class UncheckedReward(Reward):
+    def __post_init__(self) -> None:
+        pass
+
+
+class NoClassError(Exception):
+    """An exception that answers every question with another."""
+
+    __class__ = __traceback__ = __cause__ = property(lambda self: 1 / 0)  # type: ignore[assignment]
+
+
+class CancelsAsText(type):
+    def __getattribute__(cls, name: str) -> Any:
+        raise ZeroDivisionError
+
+
+class CancelsAsTextError(Exception, metaclass=CancelsAsText):
+    def __str__(self) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        raise KeyboardInterrupt
+
+
 class ExitsAsTextError(Exception):
     def __str__(self) -> str:
         raise KeyboardInterrupt
@@ -215,12 +239,63 @@ async def returns_a_metric_without_a_name(episode: Episode) -> Any:
     return Reward(1.0, {3: 1.0})  # type: ignore[dict-item]
 
 
+async def earns_an_unchecked_nan(episode: Episode) -> Any:
+    return UncheckedReward(float("nan"))
+
+
+async def earns_an_unchecked_text(episode: Episode) -> Any:
+    return UncheckedReward("abc")  # type: ignore[arg-type]
+
+
+async def earns_a_reward_changed_to_nan(episode: Episode) -> Any:
+    reward = Reward(1.0)
+    object.__setattr__(reward, "value", float("nan"))
+    return reward
+
+
+async def earns_a_reward_with_a_changed_metric(episode: Episode) -> Any:
+    reward = Reward(1.0)
+    reward.metrics["a"] = object()  # type: ignore[index]
+    return reward
+
+
+async def earns_a_reward_whose_metrics_raise(episode: Episode) -> Any:
+    class Metrics(dict[str, float]):
+        def items(self) -> Any:
+            raise KeyboardInterrupt("from the metrics")
+
+    return UncheckedReward(1.0, Metrics())
+
+
+async def raises_what_has_no_class(episode: Episode) -> Any:
+    raise NoClassError
+
+
+async def cancels_as_text(episode: Episode) -> Any:
+    raise CancelsAsTextError
+
+
+async def empties_its_episode(episode: Episode) -> Any:
+    vars(episode).clear()
+    episode.log(a=1.0)
+
+
+async def logs_past_the_checks(episode: Episode) -> Any:
+    episode._kept.metrics["bad"] = object()  # type: ignore[assignment]
+    return 1.0
+
+
 async def writes_into_the_metrics(episode: Episode) -> Any:
     episode.metrics["bad"] = object()  # type: ignore[index]
 
 
 async def asks_for_another_episode(episode: Episode) -> Any:
     episode.reward(SURROGATE, 1.0)
+
+
+async def stops_the_loop(episode: Episode) -> Any:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(30)
 
 
 async def cannot_close(episode: Episode) -> Any:
@@ -268,7 +343,17 @@ FAILURES: list[tuple[Workflow, str]] = [
     (logs_half_a_character, r"'half a character: \ud83d' is no name of a metric"),
     (logs_a_name_of_a_megabyte, "is no name of a metric"),
     (returns_a_metric_without_a_name, "3 is no name of a metric"),
+    (earns_an_unchecked_nan, "the reward is nan"),
+    (earns_an_unchecked_text, "the reward is 'abc'"),
+    (earns_a_reward_changed_to_nan, "the reward is nan"),
+    (earns_a_reward_with_a_changed_metric, "the metric 'a' is <object object"),
+    (earns_a_reward_whose_metrics_raise, "KeyboardInterrupt: from the metrics"),
+    (raises_what_has_no_class, "ZeroDivisionError: division by zero"),
+    (cancels_as_text, "CancelsAsTextError: <an exception whose str raises KeyboardInterrupt>"),
+    (empties_its_episode, "has no attribute '_kept'"),
+    (logs_past_the_checks, "the metric 'bad' is <object object"),
     (writes_into_the_metrics, "does not support item assignment"),
     (asks_for_another_episode, "no model call of this episode has the id"),
+    (stops_the_loop, "EpisodeError: stop() is refused: the event loop is that of all episodes"),
     (cannot_close, "Panic: while closing"),
 ]

@@ -61,6 +61,21 @@ async def cancels_itself_at_the_end(episode: Episode) -> Any:
     return 0.25
 
 
+async def cancels_all_tasks(episode: Episode) -> Any:
+    for task in asyncio.all_tasks():
+        task.cancel()
+    await asyncio.sleep(0.02)
+    return 0.25
+
+
+async def closes_its_client(episode: Episode) -> Any:
+    async with episode.client.with_options(max_retries=0) as client:
+        await client.models.list()
+    with pytest.raises((RuntimeError, openai.APIConnectionError)):
+        await call(episode)
+    return 0.25
+
+
 async def asks_300_times_at_once(episode: Episode) -> Any:
     await asyncio.gather(*(call(episode, f"{number} + 1 =") for number in range(300)))
     return 0.25
@@ -95,6 +110,25 @@ async def earns_a_scalar_of_numpy(episode: Episode) -> Any:
     return Reward(np.float32(0.25), {"length": np.int64(3)})  # type: ignore[dict-item, arg-type]
 
 
+async def empties_its_episode(episode: Episode) -> Any:
+    vars(episode).clear()
+    return 0.25
+
+
+async def names_metrics_and_roles_oddly(episode: Episode) -> Any:
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __str__(self) -> str:
+            raise KeyboardInterrupt
+
+    episode.log(**{Name("a"): 1.0})
+    role = episode.branch(Name("critic"), trained=[])  # type: ignore[arg-type]
+    await role.client.chat.completions.create(model=role.model, messages=[{"role": "user", "content": "1"}])
+    return 0.25
+
+
 async def earns_a_tensor(episode: Episode) -> Any:
     return torch.tensor(0.25)
 
@@ -105,10 +139,14 @@ async def earns_a_tensor(episode: Episode) -> Any:
         calls_back_to_exit,
         forgets_a_child_that_interrupts,
         cancels_itself_at_the_end,
+        cancels_all_tasks,
+        closes_its_client,
         asks_300_times_at_once,
         logs_without_end,
         spoils_its_task,
         leaves_a_generator_open,
+        empties_its_episode,
+        names_metrics_and_roles_oddly,
         earns_a_scalar_of_numpy,
         earns_a_tensor,
     ],

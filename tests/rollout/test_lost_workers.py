@@ -1,0 +1,65 @@
+"""Workers that end, or cannot be started, in ways that no one expects: an episode may fail for it, the run goes on."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.config import load_config
+from agentrl.errors import WorkerError
+from agentrl.models import NANO
+from agentrl.rollout import worker
+from agentrl.rollout.open_runner import open_runner
+from tests.instant_engine import InstantEngine
+
+WORKFLOW = """
+import os
+
+async def run(episode):
+    if episode.task["signal"]:
+        os.kill(os.getpid(), episode.task["signal"])
+    messages = [{"role": "user", "content": "1"}]
+    await episode.client.chat.completions.create(model=episode.model, messages=messages, max_tokens=4)
+    return 1.0
+"""
+REAL_TIME_SIGNAL = 40
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(240)
+async def test_a_nameless_signal_and_a_lack_of_descriptors_end_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workflow.py").write_text(WORKFLOW)
+    config = load_config(
+        (), {"rollout.workers": "1"}, workflow=str(tmp_path / "workflow.py"), model={"path": str(NANO)}
+    )
+    said: list[str] = []
+    lacking = [OSError(errno.EMFILE, "Too many open files")] * 2
+    pair = socket.socketpair
+
+    def socketpair() -> Any:
+        if said and lacking:
+            raise lacking.pop()
+        return pair()
+
+    monkeypatch.setattr(socket, "socketpair", socketpair)
+    with anyio.fail_after(200):
+        async with open_runner(config, None, InstantEngine(), training=True, logs=tmp_path, say=said.append) as runner:
+            failed = await runner.run({"signal": REAL_TIME_SIGNAL}, 1)
+            finished = await runner.run({"signal": 0}, 2)
+    assert said[0].startswith(f"worker 0 was killed by signal {REAL_TIME_SIGNAL}")
+    assert "no worker of its own could be started" in (failed.error or "")
+    assert "Too many open files" in (failed.error or "")
+    assert (finished.status, finished.error, lacking) == ("finished", None, [])
+
+
+@pytest.mark.parametrize("line", ["junk", "[]", "3", "{}", "[" * 100_000, '{"episode": 1, "where": "x"}'])
+def test_what_a_worker_says_that_it_should_not_is_a_loss_of_the_worker(line: str) -> None:
+    with pytest.raises(WorkerError):
+        worker._stack(line)
