@@ -137,6 +137,7 @@ def damaged(body: dict[str, Any], rng: random.Random) -> bytes:
                 del parent[path[-1]]
             case 1 if isinstance(parent, list) and turn == 0:
                 parent *= rng.choice([2, 30, 1000])
+                break  # an odd value in what is repeated so often would be gigabytes
             case _:
                 parent[path[-1]] = odd_values(rng)
     return written(body).encode(errors="surrogatepass")
