@@ -6,9 +6,13 @@ causes may form a ring or a chain without end. Python's `traceback` module forma
 
 from __future__ import annotations
 
+import linecache
+import os
 import re
+import stat
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 
 from agentrl.code_place import is_library
 
@@ -91,6 +95,8 @@ def _describe(error: BaseException, seen: set[int], left: list[int]) -> Iterator
 def _describe_one(error: BaseException, seen: set[int], left: list[int]) -> Iterator[str]:
     yield "Traceback (most recent call last):\n"
     try:
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            _check_source(frame.f_code.co_filename)
         yield from traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES)
     except BaseException as failure:
         yield f"  (the traceback cannot be formatted: {kind_of(failure)})\n"
@@ -107,6 +113,13 @@ def _describe_one(error: BaseException, seen: set[int], left: list[int]) -> Iter
                 return
             yield f"--- {number} of {len(error.exceptions)}\n"
             yield from _describe(member, seen, left)
+
+
+def _check_source(file: str) -> None:
+    """Let Python show no lines of what is there and no plain file: reading a pipe may take for ever."""
+    with suppress(OSError, ValueError):
+        if not stat.S_ISREG(os.stat(file).st_mode):
+            linecache.cache[file] = (0, None, [], file)
 
 
 def _message(error: BaseException) -> str:
