@@ -108,7 +108,8 @@ def odd_values(rng: random.Random) -> Any:
             lambda: ["1 2"] * min(size, 50_000),
             lambda: {str(i): i for i in range(min(size, 50_000))},
             lambda: [{}] * min(size, 50_000),
-            lambda: [{"role": "user", "content": "1"}] * min(size, 20_000),
+            # Each its own: one that is damaged further is damaged once.
+            lambda: [{"role": "user", "content": "1"} for _ in range(min(size, 20_000))],
         ]
     )()
 
