@@ -30,7 +30,7 @@ sandboxes:
 
 # Two processes share the suite: much of it waits for servers. `make test PROCESSES=0` runs it in one.
 test: .venv/ready lint
-	$(BIN)/python -m pytest --numprocesses=$(PROCESSES) --dist=loadgroup
+	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
 
 # mypy follows files, not import hooks: it is shown the folders under the names they are imported by.
 lint: .venv/ready

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +94,13 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
     return process  # noqa: RET504  for mypy, a scope may swallow what is raised in it
 
 
-def _input_of(process: anyio.abc.Process) -> int:
-    """The descriptor that this process writes the standard input of a child into."""
+def _input_kept_from_forks(process: anyio.abc.Process) -> AbstractContextManager[None]:
+    """Keep the descriptor that this process writes a child's standard input into out of forks; it is closed where the child has
+    ended already."""
     # anyio has no name for it, asyncio has.
     writer: asyncio.StreamWriter = process.stdin._stream  # type: ignore[union-attr]
-    descriptor: int = writer.get_extra_info("pipe").fileno()
-    return descriptor
+    pipe = writer.get_extra_info("pipe")
+    return nullcontext() if pipe is None or pipe.closed else kept_from_forks(pipe.fileno())
 
 
 @asynccontextmanager
@@ -123,7 +124,7 @@ async def child_process(
         except OSError as failure:
             raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
     try:
-        with kept_from_forks(_input_of(process)):
+        with _input_kept_from_forks(process):
             yield ChildProcess(name, process, log, error)
     finally:
         with anyio.CancelScope(shield=True):

@@ -9,11 +9,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from blockbuster import blockbuster_ctx
 from safetensors.torch import load_file, save_file
+from xdist.scheduler import LoadScopeScheduling
 
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format
@@ -29,12 +31,16 @@ _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of sandboxes together when several processes share the suite: one of them kills the Docker engine."""
-    for item in items:
-        if item.path.parent.name == "sandboxes" or item.path.stem in BESIDE_SANDBOXES:
-            item.add_marker(pytest.mark.xdist_group("sandboxes"))
+class Scheduling(LoadScopeScheduling):
+    """Give tests one by one to the processes that share the suite; those of sandboxes together, as one of them kills the Docker engine."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "sandboxes" if "/sandboxes/" in file or Path(file).stem in BESIDE_SANDBOXES else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -109,7 +109,7 @@ def test_no_checkpoint_of_others_is_unpickled(plant: Callable[[Path], None], tmp
     with pytest.raises(CheckpointError, match=r"state\.safetensors has \d+ bytes, and was written with"):
         policy.load(checkpoint)
     (checkpoint / "checkpoint.json").write_text(json.dumps({"step": 1, "optimizer_steps": 1}))
-    with pytest.raises(CheckpointError, match="is damaged, or not of this agentrl"):
+    with pytest.raises(CheckpointError, match="does not hold what was written"):
         policy.load(checkpoint)
     assert newest(tmp_path / "run") is None
     assert (tmp_path / "run" / "damaged" / "step-000001-1").is_dir()
