@@ -129,7 +129,7 @@ async def train(
     view, summary = view or RunView(config), None
     with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
         summary = await _begin(config, view, workflow, tasks, resume)
-    if summary is None and not (Path(config.run_dir) / "store.sqlite").exists():
+    if summary is None and view.phase == BEFORE:
         raise KeyboardInterrupt  # nothing has begun that could go on
     return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
 
@@ -257,10 +257,11 @@ async def _run_to_the_end(
         await _train_and_save(run)
         after = await _evaluate(run, eval_tasks, "after training")
         newest = await in_thread(store.last_checkpoint)
+        shown = Path(config.run_dir)
         view.say(
-            f"the run is in {run_dir}"
-            + (f", its newest checkpoint in {newest[1]}" if newest else "")
-            + f"; agentrl audit {run_dir} tells what became of every task"
+            f"the run is in {shown}"
+            + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
+            + f"; agentrl audit {shown} tells what became of every task"
         )
         return await in_thread(_summary, run, after)
     raise AssertionError("unreachable")

@@ -312,15 +312,23 @@ def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], t
 @pytest.mark.timeout(400)
 def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
     """Kills, power cuts, Ctrl-C, a full disk; unsound replies, steps out of memory, hostile workflows. The audit is in the program."""
-    words = ["--disturbances=5", "--tasks=40", "--epochs=2", "--dataset=stream", "--no-comparison", "--seed=3"]
+    words = [
+        "--disturbances=4",
+        "--tasks=24",
+        "--epochs=2",
+        "--dataset=stream",
+        "--no-comparison",
+        "--fault-rate=2",
+        "--seed=3",
+    ]
     done = subprocess.run(
         [sys.executable, "benchmarks/crash_test.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=380
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout[done.stdout.index("{") :])
-    assert sum(report["disturbances"].values()) == 5
+    assert sum(report["disturbances"].values()) == 4
     assert report["faults"] > 5
-    assert report["tasks"] == 80
+    assert report["tasks"] == 48
     assert report["lost"] == 0
 
 

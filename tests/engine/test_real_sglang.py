@@ -32,7 +32,7 @@ from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
-CALLS = int(os.environ.get("AGENTRL_TEST_CALLS", "1000"))
+CALLS = int(os.environ.get("AGENTRL_TEST_CALLS", "600"))
 CALLS_A_SESSION = 25
 WORKERS = 32
 TOLERANCE = 1e-4
