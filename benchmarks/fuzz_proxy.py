@@ -220,7 +220,7 @@ async def ask(address: tuple[str, int], raw: bytes) -> str:
             rest = await reader.read()
     except TimeoutError:
         return "no reply"
-    except ConnectionError:
+    except OSError:
         return "closed"
     finally:
         writer.close()
