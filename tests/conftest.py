@@ -25,23 +25,20 @@ from tests.real_sglang import sglang_command
 
 torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down whatever else runs here
 START_TIMEOUT_S = 60
-BESIDE_SANDBOXES = ("test_code", "test_doctor", "test_ready")
-"""Other tests that use a Docker engine."""
-OF_SGLANG = ("test_broadcast", "test_real_sglang")
-"""Files of tests that start SGLang's servers, beside those with it as a parameter."""
+OF_DOCKER_OR_SGLANG = ("test_broadcast", "test_code", "test_doctor", "test_ready", "test_real_sglang")
+"""Files whose tests use a Docker engine or start SGLang's servers, beside tests/sandboxes and those with SGLang as a parameter."""
 _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
 
 
 class Scheduling(LoadScopeScheduling):
-    """Give tests one by one to the processes that share the suite. Those of sandboxes stay together, as one of them kills the Docker
-    engine, and those of SGLang, as two pairs of its servers are slow beside each other."""
+    """Give tests one by one to the processes that share the suite, but those of sandboxes and of SGLang all to one: a test kills the
+    Docker engine, and beside SGLang's servers others find no time."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        if "/sandboxes/" in file or Path(file).stem in BESIDE_SANDBOXES:
-            return "sandboxes"
-        return "sglang" if "[sglang" in nodeid or Path(file).stem in OF_SGLANG else nodeid
+        alone = "/sandboxes/" in file or "[sglang" in nodeid or Path(file).stem in OF_DOCKER_OR_SGLANG
+        return "sandboxes and SGLang" if alone else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
