@@ -95,8 +95,8 @@ def _describe(error: BaseException, seen: set[int], left: list[int]) -> Iterator
 def _describe_one(error: BaseException, seen: set[int], left: list[int]) -> Iterator[str]:
     yield "Traceback (most recent call last):\n"
     try:
-        for frame, _ in traceback.walk_tb(error.__traceback__):
-            _check_source(frame.f_code.co_filename)
+        for file in {frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)}:
+            _check_source(file)
         yield from traceback.format_tb(error.__traceback__, limit=-MAX_FRAMES)
     except BaseException as failure:
         yield f"  (the traceback cannot be formatted: {kind_of(failure)})\n"

@@ -30,7 +30,7 @@ def check_engine(config: EngineConfig) -> None:
     """Raise ConfigError where SGLang servers are to be started and there is no SGLang."""
     if config.kind != "sglang" or config.urls:
         return
-    python = os.path.expanduser(config.python) or sys.executable
+    python = _python_of(config)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
     try:
         found = subprocess.run([python, "-I", "-c", find], capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
@@ -42,6 +42,11 @@ def check_engine(config: EngineConfig) -> None:
             f'engine.kind = "sglang" needs SGLang in engine.python = {python!r}, {why}; install it there, or, for a CPU, with '
             "scripts/install_sglang_cpu.sh, and give --config workflows/sglang_cpu.toml"
         )
+
+
+def _python_of(config: EngineConfig) -> str:
+    """The Python that SGLang servers run in."""
+    return os.path.expanduser(config.python) or sys.executable
 
 
 class LocalServer:
@@ -119,7 +124,7 @@ class LocalServer:
 
     def sglang_command(self) -> list[str]:
         """The command of an SGLang server."""
-        python = os.path.expanduser(self._config.python) or sys.executable
+        python = _python_of(self._config)
         command = [python, serve_sglang.__file__, "--model-path", str(self._model_path), "--host", "127.0.0.1"]
         command += ["--port", str(self._port)]
         flags = {name.replace("_", "-"): value for name, value in self._config.flags.items()}
