@@ -37,13 +37,18 @@ class Call:
 
 
 def calls(trace: Path) -> Iterator[Call]:
-    """The calls of a trace, in the order in which they ended."""
+    """The calls of a trace, in the order in which they ended; but a descriptor is free for other threads before its close ends, so
+    that a close comes where it began."""
     unfinished: dict[str, str] = {}
     with trace.open() as lines:
         for line in lines:
             process, _, rest = line.partition(" ")
             if rest.rstrip().endswith("<unfinished ...>"):
                 unfinished[process] = line.rstrip().removesuffix("<unfinished ...>")
+                if (closing := re.match(r" *close\((\d+)", rest)) is not None:
+                    yield Call("close", [closing[1]], 0)
+                continue
+            if "<... close resumed>" in rest:
                 continue
             if "<... " in rest[:20]:
                 line = unfinished.pop(process) + line.split("resumed>", 1)[1]

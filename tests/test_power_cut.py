@@ -187,6 +187,28 @@ def test_a_power_cut_at_any_write_costs_nothing_that_was_committed(recording: Re
     assert wrong == []
 
 
+def test_a_descriptor_is_free_for_another_thread_before_its_close_has_ended(tmp_path: Path) -> None:
+    def text(value: str) -> str:
+        return '"' + "".join(f"\\x{byte:02x}" for byte in value.encode()) + '"'
+
+    (tmp_path / "trace").write_text(
+        f"""1 openat(AT_FDCWD, {text("/elsewhere")}, O_RDONLY) = 5
+1 close(5 <unfinished ...>
+2 openat(AT_FDCWD, {text("/disk/file")}, O_WRONLY|O_CREAT, 0600) = 5
+1 <... close resumed>) = 0
+2 write(5, {text("here")}, 4 <unfinished ...>
+1 lseek(7, 0, SEEK_SET) = -1 EBADF (Bad file descriptor)
+2 <... write resumed>) = 4
+2 fsync(5) = 0
+2 close(5) = 0
+"""
+    )
+    disk = Disk(Path("/disk"), Path("/marks"))
+    for call in calls(tmp_path / "trace"):
+        disk.run(call)
+    assert disk.after_a_cut(None, 1.0) == {"file": b"here"}
+
+
 @pytest.mark.parametrize(
     "forgotten",
     [
