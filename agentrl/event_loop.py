@@ -68,6 +68,11 @@ class _Loop(asyncio.SelectorEventLoop):
         self.tasks.add(task)
         return task
 
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Say what went wrong, where that can be said: a handler of the log may fail too."""
+        with suppress(Exception):
+            super().call_exception_handler(context)
+
     def _goes_on(self) -> bool:
         return self._main is not None and not self._main.done()
 

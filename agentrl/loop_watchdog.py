@@ -8,7 +8,6 @@ by the clock and by the looks of the thread; many short steps, or a machine with
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import threading
 import time
@@ -20,8 +19,9 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from agentrl.code_place import place_of
+from agentrl.logger import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 BEAT_S = 0.1
 """Time between two beats of the loop, and between two looks of the thread."""

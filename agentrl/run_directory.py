@@ -22,7 +22,7 @@ import re
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -236,6 +236,12 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     path = run_dir / "metrics.jsonl"
     rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
     return list({row["step"]: row for row in rows if isinstance(row, dict) and type(row.get("step")) is int}.values())
+
+
+def figures(rows: Iterable[Mapping[str, Any]], *names: str) -> list[tuple[float, ...]]:
+    """The named figures of the steps that have all of them. One that is no number, which the audit reports, is not there."""
+    found: Iterator[tuple[Any, ...]] = (tuple(row.get(name) for name in names) for row in rows)
+    return [values for values in found if all(type(value) in (int, float) for value in values)]
 
 
 def read_mean_reward(evaluation: Path) -> float | None:

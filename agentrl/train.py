@@ -48,6 +48,7 @@ from agentrl.run_directory import (
     appending,
     check_model,
     config_text,
+    figures,
     lock_run,
     prepare_run_dir,
     read_mean_reward,
@@ -230,7 +231,8 @@ async def _run_to_the_end(
             version=weights.version,
         )
         steps = await in_thread(read_metrics, run_dir)
-        counted = max((step.get("groups_counted", 0) for step in steps if step["step"] <= weights.version), default=0)
+        trained = (step for step in steps if step["step"] <= weights.version)
+        counted = max((int(count) for (count,) in figures(trained, "groups_counted")), default=0)
         rewards = RewardsInOrder(counted)
         controller = Controller(tasks, config.rollout, config.seed, runner, store, gate, rewards=rewards)
         view.controller = controller
@@ -398,10 +400,10 @@ def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
     """The figures of the whole run, over all its lives, from its store and its metrics."""
     steps = read_metrics(run.run_dir)
     totals = run.store.totals()
-    aged = [s for s in steps if "staleness_mean" in s]
-    tokens = sum(s["trained_tokens"] for s in aged) or 1
-    compared = [s for s in steps if "logprob_mismatch_mean_abs" in s]
-    compared_tokens = sum(s["logprob_mismatch_tokens"] for s in compared)
+    aged = figures(steps, "staleness_mean", "staleness_max", "trained_tokens")
+    tokens = sum(trained for _, _, trained in aged) or 1
+    compared = figures(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
+    compared_tokens = sum(count for _, _, count in compared)
     summary = {
         "eval_before": read_mean_reward(run.run_dir / "eval_before.json"),
         "eval_after": after.mean_reward if after else None,
@@ -411,19 +413,17 @@ def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
         "reward_last_steps": pooled_figure(steps[-SUMMED_UP_STEPS:]).to_metrics(),
         "best_checkpoint": run.store.read(best_checkpoint),
         "alarms": run.monitor.log.begun,
-        "staleness_mean": sum(s["staleness_mean"] * s["trained_tokens"] for s in aged) / tokens,
-        "staleness_max": max((s["staleness_max"] for s in aged), default=0.0),
+        "staleness_mean": sum(mean * trained for mean, _, trained in aged) / tokens,
+        "staleness_max": max((most for _, most, _ in aged), default=0.0),
         "staleness_bound": run.controller.gate.bound,
         "tokens_total": totals.tokens,
         "tokens_in_interrupted_replies": totals.interrupted_tokens,
         "tokens_replayed": totals.replayed_tokens,
         "logprob_mismatch_mean": (
-            sum(s["logprob_mismatch_mean_abs"] * s["logprob_mismatch_tokens"] for s in compared) / compared_tokens
-            if compared_tokens
-            else None
+            sum(mean * count for mean, _, count in compared) / compared_tokens if compared_tokens else None
         ),
-        "logprob_mismatch_max": max((s["logprob_mismatch_max_abs"] for s in compared), default=None),
-        "pause_s_total": sum(s["pause_s"] for s in steps),
+        "logprob_mismatch_max": max((most for _, most, _ in compared), default=None),
+        "pause_s_total": sum(pause_s for (pause_s,) in figures(steps, "pause_s")),
         "episodes_finished": totals.finished,
         "episodes_failed": totals.failed,
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import logging
 import signal
 import subprocess
 import sys
@@ -17,6 +19,7 @@ import pytest
 
 from agentrl.errors import EpisodeError
 from agentrl.event_loop import END_TIMEOUT_S, first_signal, run_loop
+from agentrl.logger import logger
 
 
 @pytest.fixture(autouse=True)
@@ -67,6 +70,37 @@ def test_tasks_and_callbacks_that_interrupt_or_exit_do_not_end_it(caplog: pytest
     assert run_loop(main) == "goes on"
     assert "KeyboardInterrupt was raised in the event loop, which goes on" in caplog.text
     assert "SystemExit was raised in the event loop, which goes on" in caplog.text
+
+
+def test_a_log_handler_that_fails_does_not_end_it_either() -> None:
+    class Fails(logging.Handler):
+        def handle(self, record: logging.LogRecord) -> bool:
+            handled.append(record.getMessage())
+            raise ValueError("no log")
+
+    async def main() -> str:
+        asyncio.get_running_loop().call_soon(interrupt)
+        asyncio.get_running_loop().call_soon(json.loads, "no JSON")
+        logger("agentrl.somewhere").warning("said by %s", "the run")
+        await asyncio.sleep(0.03)
+        return "goes on"
+
+    handled: list[str] = []
+    handler = Fails()
+    logging.getLogger().addHandler(handler)
+    try:
+        assert run_loop(main) == "goes on"
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert len(handled) >= 3
+    assert "said by the run" in handled
+
+
+def test_a_line_of_the_log_names_the_place_that_says_it(caplog: pytest.LogCaptureFixture) -> None:
+    logger("agentrl.somewhere").warning("x")
+    assert [(record.name, record.filename) for record in caplog.records] == [
+        ("agentrl.somewhere", "test_event_loop.py")
+    ]
 
 
 def stops() -> None:

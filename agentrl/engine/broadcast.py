@@ -10,7 +10,6 @@ before, and the group is formed anew for the next update. A trainer that was los
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,8 +21,9 @@ from agentrl.engine.launch import free_port
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.engine.sglang_server import SGLangServer
 from agentrl.errors import AgentRLError, EngineError
+from agentrl.logger import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 JOIN_TIMEOUT_S = 60.0
 Backend = Literal["nccl", "gloo"]

@@ -6,7 +6,6 @@ A lost server (it died, hangs, failed, refused what the others took, or says wha
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,9 +19,10 @@ from agentrl.engine.routing import Router
 from agentrl.engine.server_errors import LocalShortageError, ServerLostError
 from agentrl.engine.sglang_server import SGLangServer
 from agentrl.errors import EngineError
+from agentrl.logger import logger
 from agentrl.process_limits import streams_within_limits
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 ABORT_TIMEOUT_S = 1.0
 """How long aborted replies may take to come back before the server is paused all the same."""

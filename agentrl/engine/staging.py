@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
@@ -10,11 +9,12 @@ from pathlib import Path
 
 import anyio
 
+from agentrl.logger import logger
 from agentrl.process_limits import SHARED_MEMORY, room_in_shared_memory
 from agentrl.shared_memory import shared_memory_directory
 from agentrl.threads import in_thread
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 
 @asynccontextmanager

@@ -18,13 +18,14 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from agentrl.engine.protocol import Engine
+from agentrl.logger import logger
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import too_large
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.server import Body, Proxy, Reply
 from agentrl.proxy_config import ProxyLimits
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 # aiohttp logs heads that it cannot read, and they hold keys.
 _unheard = logging.Logger("aiohttp.server")
 _unheard.disabled = True

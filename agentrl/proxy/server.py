@@ -7,7 +7,6 @@ any other program ── loopback HTTP ────┘
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -21,6 +20,7 @@ import httpx2
 
 from agentrl.engine.protocol import Engine
 from agentrl.errors import EngineError, TooManySessionsError
+from agentrl.logger import logger
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.chat import ChatCompletions
@@ -40,7 +40,7 @@ from agentrl.proxy_config import ProxyLimits
 T = TypeVar("T")
 Body = bytes | Callable[[], Awaitable[bytes]]
 """A request's body, or how to receive it. Raises ApiError."""
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MAX_TOP_LOGPROBS = 20

@@ -15,7 +15,6 @@ cancels, raises, or leaves open (its own task, a cancel scope, SystemExit) stays
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -24,8 +23,9 @@ import anyio
 
 from agentrl.code_place import place_of_task
 from agentrl.event_loop import leave_behind
+from agentrl.logger import logger
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 T = TypeVar("T")
 
 CANCELS = 3

@@ -13,7 +13,6 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 
 import anyio
@@ -23,6 +22,7 @@ from agentrl.config import RolloutConfig
 from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.health import HealthCounts
+from agentrl.logger import logger
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
@@ -31,7 +31,7 @@ from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 from agentrl.threads import in_thread
 
-log = logging.getLogger(__name__)
+log = logger(__name__)
 
 MIN_EPISODES_TO_JUDGE = 20
 """Episodes that must have ended before the failed share can stop the run."""

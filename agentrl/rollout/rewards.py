@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentrl.run_directory import figures
+
 
 @dataclass(frozen=True)
 class EndedGroup:
@@ -65,11 +67,11 @@ def reward_figure(groups: Iterable[EndedGroup]) -> RewardFigure:
 def pooled_figure(rows: Iterable[Mapping[str, Any]]) -> RewardFigure:
     """Return the figure of several steps together, from their metrics: every group weighs the same, whatever its step."""
     rows = list(rows)
-    groups, episodes, failed = (
-        sum(row[name] for row in rows) for name in ("reward_groups", "reward_episodes", "reward_failed")
-    )
-    total = sum(row["reward_mean"] * row["reward_groups"] for row in rows if row["reward_groups"])
-    return RewardFigure(total / groups if groups else None, groups, episodes, failed)
+    counts = figures(rows, "reward_groups", "reward_episodes", "reward_failed")
+    means = figures(rows, "reward_mean", "reward_groups")
+    groups = sum(n for _, n in means)
+    mean = sum(mean * n for mean, n in means) / groups if groups else None
+    return RewardFigure(mean, *(int(sum(row[column] for row in counts)) for column in range(3)))
 
 
 class RewardsInOrder:

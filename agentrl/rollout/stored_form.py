@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import zlib
-from dataclasses import asdict
-from typing import Any
+
+import pydantic_core
 
 from agentrl.engine.protocol import Generation
 from agentrl.engine.soundness import Expected, fault_of, fault_of_id
@@ -18,7 +18,7 @@ _UNREADABLE = (zlib.error, ValueError, KeyError, IndexError, TypeError, Attribut
 
 def record_to_blob(record: TokenRecord) -> bytes:
     """A token record as a row of `episodes` holds it."""
-    return _compressed(record.to_json())
+    return zlib.compress(json.dumps(record.to_json()).encode(), 1)
 
 
 def record_of(blob: bytes) -> TokenRecord:
@@ -28,7 +28,8 @@ def record_of(blob: bytes) -> TokenRecord:
 
 def choice_to_blob(choice: RecordedChoice) -> bytes:
     """A recorded reply as a row of `calls` holds it."""
-    return _compressed({"call_ids": choice.call_ids, "generation": asdict(choice.generation)})
+    kept = {"call_ids": choice.call_ids, "generation": choice.generation}
+    return zlib.compress(pydantic_core.to_json(kept, inf_nan_mode="constants"), 1)
 
 
 def choice_of(request: str, completion_id: str, choice: int, blob: bytes) -> RecordedChoice | None:
@@ -66,7 +67,3 @@ def _turn_fault(turn: Turn, vocabulary: int | None) -> str | None:
             return f"it was given the reward {given}"
     generation = Generation(output_ids=turn.output_ids, logprobs=turn.logprobs, versions=turn.versions, finish="abort")
     return fault_of(generation, Expected(vocabulary=vocabulary))
-
-
-def _compressed(value: Any) -> bytes:
-    return zlib.compress(json.dumps(value).encode(), 1)

@@ -6,6 +6,7 @@ import random
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from anyio.to_thread import run_sync as in_thread
@@ -53,6 +54,14 @@ def test_every_group_counts_once_and_in_order_whenever_it_ends(
     assert (pooled.groups, pooled.episodes) == (len(means), sum(map(len, groups)))
     assert pooled.failed == sum(3 - len(group) for group in groups)
     assert pooled.mean == (pytest.approx(statistics.fmean(means)) if means else None)
+
+
+@pytest.mark.parametrize("name", ["reward_mean", "reward_groups", "reward_episodes", "reward_failed"])
+@pytest.mark.parametrize("value", [None, "0.5", [], True])
+def test_a_step_without_its_figures_counts_for_nothing(name: str, value: Any) -> None:
+    """Something else may have written to metrics.jsonl; the run's last lines are shown nevertheless."""
+    step = reward_figure([EndedGroup(0, [1.0, 0.0], 0)]).to_metrics()
+    assert pooled_figure([step, {**step, name: value}, {"step": 3}]).mean == 0.5
 
 
 def test_a_figure_names_what_it_rests_on_and_nothing_where_there_is_nothing() -> None:
