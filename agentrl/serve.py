@@ -36,6 +36,7 @@ from agentrl.credit import turn_scores
 from agentrl.engine.launch import check_engine, open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
+from agentrl.garbage import settle
 from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.bounds import check_body
@@ -95,6 +96,7 @@ async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str]
             around=lambda proxy: Service(proxy, admin_key).handle,
         ) as proxy,
     ):
+        settle()
         announce(proxy.model, proxy.url)
         await anyio.sleep_forever()
 

@@ -33,6 +33,7 @@ from agentrl.errors import AgentRLError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.event_loop import first_signal
 from agentrl.forks import kept_from_forks
+from agentrl.garbage import settle
 from agentrl.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
@@ -222,6 +223,7 @@ async def _run_to_the_end(
         if engine.version != weights.version or config.engine.urls or config.trainer.lora_rank is not None:
             await engine.update_weights(weights.path, weights.version)
 
+        settle()
         watchdog = stack.enter_context(watch_loop())
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,

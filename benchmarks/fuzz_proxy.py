@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import copy
-import gc
 import json
 import math
 import random
@@ -30,6 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from agentrl.garbage import settle
 from agentrl.models import NANO
 from agentrl.proxy import load_chat_format, open_proxy
 from agentrl.proxy.server import Proxy
@@ -284,7 +284,7 @@ async def serve() -> None:
         return Service(proxy, ADMIN_KEY).handle
 
     chat_format = load_chat_format(NANO)
-    gc.freeze()
+    settle()
     async with open_proxy(InstantEngine(), chat_format, "nano", around=service) as proxy:
         print(proxy.url, flush=True)
         watching = asyncio.create_task(watch())

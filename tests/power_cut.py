@@ -44,7 +44,7 @@ def calls(trace: Path) -> Iterator[Call]:
         for line in lines:
             process, _, rest = line.partition(" ")
             if rest.rstrip().endswith("<unfinished ...>"):
-                unfinished[process] = line.rstrip().removesuffix("<unfinished ...>")
+                unfinished[process] = line.rstrip().removesuffix("<unfinished ...>").rstrip()
                 if (closing := re.match(r" *close\((\d+)", rest)) is not None:
                     yield Call("close", [closing[1]], 0)
                 continue

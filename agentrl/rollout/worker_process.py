@@ -30,6 +30,7 @@ from anyio.abc import SocketStream, TaskGroup
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
 from agentrl.event_loop import end_process, run_loop
+from agentrl.garbage import settle
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.worker_channel import (
@@ -122,6 +123,7 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
             in_process_runner(config, workflow, engine, chat_format=None, training=start.training) as runner,
             anyio.create_task_group() as tasks,
         ):
+            settle()
             await channel.send(Ready())
             on_start(tasks.cancel_scope)
             worker = _Worker(channel, engine, runner, tasks)
