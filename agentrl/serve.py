@@ -39,7 +39,6 @@ from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
 from agentrl.garbage import settle
 from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
-from agentrl.proxy.bounds import check_body
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.server import Body, Proxy, Reply, bearer_key, refusals
@@ -50,6 +49,8 @@ from agentrl.threads import in_thread
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
+MAX_BODY_BYTES = 2**16
+"""Of a request to the service's own paths: they are read on the event loop."""
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 
@@ -191,7 +192,7 @@ class Service:
             received = b""
             if method == "POST":
                 received = body if isinstance(body, bytes) else await body()
-                check_body(received, self._proxy.limits)
+                _check_size(received)
             content = await self._answer(method, path, received or b"{}")
             answered.reply = Reply(await in_thread(lambda: b"".join(json_pieces(content))))
         return answered.reply
@@ -297,6 +298,12 @@ class Service:
         except (EngineError, OSError, ValueError) as error:  # ValueError: a path with a null byte in it
             raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
         return {"version": body.version, "pause_s": pause_s}
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > MAX_BODY_BYTES:
+        message = f"The request is larger than {MAX_BODY_BYTES} bytes; none of these paths takes so much."
+        raise ApiError(413, message, code="request_too_large")
 
 
 def _final(entry: _Entry) -> ApiError:
