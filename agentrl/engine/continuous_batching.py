@@ -152,9 +152,10 @@ class BatchingEngine:
 
         Outside a pause it takes one for its duration: `retract` if the cache is to be flushed, else `in_place`.
         """
-        tensors = {
-            name: tensor for file in sorted(directory.glob("*.safetensors")) for name, tensor in load_file(file).items()
-        }
+        files = sorted(directory.glob("*.safetensors"))
+        if not files:
+            raise ValueError(f"{directory} holds no safetensors, or is not there")
+        tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
         parameters = {name_in_base(n): p for n, p in self.model.named_parameters() if not is_adapter_parameter(n)}
         check_fit(parameters, tensors, directory)
         if flush_cache and self._pause_mode == "in_place" and self.running:

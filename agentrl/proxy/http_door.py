@@ -18,6 +18,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from agentrl.engine.protocol import Engine
+from agentrl.forks import kept_from_forks
 from agentrl.logger import logger
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import too_large
@@ -92,8 +93,10 @@ async def open_proxy(
         try:
             loop = asyncio.get_running_loop()
             server = await loop.create_server(lambda: _Connection(connections), host, port, backlog=1024)
-            proxy.url = _url(host, server.sockets[0].getsockname()[1])
-            yield proxy
+            listening = server.sockets[0]
+            proxy.url = _url(host, listening.getsockname()[1])
+            with kept_from_forks(listening.fileno()):
+                yield proxy
         finally:
             if server is not None:
                 server.close()
