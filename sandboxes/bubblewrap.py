@@ -8,7 +8,6 @@ there is no control group, since an ordinary user may not make one everywhere.
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -20,15 +19,13 @@ from typing import ClassVar
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.box import init_arguments
 from agentrl.sandboxes.process_link import ProcessLink, process_link
-from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
+from agentrl.sandboxes.protocol import WORK, BoxSpec
 from agentrl.threads import in_thread
 
 VENV = "/venv"
 """Where a box sees the virtual environment that agentrl runs in."""
-OWN_PROCESSES = 1
-"""The first process."""
-FIRST_UID, LAST_UID = 1_000_000_000, 2_000_000_000
-"""Where the user ids of boxes come from when we are root: nobody's, and another for every box."""
+PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+"""What the pristine process needs to make new namespaces and mounts; a first process gives it up before it serves."""
 
 
 class Bubblewrap:
@@ -53,7 +50,8 @@ class Bubblewrap:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
-        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", "--", "/bin/true"]
+        mount = ["--", "/bin/mount", "-t", "tmpfs", "none", "/mnt"]
+        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", *mount]
         done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
@@ -64,7 +62,6 @@ class Bubblewrap:
     @asynccontextmanager
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """A new box."""
-        uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID) if os.geteuid() == 0 else None
         python = _python()
         env = box_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
         command = [
@@ -75,10 +72,9 @@ class Bubblewrap:
             WORK,
             "--",
             str(python),
-            *init_arguments(uid=uid),
+            *init_arguments(spec),
         ]
-        nproc = spec.limits.processes + OWN_PROCESSES
-        async with process_link(command, work=WORK, env=env, nproc=nproc) as link:
+        async with process_link(command, work=WORK, env=env, nproc=spec.limits.processes) as link:
             yield link
 
 
@@ -113,12 +109,11 @@ def _pinned(spec: BoxSpec, core: int | None) -> Iterator[str]:
 def _namespaces(*, network: bool) -> list[str]:
     command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
     command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    for right in PRISTINE_RIGHTS:
+        command += ["--cap-add", right]
     if not network:
         command.append("--unshare-net")
-    if os.geteuid() == 0:
-        # The first process gives up root before anything else, which takes these two; none is left after that.
-        return [*command, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    return [*command, "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+    return command if os.geteuid() == 0 else [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
 
 
 def _file_system(spec: BoxSpec) -> Iterator[str]:
@@ -141,6 +136,6 @@ def _file_system(spec: BoxSpec) -> Iterator[str]:
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
     yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
-    for folder in (WORK, "/tmp", "/dev/shm"):  # noqa: S108
-        yield from ("--perms", "1777", "--size", str(spec.limits.disk_mb * MB), "--tmpfs", folder)
+    for folder in (WORK, "/tmp"):  # noqa: S108
+        yield from ("--dir", folder)
     yield from ("--remount-ro", "/")

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import anyio
 
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.box import init_arguments
-from agentrl.sandboxes.bubblewrap import OWN_PROCESSES, box_environment
+from agentrl.sandboxes.box import FOLDERS, init_arguments
+from agentrl.sandboxes.bubblewrap import PRISTINE_RIGHTS, box_environment
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, BoxSpec
 from agentrl.threads import in_thread
 
@@ -40,11 +40,10 @@ OWNER_LABEL = "agentrl.owner"
 CALL_TIMEOUT_S = 60
 STREAM_HEADER = struct.Struct(">BxxxI")
 PATH = "/usr/local/bin:/usr/bin:/bin"
-USER_ID = 65534
-FILES = 16_384
-"""Files in a writable folder."""
+OWN_PROCESSES = 2
+"""The pristine process, and the first process of a user."""
 OWN_MEMORY_MB = 64
-"""For the first process. The control group also holds the writable folders."""
+"""For our own processes. The control group also holds the writable folders."""
 IMAGES = Path(__file__).parent / "images"
 
 
@@ -258,11 +257,12 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
     import docker.types
 
     limits = spec.limits
-    folder = f"rw,exec,nosuid,nodev,uid={USER_ID},gid={USER_ID},size={limits.disk_mb * MB},nr_inodes={FILES}"
+    place = "ro,size=4096,nr_inodes=2"  # each user gets new ones on top of these
     memory = (limits.memory_mb + 3 * limits.disk_mb + OWN_MEMORY_MB) * MB
     api = client.api
     host = api.create_host_config(
         auto_remove=True,
+        cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
         cap_drop=["ALL"],
         cpuset_cpus=str(core % client.info()["NCPU"]) if core is not None and spec.cpus <= 1 else None,
         ipc_mode="private",
@@ -274,13 +274,14 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
         pids_limit=limits.processes + OWN_PROCESSES,
         read_only=True,
         runtime=spec.runtime,
-        security_opt=["no-new-privileges"],
-        tmpfs={WORK: folder, "/tmp": folder, "/dev/shm": folder},  # noqa: S108
+        # AppArmor's profile of the engine forbids mounts, whatever the rights.
+        security_opt=["no-new-privileges", "apparmor=unconfined"],
+        tmpfs=dict.fromkeys((WORK, *FOLDERS), place),
         ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
     )
     created = api.create_container(
         spec.image,
-        command=["python3", *init_arguments()],
+        command=["python3", *init_arguments(spec)],
         entrypoint=[],
         environment={"PATH": PATH, "LANG": "C.UTF-8"},
         host_config=host,
@@ -288,7 +289,7 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
         name=name,
         stdin_open=True,
         stop_signal="SIGKILL",
-        user=f"{USER_ID}:{USER_ID}",
+        user="0:0",
         working_dir=WORK,
     )
     attached = api.attach_socket(created["Id"], params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})

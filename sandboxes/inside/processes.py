@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 KILL_TIMEOUT_S = 5.0
-PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 SECCOMP_MODE_FILTER = 2
 PAGE = resource.getpagesize()
 CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -18,7 +18,9 @@ CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def set_limits(limits: dict[str, Any]) -> None:
+def set_limits(limits: dict[str, Any], *, own_processes: int) -> None:
+    """Set this process's resource limits. `own_processes` of ours count as the user's."""
+    nproc = limits["nproc"]
     cpu_s = int(limits["cpu_s"] if limits["cpu_s"] is not None else limits["timeout_s"] * 64) + 2
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
@@ -26,7 +28,8 @@ def set_limits(limits: dict[str, Any]) -> None:
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_DATA, 2 * limits["memory_bytes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
-        (resource.RLIMIT_NPROC, limits["nproc"]),
+        (resource.RLIMIT_NPROC, None if nproc is None else nproc + own_processes),
+        (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_STACK, 64 * 2**20),
     ):
         if value is not None:
