@@ -217,7 +217,7 @@ async def test_limits_that_make_no_sense_are_refused() -> None:
 async def test_a_box_with_a_network_reaches_the_host(backend: BackendName) -> None:
     """The opposite of the default, so that the test of the default can fail."""
     async with sandbox(backend=backend, network=True) as box:
-        done = await box.run(["python3", "-c", "import socket; print(len(socket.if_nameindex()) > 1)"])
+        done = await box.run(["python3", "-c", "print(len(open('/proc/net/dev').readlines()) > 3)"])
     assert done.stdout == b"True\n"
 
 
