@@ -52,18 +52,21 @@ def _source(name: str) -> str:
     return importlib.resources.files("agentrl.sandboxes.inside").joinpath(f"{name}.py").read_text()
 
 
-def init_arguments(spec: BoxSpec, *, work: str = WORK, isolated: bool = True) -> list[str]:
-    """The arguments of `python3` that make it the pristine process of a box. One that is not `isolated` has no namespaces."""
+def init_arguments(spec: BoxSpec, *, work: str = WORK, isolated: bool = True, counted: bool = True) -> list[str]:
+    """The arguments of `python3` that make it the pristine process of a box.
+
+    One that is not `isolated` has no namespaces. What a control group alone can count is refused unless it is `counted`.
+    """
     size = spec.limits.disk_mb * MB
     namespaces = {"folders": [work, *FOLDERS], "network": spec.network, "size": size, "files": FILES}
     config = {
         "modules": inside_sources(
-            "modules", "files", "processes", "namespaces", "python_program", "box_init", "pristine"
+            "modules", "files", "processes", "usage", "namespaces", "python_program", "box_init", "pristine"
         ),
         "work": work,
         "scratch": SCRATCH if isolated else (),
         "namespaces": namespaces if isolated else None,
-        "filter": base64.b64encode(compile_filter()).decode(),
+        "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
     }
     return ["-I", "-c", inside_sources("modules")["agentrl.sandboxes.inside.modules"], json.dumps(config)]
 

@@ -92,10 +92,10 @@ _SHARED_ANONYMOUS = 0x21
 _X32_BIT = 0x40000000
 
 
-def compile_filter(machine: str | None = None, *, memory_is_counted: bool = True) -> bytes:
+def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes:
     """The filter for `machine` (x86_64 or aarch64; default: this one). Raises SandboxError for any other.
 
-    Where `memory_is_counted` by no control group, shared anonymous memory is refused as well: no process's size shows it.
+    Where no control group has `counted` it, shared anonymous memory is refused as well: no process's size shows it.
     """
     machine = machine or platform.machine()
     if machine not in _COLUMN:
@@ -134,7 +134,7 @@ def compile_filter(machine: str | None = None, *, memory_is_counted: bool = True
         of_family = [instruction(_EQUAL, family, len(_FAMILIES) - n, 0) for n, family in enumerate(_FAMILIES)]
         no_such_family, fine = instruction(_RETURN, _ERRNO | _EAFNOSUPPORT), instruction(_RETURN, _ALLOW)
         program.append(on_number(call[column], instruction(_LOAD, _ARGS_OFFSET), *of_family, no_such_family, fine))
-    if not memory_is_counted:
+    if not counted:
         flags = instruction(_LOAD, _ARGS_OFFSET + 8 * 3) + instruction(_AND, _SHARED_ANONYMOUS)
         verdicts = instruction(_RETURN, _ERRNO | _EPERM) + instruction(_RETURN, _ALLOW)
         program.append(on_number(_MMAP[column], flags + instruction(_EQUAL, _SHARED_ANONYMOUS, 0, 1) + verdicts))

@@ -28,20 +28,22 @@ from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
 from agentrl.sandboxes.inside.processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
-    cpu_used,
+    SeenTime,
     install_filter,
     kill_all,
     kill_group,
     libc,
-    measure,
     others,
     out_of_memory_kills,
     proportional_memory,
-    reaped_cpu,
+    resident_memory,
     set_limits,
     signal_others,
+    statistics,
+    waited_cpu,
 )
 from agentrl.sandboxes.inside.python_program import Program
+from agentrl.sandboxes.inside.usage import Usage
 
 HEADER = struct.Struct(">cII")
 TICK_S = 0.01
@@ -84,6 +86,9 @@ class Box:
         # RLIMIT_NPROC counts this process too, and the pristine one where they share a user.
         self.own_processes = 1 if os.getuid() != config["pristine_uid"] else 2
         self.filter: bytes = base64.b64decode(config["filter"])
+        self.usage: Usage | None = config["usage"]
+        self.seen = SeenTime()
+        self.memory_base = 0
         self.running: dict[int, Running] = {}
         self.poller = select.poll()
         self.fds: dict[int, Running] = {}
@@ -170,10 +175,12 @@ class Box:
     def start(self, number: int, payload: bytes) -> Program | None:
         head, _, data = payload.partition(b"\n")
         request = json.loads(head)
+        cpu_base = self.cpu_used()
+        child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
         if not self.running:
             self.peak = 0
-        cpu_base = cpu_used()
-        child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
+            if self.usage is not None:
+                self.memory_base = self.usage.memory_bytes(self.folders, 0)
         out_r, out_w = os.pipe()
         err_r, err_w = os.pipe()
         pid = os.fork()
@@ -305,11 +312,15 @@ class Box:
         self.next_look = now + TICK_S
         self.reap_orphans()
         pids = others()
-        memory, cpu = measure(pids)
-        if memory > min(running.limits["memory_bytes"] for running in self.running.values()):
+        found = statistics(pids)
+        memory, cpu = resident_memory(found), self.cpu_used(found)
+        limit = min(running.limits["memory_bytes"] for running in self.running.values())
+        if memory > limit:
             memory = proportional_memory(pids)
+        if self.usage is not None:  # it sees what no process's size shows
+            charged = self.usage.memory_bytes(self.folders, self.memory_base + limit) - self.memory_base
+            memory = charged if charged > limit else memory
         self.peak = max(self.peak, memory)
-        cpu += reaped_cpu()
         for running in list(self.running.values()):
             limits = running.limits
             if memory > limits["memory_bytes"]:
@@ -318,6 +329,13 @@ class Box:
                 limits["cpu_s"] is not None and cpu - running.cpu_base > limits["cpu_s"]
             ):
                 self.stop(running, "timeout")
+
+    def cpu_used(self, found: dict[int, list[bytes]] | None = None) -> float:
+        """CPU seconds of everything that ran in this box. `found` is what is known of its processes."""
+        if self.usage is not None:
+            return self.usage.cpu_s()
+        found = statistics(others()) if found is None else found
+        return max(waited_cpu(found), self.seen.cpu_s(found))
 
     def stop(self, running: Running, why: str) -> None:
         running.ended_by = running.ended_by or why
@@ -366,7 +384,7 @@ class Box:
             "signal": -code if code < 0 else None,
             "ended": ended,
             "duration_s": duration_s,
-            "cpu_s": cpu_used() - running.cpu_base,
+            "cpu_s": self.cpu_used() - running.cpu_base,
             "peak_memory_bytes": max(self.peak, usage.ru_maxrss * 1024),
         }
         self.send(b"x", running.number, json.dumps(report).encode())

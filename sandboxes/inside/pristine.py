@@ -23,11 +23,12 @@ from agentrl.sandboxes.inside.box_init import RESET, serve
 from agentrl.sandboxes.inside.namespaces import leave_the_old, settle
 from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, libc
 from agentrl.sandboxes.inside.python_program import run_program
+from agentrl.sandboxes.inside.usage import usage_of_this_box
 
 
 def main() -> None:
     """Fork first processes until one ends otherwise than for a reset."""
-    config = {**json.loads(sys.argv[1]), "pristine_uid": os.getuid()}
+    config = {**json.loads(sys.argv[1]), "pristine_uid": os.getuid(), "usage": usage_of_this_box()}
     for number in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)

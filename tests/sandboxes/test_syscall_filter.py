@@ -16,7 +16,7 @@ ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 def verdict(machine: str, number: int, *args: int, arch: int | None = None, counted: bool = True) -> int:
     """What the filter returns for one system call (struct seccomp_data: number, arch, instruction pointer, six arguments)."""
     data = struct.pack("=IIQ6Q", number, ARCH[machine] if arch is None else arch, 0, *args, *[0] * (6 - len(args)))
-    program = list(struct.iter_unpack("=HBBI", compile_filter(machine, memory_is_counted=counted)))
+    program = list(struct.iter_unpack("=HBBI", compile_filter(machine, counted=counted)))
     loaded = position = 0
     while True:
         code, if_true, if_false, operand = program[position]
