@@ -20,8 +20,12 @@ from agentrl.sandboxes.protocol import MB, WORK, Backend, BoxSpec, Completed, En
 from agentrl.sandboxes.syscall_filter import compile_filter
 from agentrl.threads import in_thread
 
-SCRATCH = ("/tmp", "/dev/shm", "/dev/mqueue")  # noqa: S108
-"""Writable folders besides the user's own."""
+FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
+"""Folders of memory besides the user's own."""
+SCRATCH = (*FOLDERS, "/dev/mqueue")
+"""All writable folders besides the user's own."""
+FILES = 16_384
+"""Files in a folder of memory."""
 HEADER = struct.Struct(">cII")
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
@@ -48,14 +52,21 @@ def _source(name: str) -> str:
     return importlib.resources.files("agentrl.sandboxes.inside").joinpath(f"{name}.py").read_text()
 
 
-def init_arguments(work: str = WORK, scratch: Sequence[str] = SCRATCH, uid: int | None = None) -> list[str]:
-    """The arguments of `python3` that make it the first process of a box."""
+def init_arguments(spec: BoxSpec, *, work: str = WORK, isolated: bool = True, counted: bool = True) -> list[str]:
+    """The arguments of `python3` that make it the pristine process of a box.
+
+    One that is not `isolated` has no namespaces. What a control group alone can count is refused unless it is `counted`.
+    """
+    size = spec.limits.disk_mb * MB
+    namespaces = {"folders": [work, *FOLDERS], "network": spec.network, "size": size, "files": FILES}
     config = {
-        "modules": inside_sources("modules", "files", "processes", "python_program", "box_init"),
+        "modules": inside_sources(
+            "modules", "files", "processes", "usage", "namespaces", "python_program", "box_init", "pristine"
+        ),
         "work": work,
-        "scratch": list(scratch),
-        "uid": uid,
-        "filter": base64.b64encode(compile_filter()).decode(),
+        "scratch": SCRATCH if isolated else (),
+        "namespaces": namespaces if isolated else None,
+        "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
     }
     return ["-I", "-c", inside_sources("modules")["agentrl.sandboxes.inside.modules"], json.dumps(config)]
 
@@ -285,7 +296,7 @@ class Box:
         await self._ask(b"C")
 
     async def reset(self) -> None:
-        """Make the box as new: kill every program, empty the writable folders, forget everything. Raises SandboxError."""
+        """Make the box as new: end everything that its user had, and start in new namespaces and mounts. Raises SandboxError."""
         self._ready = False
         self._processes.clear()
         self._number += 1

@@ -1,34 +1,40 @@
 """Boxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
 
 A box sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
-Memory and CPU time are held by the box's first process, which looks every 10 ms, backed by resource limits of the kernel:
-there is no control group, since an ordinary user may not make one everywhere.
+Memory and CPU time are held by the box's first process, which looks every 10 ms, backed by a control group where one can be had.
+An ordinary user may not make one everywhere: there, kinds of memory that no process's size shows are refused instead.
 """
 
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
+import anyio
+
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.box import init_arguments
+from agentrl.sandboxes.control_group import (
+    ControlGroup,
+    make_group,
+    parent_groups,
+    remove_group,
+    remove_orphaned_groups,
+)
 from agentrl.sandboxes.process_link import ProcessLink, process_link
-from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
+from agentrl.sandboxes.protocol import WORK, BoxSpec
 from agentrl.threads import in_thread
 
 VENV = "/venv"
 """Where a box sees the virtual environment that agentrl runs in."""
-OWN_PROCESSES = 1
-"""The first process."""
-FIRST_UID, LAST_UID = 1_000_000_000, 2_000_000_000
-"""Where the user ids of boxes come from when we are root: nobody's, and another for every box."""
+PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+"""What the pristine process needs to make new namespaces and mounts; a first process gives it up before it serves."""
 
 
 class Bubblewrap:
@@ -53,7 +59,10 @@ class Bubblewrap:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
-        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", "--", "/bin/true"]
+        mount = ["--", "/bin/mount", "-t", "tmpfs", "none", "/mnt"]
+        if (parents := parent_groups()) is not None:
+            await in_thread(remove_orphaned_groups, parents)
+        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", *mount]
         done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
         if done.returncode:
             said = done.stderr.decode(errors="replace").strip()
@@ -64,22 +73,34 @@ class Bubblewrap:
     @asynccontextmanager
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """A new box."""
-        uid = FIRST_UID + secrets.randbelow(LAST_UID - FIRST_UID) if os.geteuid() == 0 else None
-        python = _python()
-        env = box_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
-        command = [
-            *_pinned(spec, core),
-            *_namespaces(network=spec.network),
-            *_file_system(spec),
-            "--chdir",
-            WORK,
-            "--",
-            str(python),
-            *init_arguments(uid=uid),
-        ]
-        nproc = spec.limits.processes + OWN_PROCESSES
-        async with process_link(command, work=WORK, env=env, nproc=nproc) as link:
-            yield link
+        parents = await in_thread(parent_groups)
+        if parents is None:
+            async with _started(spec, core, None) as link:
+                yield link
+            return
+        group = await in_thread(make_group, parents, spec.limits)
+        try:
+            async with _started(spec, core, group) as link:
+                yield link
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(remove_group, group)
+
+
+def _started(spec: BoxSpec, core: int | None, group: ControlGroup | None) -> AbstractAsyncContextManager[ProcessLink]:
+    python = _python()
+    env = box_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
+    command = [
+        *_pinned(spec, core),
+        *_namespaces(network=spec.network),
+        *_file_system(spec, group),
+        *("--chdir", WORK, "--"),
+        str(python),
+        *init_arguments(spec, counted=group is not None),
+    ]
+    if group is not None:
+        command = group.entering(command)
+    return process_link(command, work=WORK, env=env, nproc=spec.limits.processes)
 
 
 def _python() -> Path:
@@ -113,15 +134,14 @@ def _pinned(spec: BoxSpec, core: int | None) -> Iterator[str]:
 def _namespaces(*, network: bool) -> list[str]:
     command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
     command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    for right in PRISTINE_RIGHTS:
+        command += ["--cap-add", right]
     if not network:
         command.append("--unshare-net")
-    if os.geteuid() == 0:
-        # The first process gives up root before anything else, which takes these two; none is left after that.
-        return [*command, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-    return [*command, "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+    return command if os.geteuid() == 0 else [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
 
 
-def _file_system(spec: BoxSpec) -> Iterator[str]:
+def _file_system(spec: BoxSpec, group: ControlGroup | None) -> Iterator[str]:
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/", name)
         if path.is_symlink():
@@ -140,7 +160,26 @@ def _file_system(spec: BoxSpec) -> Iterator[str]:
         yield from ("--ro-bind-try", name, name)
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
-    yield from ("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev")
-    for folder in (WORK, "/tmp", "/dev/shm"):  # noqa: S108
-        yield from ("--perms", "1777", "--size", str(spec.limits.disk_mb * MB), "--tmpfs", folder)
+    yield from ("--proc", "/proc")
+    if group is None:
+        yield from _devices_without_memory()
+    else:
+        yield from ("--dev", "/dev")
+        for folder, place in group.shown():
+            for parent in (*reversed(place.parents[:-1]), place):
+                yield from ("--perms", "0755", "--dir", str(parent))
+            yield from ("--ro-bind", str(folder), str(place))
+    yield from ("--remount-ro", "/dev")
+    for name in (WORK, "/tmp"):  # noqa: S108
+        yield from ("--dir", name)
     yield from ("--remount-ro", "/")
+
+
+def _devices_without_memory() -> Iterator[str]:
+    """The usual devices but for /dev/zero, which gives shared memory that nothing here counts, and terminals."""
+    yield from ("--perms", "0755", "--tmpfs", "/dev")
+    for name in ("null", "full", "random", "urandom"):
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        yield from ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
+    yield from ("--symlink", "/proc/self/fd", "/dev/fd", "--perms", "0755", "--dir", "/dev/shm")  # noqa: S108

@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import anyio
 
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.box import init_arguments
-from agentrl.sandboxes.bubblewrap import OWN_PROCESSES, box_environment
+from agentrl.sandboxes.box import FOLDERS, init_arguments
+from agentrl.sandboxes.bubblewrap import PRISTINE_RIGHTS, box_environment
+from agentrl.sandboxes.control_group import OWN_PROCESSES, memory_of_a_box
+from agentrl.sandboxes.owner import is_dead, owner
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, BoxSpec
 from agentrl.threads import in_thread
 
@@ -40,11 +42,6 @@ OWNER_LABEL = "agentrl.owner"
 CALL_TIMEOUT_S = 60
 STREAM_HEADER = struct.Struct(">BxxxI")
 PATH = "/usr/local/bin:/usr/bin:/bin"
-USER_ID = 65534
-FILES = 16_384
-"""Files in a writable folder."""
-OWN_MEMORY_MB = 64
-"""For the first process. The control group also holds the writable folders."""
 IMAGES = Path(__file__).parent / "images"
 
 
@@ -187,34 +184,9 @@ def remove_orphans(client: DockerClient) -> None:
     import docker.errors
 
     for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
-        if _is_dead(container.labels[OWNER_LABEL]):
+        if is_dead(container.labels[OWNER_LABEL]):
             with suppress(docker.errors.APIError):  # the engine may be removing it already
                 container.remove(force=True, v=True)
-
-
-def _owner() -> str:
-    """This process, for good: its number alone may be used again."""
-    return f"{socket.gethostname()}:{_boot()}:{os.getpid()}:{_started_at(os.getpid())}"
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _started_at(pid: int) -> str:
-    """Start of a process in clock ticks since the machine's; "" when there is none."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
-        return ""
-
-
-def _is_dead(owner: str) -> bool:
-    """Whether the owner is known to be dead: one of another machine, on a shared engine, may live."""
-    host, boot, pid, started = owner.split(":")
-    if host != socket.gethostname():
-        return False
-    return boot != _boot() or _started_at(int(pid)) != started
 
 
 def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
@@ -258,11 +230,12 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
     import docker.types
 
     limits = spec.limits
-    folder = f"rw,exec,nosuid,nodev,uid={USER_ID},gid={USER_ID},size={limits.disk_mb * MB},nr_inodes={FILES}"
-    memory = (limits.memory_mb + 3 * limits.disk_mb + OWN_MEMORY_MB) * MB
+    place = "ro,size=4096,nr_inodes=2"  # each user gets new ones on top of these
+    memory = memory_of_a_box(limits)
     api = client.api
     host = api.create_host_config(
         auto_remove=True,
+        cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
         cap_drop=["ALL"],
         cpuset_cpus=str(core % client.info()["NCPU"]) if core is not None and spec.cpus <= 1 else None,
         ipc_mode="private",
@@ -274,21 +247,25 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
         pids_limit=limits.processes + OWN_PROCESSES,
         read_only=True,
         runtime=spec.runtime,
-        security_opt=["no-new-privileges"],
-        tmpfs={WORK: folder, "/tmp": folder, "/dev/shm": folder},  # noqa: S108
+        # AppArmor's profile of the engine forbids mounts, whatever the rights.
+        security_opt=["no-new-privileges", "apparmor=unconfined"],
+        tmpfs=dict.fromkeys((WORK, *FOLDERS), place),
         ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
+    )
+    host["KernelMemoryTCP"] = (
+        memory  # version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit
     )
     created = api.create_container(
         spec.image,
-        command=["python3", *init_arguments()],
+        command=["python3", *init_arguments(spec)],
         entrypoint=[],
         environment={"PATH": PATH, "LANG": "C.UTF-8"},
         host_config=host,
-        labels={OWNER_LABEL: _owner()},
+        labels={OWNER_LABEL: owner()},
         name=name,
         stdin_open=True,
         stop_signal="SIGKILL",
-        user=f"{USER_ID}:{USER_ID}",
+        user="0:0",
         working_dir=WORK,
     )
     attached = api.attach_socket(created["Id"], params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentrl.sandboxes.box import Box, open_box
+from agentrl.sandboxes.box import FILES, Box, open_box
 from agentrl.sandboxes.choose import BackendName, choose_backend
 from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
 
@@ -26,6 +26,8 @@ class Attempt:
     code: str
     holds: Callable[[Completed], bool]
     limits: Limits = LIMITS
+    needs_control_group: bool = False
+    """Whether it holds only where a control group counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +110,62 @@ ATTEMPTS = (
         does="asks for 10 GB at once",
         code="try: bytearray(10 * 2**30)\nexcept MemoryError: print('refused')",
         holds=_said("refused"),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
+        does="hoards shared memory, and gives its pages back",
+        code="import mmap\nhoard = []\ntry:\n    while len(hoard) < 1500:\n        hoard.append(mmap.mmap(-1, 2**20))\n        hoard[-1].write(b'x' * 2**20)\n        hoard[-1].madvise(mmap.MADV_DONTNEED)\nexcept OSError: pass\nprint(len(hoard))",
+        limits=LIMITS.but(timeout_s=10),
+        holds=lambda done: done.ended is Ended.OUT_OF_MEMORY or _counts(0)(done),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
+        does="hoards page tables",
+        code="import ctypes\nl = ctypes.CDLL(None)\nl.mmap.restype = ctypes.c_void_p\nl.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\nwhile True:\n    start = l.mmap(None, 2**30, 1, 0x4022, -1, 0)\n    for page in range(start, start + 2**30, 2**21): ctypes.c_char.from_address(page).value",
+        limits=LIMITS.but(timeout_s=30),
+        holds=_ended(Ended.OUT_OF_MEMORY),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
+        does="fills the buffers of sockets",
+        code="import os, socket, time\nos.fork(); os.fork(); os.fork()\nhoard = []\ntry:\n    while True:\n        hoard.append(socket.socketpair())\n        for end in hoard[-1]:\n            end.setblocking(False)\n            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**24)\n            try:\n                while True: end.send(b'x' * 65536)\n            except BlockingIOError: pass\nexcept OSError: time.sleep(100)",
+        limits=LIMITS.but(timeout_s=4, open_files=512),
+        holds=_ended(Ended.OUT_OF_MEMORY),
+        needs_control_group=True,
+    ),
+    Attempt(
+        limit="cpu_s = 0.5",
+        does="loops in children that nobody waits for",
+        code="import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n    if os.fork() == 0:\n        while time.process_time() < 0.1: pass\n        os._exit(0)\n    try: os.wait()\n    except OSError: pass",
+        limits=LIMITS.but(timeout_s=10, cpu_s=0.5),
+        holds=lambda done: done.ended is Ended.TIMEOUT and 0.5 < done.cpu_s < 1.5,
+    ),
+    Attempt(
+        limit="cpu_s = 0.5",
+        does="loops in short-lived children that nobody waits for",
+        code="import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n    if os.fork() == 0:\n        while time.process_time() < 0.004: pass\n        os._exit(0)\n    try: os.wait()\n    except OSError: pass",
+        limits=LIMITS.but(timeout_s=8, cpu_s=0.5),
+        holds=lambda done: done.ended is Ended.TIMEOUT and 0.5 < done.cpu_s < 1.5,
+        needs_control_group=True,
+    ),
+    Attempt(
+        limit="files",
+        does="makes empty files until it may not",
+        code="n = 0\ntry:\n    while n < 400_000:\n        open(f'/tmp/{n}', 'w').close()\n        n += 1\nexcept OSError: print(n)",
+        limits=LIMITS.but(timeout_s=20),
+        holds=_counts(FILES),
+    ),
+    Attempt(
+        limit="what nothing counts",
+        does="asks for aio, io_uring, memfd, secret memory, an LDT, keys",
+        code="import ctypes\nl, p = ctypes.CDLL(None), ctypes.create_string_buffer(256)\nx86 = ctypes.sizeof(ctypes.c_long) == 8 and __import__('os').uname().machine == 'x86_64'\ncalls = [(206 if x86 else 0, 65536, p), (425, 8, p), (319 if x86 else 279, b'x', 0), (447, 0), (248 if x86 else 217, b'user', b'x', b'x', 1, -4)] + [(154, 1, p, 16)] * x86\nprint('refused' if {l.syscall(*c) for c in calls} == {-1} else 'given')",
+        holds=_said("refused"),
+    ),
+    Attempt(
+        limit="network = false",
+        does="opens a socket of every family",
+        code="import socket\nn = set()\nfor f in range(64):\n    for kind in (1, 2, 3, 5):\n        try: socket.socket(f, kind).close(); n.add(f)\n        except OSError: pass\nprint(sorted(n))",
+        holds=_said("[1, 2, 10]"),
     ),
     Attempt(
         limit="processes = 16",

@@ -34,7 +34,7 @@ class NoIsolation:
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """A first process in a temporary folder."""
         with tempfile.TemporaryDirectory(prefix="agentrl-box-", ignore_cleanup_errors=True) as work:
-            command = [sys.executable, *init_arguments(work=work, scratch=())]
+            command = [sys.executable, *init_arguments(spec, work=work, isolated=False)]
             env = box_environment(work, os.environ.get("PATH", os.defpath))
             async with process_link(command, work=work, env=env, nproc=None) as link:
                 yield link

@@ -1,8 +1,9 @@
 """The seccomp filter of every program in a box, as compiled BPF (Linux, `Documentation/userspace-api/seccomp_filter`).
 
 It refuses what a program that is judged has no use for: changing other processes (limits, scheduling, memory), objects of
-the kernel that outlive their process (System V and POSIX queues, keys), new namespaces and mounts, and the calls that
-privilege escalations like. Docker's own filter stays in force beside it; bubblewrap has none of its own.
+the kernel that outlive their process (System V and POSIX queues, keys), memory and objects that no limit counts, sockets of other
+families than unix and inet, new namespaces and mounts, and the calls that privilege escalations like. Docker's own filter stays
+in force beside it, loosened by what the pristine process needs; bubblewrap has none of its own.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import struct
 
 from agentrl.errors import SandboxError
 
-_EPERM, _ENOSYS = 1, 38
+_EPERM, _ENOSYS, _EAFNOSUPPORT = 1, 38, 97
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
+_LOAD, _AND, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x45, 0x06
 _ARCH_OFFSET, _NUMBER_OFFSET, _ARGS_OFFSET = 4, 0, 16
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
@@ -22,11 +23,12 @@ _NEW_NAMESPACES = 0x7E020000
 _AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _COLUMN = {"x86_64": 0, "aarch64": 1}
 
-_REFUSED = {
+_REFUSED: dict[str, tuple[int, int | None]] = {
     # changing other processes
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
+    "process_madvise": (440, 440),
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
     "sched_setaffinity": (203, 122),
@@ -42,6 +44,8 @@ _REFUSED = {
     "msgget": (68, 186),
     "mq_open": (240, 180),
     "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "io_setup": (206, 0),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
@@ -59,10 +63,15 @@ _REFUSED = {
     "fsmount": (432, 432),
     "fspick": (433, 433),
     "mount_setattr": (442, 442),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
     # what escalations like
     "bpf": (321, 280),
     "perf_event_open": (298, 241),
     "userfaultfd": (323, 282),
+    "modify_ldt": (154, None),
+    "fanotify_init": (300, 262),
+    "lookup_dcookie": (212, 18),
     "io_uring_setup": (425, 425),
     "init_module": (175, 105),
     "finit_module": (313, 273),
@@ -75,11 +84,19 @@ _REFUSED = {
     "quotactl": (179, 60),
 }
 _CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
+_SOCKET, _SOCKETPAIR, _MMAP = (41, 198), (53, 199), (9, 222)
+_FAMILIES = (1, 2, 10)
+"""unix, inet and inet6."""
+_SHARED_ANONYMOUS = 0x21
+"""MAP_SHARED and MAP_ANONYMOUS."""
 _X32_BIT = 0x40000000
 
 
-def compile_filter(machine: str | None = None) -> bytes:
-    """The filter for `machine` (x86_64 or aarch64; default: this one). Raises SandboxError for any other."""
+def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes:
+    """The filter for `machine` (x86_64 or aarch64; default: this one). Raises SandboxError for any other.
+
+    Where no control group has `counted` it, shared anonymous memory is refused as well: no process's size shows it.
+    """
     machine = machine or platform.machine()
     if machine not in _COLUMN:
         raise SandboxError(f"boxes need an x86_64 or aarch64 machine, and this is {machine!r}")
@@ -89,8 +106,9 @@ def compile_filter(machine: str | None = None) -> bytes:
         return struct.pack("=HBBI", code, if_true, if_false, operand)
 
     def on_number(number: int, *body: bytes) -> bytes:
-        """`body`, which ends in a return, for this call only."""
-        return instruction(_EQUAL, number, 0, len(body)) + b"".join(body)
+        """`body`, instructions that end in a return, for this call only."""
+        code = b"".join(body)
+        return instruction(_EQUAL, number, 0, len(code) // 8) + code
 
     def by_argument(code: int, operand: int, argument: int, *, refuse_if: bool) -> tuple[bytes, ...]:
         """Refuse or allow by a test of the low half of one argument."""
@@ -110,7 +128,16 @@ def compile_filter(machine: str | None = None) -> bytes:
     ]
     if machine == "x86_64":
         program += [instruction(0x35, _X32_BIT, 0, 1), instruction(_RETURN, _KILL)]  # jump if greater or equal
-    program += [on_number(numbers[column], instruction(_RETURN, _ERRNO | _EPERM)) for numbers in _REFUSED.values()]
+    refused = [number for numbers in _REFUSED.values() if (number := numbers[column]) is not None]
+    program += [on_number(number, instruction(_RETURN, _ERRNO | _EPERM)) for number in refused]
+    for call in (_SOCKET, _SOCKETPAIR):
+        of_family = [instruction(_EQUAL, family, len(_FAMILIES) - n, 0) for n, family in enumerate(_FAMILIES)]
+        no_such_family, fine = instruction(_RETURN, _ERRNO | _EAFNOSUPPORT), instruction(_RETURN, _ALLOW)
+        program.append(on_number(call[column], instruction(_LOAD, _ARGS_OFFSET), *of_family, no_such_family, fine))
+    if not counted:
+        flags = instruction(_LOAD, _ARGS_OFFSET + 8 * 3) + instruction(_AND, _SHARED_ANONYMOUS)
+        verdicts = instruction(_RETURN, _ERRNO | _EPERM) + instruction(_RETURN, _ALLOW)
+        program.append(on_number(_MMAP[column], flags + instruction(_EQUAL, _SHARED_ANONYMOUS, 0, 1) + verdicts))
     # clone3 takes its flags through memory, which a filter cannot read: libraries then fall back to clone.
     program.append(on_number(_CLONE3[column], instruction(_RETURN, _ERRNO | _ENOSYS)))
     program.append(on_number(_CLONE[column], *by_argument(_ANY_BIT, _NEW_NAMESPACES, 0, refuse_if=True)))

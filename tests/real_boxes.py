@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
+import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, Box, BoxSpec, choose_backend
+from agentrl.sandboxes import BackendName, Box, BoxSpec, bubblewrap, choose_backend
 from tests.components import missing
 
 REMEDY = {
@@ -25,6 +28,24 @@ def working_backend(name: BackendName) -> BackendName:
     except SandboxError as error:
         missing(f"{error}: {REMEDY[name]}")
     return name
+
+
+def as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have bubblewrap started by an ordinary user for the length of a test."""
+    if os.geteuid() != 0:
+        return
+    real = bubblewrap.process_link
+
+    def as_nobody(command: list[str], **options: Any) -> Any:
+        return real(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command], **options)
+
+    monkeypatch.setattr(bubblewrap.os, "geteuid", lambda: 65534)  # type: ignore[attr-defined]
+    monkeypatch.setattr(bubblewrap, "process_link", as_nobody)
+    monkeypatch.setattr(bubblewrap, "parent_groups", lambda: None)  # root's control groups are not theirs
+    # An ordinary user cannot read the interpreter of a root's home: the machine's own will do.
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    monkeypatch.setattr(sys, "prefix", "/usr")
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
 
 
 def kill_first_process(box: Box) -> None:

@@ -1,6 +1,6 @@
-"""The first process of a box: starts programs under limits, watches them, reaps what they leave, and wipes the box.
+"""The first process that a user of a box gets: starts programs under limits, watches them, and reaps what they leave.
 
-It runs as `python3 -I -c SOURCE CONFIG` with any Python from 3.10 on, so that every image with a Python can be a box.
+The pristine process (`pristine.py`) forked it, into namespaces of its own.
 It talks to the host over its own stdin and stdout, which no program in the box can reach: it is process 1, which the kernel
 shields from signals of its own namespace, and it is not dumpable, so that /proc/1/fd, /proc/1/mem and ptrace are shut too.
 
@@ -8,8 +8,8 @@ shields from signals of its own namespace, and it is not dumpable, so that /proc
          ◄── r ready, o stdout, e stderr, x ended, a answer, f failure ────────────────────────────
 
 A frame is its kind (1 byte), the number of the request (4) and the length of what follows (4).
-A program in Python is forked from this interpreter, already warm. A reset kills every other process, empties the
-writable folders and then executes this very program anew, so that nothing of the last user stays in memory.
+A program in Python is forked from this interpreter, already warm. A reset ends this process, and with it everything that its
+user had; what the host sends after that is read by the next first process, so none of it may be read here.
 """
 
 from __future__ import annotations
@@ -26,25 +26,30 @@ from typing import Any
 
 from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
 from agentrl.sandboxes.inside.processes import (
-    cpu_used,
+    PR_SET_CHILD_SUBREAPER,
+    PR_SET_DUMPABLE,
+    SeenTime,
     install_filter,
     kill_all,
     kill_group,
     libc,
-    measure,
     others,
     out_of_memory_kills,
     proportional_memory,
-    reaped_cpu,
+    resident_memory,
     set_limits,
     signal_others,
+    statistics,
+    waited_cpu,
 )
-from agentrl.sandboxes.inside.python_program import Program, run_program
+from agentrl.sandboxes.inside.python_program import Program
+from agentrl.sandboxes.inside.usage import Usage
 
 HEADER = struct.Struct(">cII")
 TICK_S = 0.01
 """How often memory and CPU time are looked at."""
-PR_SET_DUMPABLE, PR_SET_CHILD_SUBREAPER = 4, 36
+RESET = 64
+"""The exit code that asks for another first process."""
 
 
 class Running:
@@ -78,7 +83,12 @@ class Box:
     def __init__(self, config: dict[str, Any]) -> None:
         self.work: str = config["work"]
         self.folders: list[str] = [path for path in [self.work, *config["scratch"]] if os.path.isdir(path)]
+        # RLIMIT_NPROC counts this process too, and the pristine one where they share a user.
+        self.own_processes = 1 if os.getuid() != config["pristine_uid"] else 2
         self.filter: bytes = base64.b64decode(config["filter"])
+        self.usage: Usage | None = config["usage"]
+        self.seen = SeenTime()
+        self.memory_base = 0
         self.running: dict[int, Running] = {}
         self.poller = select.poll()
         self.fds: dict[int, Running] = {}
@@ -98,15 +108,15 @@ class Box:
             for fd, _ in events:
                 if fd == 0:
                     try:
-                        data = os.read(0, 1 << 18)
+                        data = os.read(0, self.missing())
                     except InterruptedError:
                         continue
                     if not data:
                         kill_all()
                         return None
                     self.inbox += data
-                    while (frame := self.next_frame()) is not None:
-                        program = self.handle(*frame)
+                    if not self.missing():
+                        program = self.handle(*self.next_frame())
                         if program is not None:
                             return program
                 elif (running := self.fds.get(fd)) is not None:
@@ -114,15 +124,16 @@ class Box:
             if self.running:
                 self.watch()
 
-    def next_frame(self) -> tuple[bytes, int, bytes] | None:
+    def missing(self) -> int:
+        """Bytes to the end of the frame that has begun, as far as is known: none is ever read beyond it."""
         if len(self.inbox) < HEADER.size:
-            return None
-        kind, number, length = HEADER.unpack_from(self.inbox)
-        end = HEADER.size + length
-        if len(self.inbox) < end:
-            return None
-        payload = bytes(self.inbox[HEADER.size : end])
-        del self.inbox[:end]
+            return HEADER.size - len(self.inbox)
+        return HEADER.size + int(HEADER.unpack_from(self.inbox)[2]) - len(self.inbox)
+
+    def next_frame(self) -> tuple[bytes, int, bytes]:
+        kind, number, _ = HEADER.unpack_from(self.inbox)
+        payload = bytes(memoryview(self.inbox)[HEADER.size :])
+        self.inbox = bytearray()
         return kind, number, payload
 
     def send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
@@ -151,9 +162,10 @@ class Box:
                 wipe(self.folders)
                 self.send(b"a", number)
             elif kind == b"Z":
-                kill_all()
-                wipe(self.folders)
-                os.execv(sys.executable, sys.orig_argv)
+                if os.getpid() != 1:  # there are no namespaces that would end with this process
+                    kill_all()
+                    wipe(self.folders)
+                os._exit(RESET)
         except Exception as error:
             self.send(b"f", number, f"{type(error).__name__}: {error}".encode())
         return None
@@ -163,10 +175,12 @@ class Box:
     def start(self, number: int, payload: bytes) -> Program | None:
         head, _, data = payload.partition(b"\n")
         request = json.loads(head)
+        cpu_base = self.cpu_used()
+        child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
         if not self.running:
             self.peak = 0
-        cpu_base = cpu_used()
-        child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
+            if self.usage is not None:
+                self.memory_base = self.usage.memory_bytes(self.folders, 0)
         out_r, out_w = os.pipe()
         err_r, err_w = os.pipe()
         pid = os.fork()
@@ -209,7 +223,7 @@ class Box:
             libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")
-            set_limits(request["limits"])
+            set_limits(request["limits"], own_processes=self.own_processes)
             install_filter(self.filter)
             os.chdir(request["cwd"])
             os.environ.clear()
@@ -298,11 +312,15 @@ class Box:
         self.next_look = now + TICK_S
         self.reap_orphans()
         pids = others()
-        memory, cpu = measure(pids)
-        if memory > min(running.limits["memory_bytes"] for running in self.running.values()):
+        found = statistics(pids)
+        memory, cpu = resident_memory(found), self.cpu_used(found)
+        limit = min(running.limits["memory_bytes"] for running in self.running.values())
+        if memory > limit:
             memory = proportional_memory(pids)
+        if self.usage is not None:  # it sees what no process's size shows
+            charged = self.usage.memory_bytes(self.folders, self.memory_base + limit) - self.memory_base
+            memory = charged if charged > limit else memory
         self.peak = max(self.peak, memory)
-        cpu += reaped_cpu()
         for running in list(self.running.values()):
             limits = running.limits
             if memory > limits["memory_bytes"]:
@@ -311,6 +329,13 @@ class Box:
                 limits["cpu_s"] is not None and cpu - running.cpu_base > limits["cpu_s"]
             ):
                 self.stop(running, "timeout")
+
+    def cpu_used(self, found: dict[int, list[bytes]] | None = None) -> float:
+        """CPU seconds of everything that ran in this box. `found` is what is known of its processes."""
+        if self.usage is not None:
+            return self.usage.cpu_s()
+        found = statistics(others()) if found is None else found
+        return max(waited_cpu(found), self.seen.cpu_s(found))
 
     def stop(self, running: Running, why: str) -> None:
         running.ended_by = running.ended_by or why
@@ -359,25 +384,15 @@ class Box:
             "signal": -code if code < 0 else None,
             "ended": ended,
             "duration_s": duration_s,
-            "cpu_s": cpu_used() - running.cpu_base,
+            "cpu_s": self.cpu_used() - running.cpu_base,
             "peak_memory_bytes": max(self.peak, usage.ru_maxrss * 1024),
         }
         self.send(b"x", running.number, json.dumps(report).encode())
 
 
-def main() -> None:
-    """Serve the host; in a forked child, run what it asked for."""
-    config = json.loads(sys.argv[1])
-    uid = config["uid"]
-    if uid is not None and os.geteuid() != uid:
-        os.setgroups([])
-        os.setresgid(uid, uid, uid)
-        os.setresuid(uid, uid, uid)
-    for number in (signal.SIGINT, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_IGN)
+def serve(config: dict[str, Any]) -> Program | None:
+    """Serve the host; in a forked child, return the Python program to run."""
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.chdir(config["work"])
-    program = Box(config).serve()
-    if program is not None:
-        run_program(program)
+    return Box(config).serve()

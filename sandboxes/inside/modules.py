@@ -20,6 +20,6 @@ def register(modules: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     register(json.loads(sys.argv[1])["modules"])
-    from agentrl.sandboxes.inside.box_init import main
+    from agentrl.sandboxes.inside.pristine import main
 
     main()

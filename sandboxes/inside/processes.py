@@ -10,15 +10,19 @@ import time
 from typing import Any
 
 KILL_TIMEOUT_S = 5.0
-PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS = 22, 38
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 SECCOMP_MODE_FILTER = 2
 PAGE = resource.getpagesize()
+LARGE_ADDRESS_SPACE = 4 * 2**30
+"""From here on page tables may take more than 8 MB."""
 CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def set_limits(limits: dict[str, Any]) -> None:
+def set_limits(limits: dict[str, Any], *, own_processes: int) -> None:
+    """Set this process's resource limits. `own_processes` of ours count as the user's."""
+    nproc = limits["nproc"]
     cpu_s = int(limits["cpu_s"] if limits["cpu_s"] is not None else limits["timeout_s"] * 64) + 2
     for kind, value in (
         (resource.RLIMIT_CORE, 0),
@@ -26,7 +30,8 @@ def set_limits(limits: dict[str, Any]) -> None:
         (resource.RLIMIT_FSIZE, limits["file_bytes"]),
         (resource.RLIMIT_DATA, 2 * limits["memory_bytes"]),
         (resource.RLIMIT_NOFILE, limits["open_files"]),
-        (resource.RLIMIT_NPROC, limits["nproc"]),
+        (resource.RLIMIT_NPROC, None if nproc is None else nproc + own_processes),
+        (resource.RLIMIT_MSGQUEUE, 0),
         (resource.RLIMIT_STACK, 64 * 2**20),
     ):
         if value is not None:
@@ -91,35 +96,64 @@ def kill_group(pid: int) -> None:
         pass
 
 
-def measure(pids: list[int]) -> tuple[int, float]:
-    """Resident memory in bytes, and CPU seconds with those of waited-for children, of live processes together."""
-    memory, ticks = 0, 0
+def statistics(pids: list[int]) -> dict[int, list[bytes]]:
+    """What the kernel says of each live process, from its state on (`/proc/PID/stat`)."""
+    found = {}
     for pid in pids:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+                found[pid] = file.read().rpartition(b")")[2].split()
         except OSError:
             continue
-        ticks += sum(map(int, fields[11:15]))
-        memory += int(fields[21]) * PAGE
-    return memory, ticks * CLOCK_TICK_S
+    return found
+
+
+def resident_memory(found: dict[int, list[bytes]]) -> int:
+    """Bytes of resident memory with page tables, of live processes together."""
+    tables = sum(page_tables(pid) for pid, fields in found.items() if int(fields[20]) > LARGE_ADDRESS_SPACE)
+    return tables + sum(int(fields[21]) for fields in found.values()) * PAGE
+
+
+class SeenTime:
+    """CPU time of processes as they were last seen: of those too that nobody waited for, whose end the kernel tells nobody."""
+
+    def __init__(self) -> None:
+        self._ended = 0
+        self._live: dict[int, int] = {}
+
+    def cpu_s(self, found: dict[int, list[bytes]]) -> float:
+        """CPU seconds of all processes that were ever found, up to now."""
+        live = {pid: int(fields[11]) + int(fields[12]) for pid, fields in found.items()}
+        self._ended += sum(ticks for pid, ticks in self._live.items() if pid not in live)
+        self._live = live
+        return (self._ended + sum(live.values())) * CLOCK_TICK_S
+
+
+def page_tables(pid: int) -> int:
+    """Bytes of the tables that map a process's memory: up to a 512th of its address space."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return sum(int(line.split()[1]) for line in file if line.startswith(b"VmPTE:")) * 1024
+    except OSError:
+        return 0
 
 
 def proportional_memory(pids: list[int]) -> int:
-    """Like `measure`, with pages that processes share counted once: exact, and too slow for every tick."""
+    """Like `resident_memory`, with pages that processes share counted once: exact, and too slow for every tick."""
     memory = 0
     for pid in pids:
         try:
             with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
                 memory += sum(int(line.split()[1]) for line in file if line.startswith(b"Pss:")) * 1024
+            memory += page_tables(pid)
         except OSError:
-            memory += measure([pid])[0]
+            memory += resident_memory(statistics([pid]))
     return memory
 
 
-def cpu_used() -> float:
-    """CPU seconds of everything that ran in this box, live or reaped."""
-    return reaped_cpu() + measure(others())[1]
+def waited_cpu(found: dict[int, list[bytes]]) -> float:
+    """CPU seconds of live processes, and of all that somebody has waited for."""
+    return reaped_cpu() + sum(sum(map(int, fields[11:15])) for fields in found.values()) * CLOCK_TICK_S
 
 
 def reaped_cpu() -> float:

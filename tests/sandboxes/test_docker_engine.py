@@ -18,6 +18,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, BoxSpec, Docker, IOTest, Limits, judge, open_pool, sandbox
 from agentrl.sandboxes.box import open_box
+from agentrl.sandboxes.bubblewrap import PRISTINE_RIGHTS
 from agentrl.sandboxes.docker_engine import OWNER_LABEL, connect
 from tests.components import missing, wait_until
 
@@ -39,20 +40,26 @@ async def test_a_container_is_locked_down(docker: BackendName) -> None:
     assert host["NetworkMode"] == "none"
     assert host["ReadonlyRootfs"] is True
     assert host["CapDrop"] == ["ALL"]
-    assert not host["CapAdd"]
-    assert host["SecurityOpt"] == ["no-new-privileges"]  # and so Docker's default seccomp profile
+    assert {right.removeprefix("CAP_") for right in host["CapAdd"]} == {
+        right.removeprefix("CAP_") for right in PRISTINE_RIGHTS
+    }
+    assert host["SecurityOpt"] == [
+        "no-new-privileges",
+        "apparmor=unconfined",
+    ]  # and so Docker's default seccomp profile
     assert host["Privileged"] is False
-    assert host["PidsLimit"] == 21
+    assert host["PidsLimit"] == 22
     assert host["NanoCpus"] == 500_000_000
     assert host["Memory"] == host["MemorySwap"] == (100 + 3 * 10 + 64) * 2**20
-    assert {path: "size=10485760" in options for path, options in host["Tmpfs"].items()} == {
-        "/box": True,
-        "/tmp": True,
-        "/dev/shm": True,
+    # Users get folders of their own on top of these.
+    assert {path: options.split(",")[0] for path, options in host["Tmpfs"].items()} == {
+        "/box": "ro",
+        "/tmp": "ro",
+        "/dev/shm": "ro",
     }
     assert not host["Binds"]
     assert host["AutoRemove"] is True
-    assert config["User"] == "65534:65534"
+    assert config["User"] == "0:0"  # the pristine process; test_box.py looks at what programs are
 
 
 async def test_boxes_of_a_killed_process_are_gone_by_the_next_start(docker: BackendName, tmp_path: Path) -> None:

@@ -121,14 +121,15 @@ async def test_a_lost_box_is_replaced(bubblewrap: BackendName) -> None:
     assert pool.metrics.lost == 2
 
 
-async def test_a_box_that_cannot_be_emptied_is_replaced(backend: BackendName) -> None:
+async def test_nothing_need_be_removable_for_a_reset(backend: BackendName) -> None:
+    """Folders too deep to be walked end with the mount that they are in."""
     deep = "import os\nfor _ in range(2000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)"
     async with open_pool(BoxSpec(limits=Limits(timeout_s=20)), backend=backend, size=1) as pool:
         async with pool.take() as (box,):
             await box.run_python(code=deep)
         async with pool.take() as (box,):
             assert (await box.run(["ls"])).stdout == b""
-    assert pool.metrics.lost == 1
+    assert pool.metrics.lost == 0
 
 
 async def test_two_hundred_verdicts_at_once(backend: BackendName) -> None:

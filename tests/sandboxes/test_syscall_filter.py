@@ -13,16 +13,18 @@ ALLOW, REFUSE, MISSING, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 
-def verdict(machine: str, number: int, *args: int, arch: int | None = None) -> int:
+def verdict(machine: str, number: int, *args: int, arch: int | None = None, counted: bool = True) -> int:
     """What the filter returns for one system call (struct seccomp_data: number, arch, instruction pointer, six arguments)."""
     data = struct.pack("=IIQ6Q", number, ARCH[machine] if arch is None else arch, 0, *args, *[0] * (6 - len(args)))
-    program = list(struct.iter_unpack("=HBBI", compile_filter(machine)))
+    program = list(struct.iter_unpack("=HBBI", compile_filter(machine, counted=counted)))
     loaded = position = 0
     while True:
         code, if_true, if_false, operand = program[position]
         position += 1
         if code == 0x20:  # load a word
             (loaded,) = struct.unpack_from("=I", data, operand)
+        elif code == 0x54:  # and
+            loaded &= operand
         elif code == 0x06:  # return
             return int(operand)
         else:
@@ -56,6 +58,27 @@ def test_what_passes_and_what_does_not(machine: str, numbers: dict[str, int]) ->
     assert verdict(machine, numbers["prlimit64"], 0) == ALLOW  # one's own limits
     assert verdict(machine, numbers["prlimit64"], 1) == REFUSE
     assert verdict(machine, numbers["read"], arch=0x40000003) == KILL  # 32-bit calls have other numbers
+
+
+@pytest.mark.parametrize(
+    ("machine", "socket", "socketpair", "mmap"), [("x86_64", 41, 53, 9), ("aarch64", 198, 199, 222)]
+)
+def test_sockets_and_shared_memory(machine: str, socket: int, socketpair: int, mmap: int) -> None:
+    for call in (socket, socketpair):
+        allowed = [family for family in range(64) if verdict(machine, call, family, 1, 0) == ALLOW]
+        assert allowed == [1, 2, 10]  # unix, inet, inet6
+        assert verdict(machine, call, 16, 3, 0) == 0x00050000 | 97  # netlink: no such family
+    for flags, shared in ((0x22, False), (0x21, True), (0x23, True), (0x01, False), (0x4021, True), (0x4022, False)):
+        assert verdict(machine, mmap, 0, 4096, 3, flags) == ALLOW
+        assert verdict(machine, mmap, 0, 4096, 3, flags, counted=False) == (REFUSE if shared else ALLOW)
+
+
+@pytest.mark.parametrize(
+    ("machine", "numbers"),
+    [("x86_64", {206, 319, 447, 154, 425, 440, 300}), ("aarch64", {0, 279, 447, 425, 440, 262})],
+)
+def test_what_no_limit_counts_is_refused(machine: str, numbers: set[int]) -> None:
+    assert {verdict(machine, number) for number in numbers} == {REFUSE}
 
 
 def test_the_other_numbering_of_x86_is_shut() -> None:

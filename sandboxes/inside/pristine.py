@@ -1,0 +1,72 @@
+"""The pristine process of a box: it never reads a request, and forks a new first process for each user.
+
+    pristine process ── forks ──► first process of user 1 (box_init) ── reset: it ends, and its namespaces with it
+                     └─ forks ──► first process of user 2 ...
+
+What a user leaves behind, whatever it is, is in the namespaces, the mounts and the memory that end with its first process. The
+pristine process is outside of them: no user can name it, let alone change it. It shares its standard streams with the
+first process, and leaves them alone.
+
+It runs as `python3 -I -c SOURCE CONFIG` with any Python from 3.10 on, so that every image with a Python can be a box.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from agentrl.sandboxes.inside.box_init import RESET, serve
+from agentrl.sandboxes.inside.namespaces import leave_the_old, settle
+from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, libc
+from agentrl.sandboxes.inside.python_program import run_program
+from agentrl.sandboxes.inside.usage import usage_of_this_box
+
+
+def main() -> None:
+    """Fork first processes until one ends otherwise than for a reset."""
+    config = {**json.loads(sys.argv[1]), "pristine_uid": os.getuid(), "usage": usage_of_this_box()}
+    for number in (signal.SIGINT, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    gc.freeze()  # its memory stays shared with that of its children
+    while True:
+        if fork_first_process(config["namespaces"]):
+            program = serve(config)
+            if program is not None:
+                run_program(program)
+            return
+        code = code_of_the_last_child()
+        if code != RESET:
+            sys.exit(code)
+
+
+def fork_first_process(namespaces: dict[str, Any] | None) -> bool:
+    """Fork the first process of the next user; whether this is it."""
+    if os.fork():
+        return False
+    try:
+        if namespaces is not None:
+            leave_the_old(network=namespaces["network"])
+            if os.fork():
+                os._exit(0)
+            settle(namespaces)
+    except OSError as error:
+        os.write(2, f"cannot make a new place for a user: {error}\n".encode())
+        os._exit(1)
+    return True
+
+
+def code_of_the_last_child() -> int:
+    """Wait for all children; the exit code of the one that ended last with another than 0."""
+    code = 0
+    while True:
+        try:
+            _, status = os.wait()
+        except ChildProcessError:
+            return code
+        code = abs(os.waitstatus_to_exitcode(status)) or code
