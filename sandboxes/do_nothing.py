@@ -27,7 +27,7 @@ _NOTHING = dedent("""
 
     class _Nothing(metaclass=_Any):
         def __init__(self, *args, **kwargs):
-            {body}
+            {construct}
 
         def __getattr__(self, name):
             if name.startswith("__"):
@@ -54,16 +54,16 @@ def do_nothing_programs(tests: Sequence[Test], language: Language = PYTHON) -> d
     }
 
 
-def stubs(names: dict[str, Wanted], body: str) -> str:
-    """Return a program that defines each name: functions and methods have the given body."""
-    lines = [_NOTHING.format(body=body)]
+def stubs(names: dict[str, Wanted], body: str, *, value: str = "None") -> str:
+    """Return a program that defines each name: functions and methods have the given body, and values are `value`."""
+    lines = [_NOTHING.format(body=body, construct="pass" if body.startswith("return") else body)]
     for name, wanted in names.items():
         lines.append(
             {
                 Wanted.FUNCTION: f"{name} = _nothing",
                 Wanted.CLASS: f"class {name}(_Nothing): pass",
                 Wanted.EXCEPTION: f"class {name}(Exception): pass",
-                Wanted.VALUE: f"{name} = None",
+                Wanted.VALUE: f"{name} = {value}",
             }[wanted]
         )
     return "\n".join(lines) + "\n"
