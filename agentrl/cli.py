@@ -1,4 +1,4 @@
-"""The command line: `agentrl train`, `sft`, `eval`, `serve`, `audit`, `replay`, `init`, `doctor`.
+"""The command line: `agentrl train`, `sft`, `eval`, `serve`, `audit`, `replay`, `vet`, `init`, `doctor`.
 
 Every configuration key is an option under its dotted name, `--rollout.batch_size 64` or `--rollout.batch_size=64`.
 Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output (`agentrl.exit_code`).
@@ -110,6 +110,24 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("run_dir", type=Path, metavar="RUN")
     replay.add_argument("episode", type=int, help="its id in the store")
     replay.set_defaults(command=_replay)
+
+    vet = commands.add_parser(
+        "vet",
+        help="find the tasks of a code task set that cannot be solved, or are rewarded for nothing",
+        epilog="Exit code 0: every task is kept; 1: some are refused; 2: bad input. Keys of the section sandbox are options too.",
+        allow_abbrev=False,
+    )
+    vet.add_argument("tasks", metavar="TASKS", help="file of JSON lines (.gz too), hf:DATASET, or python:FILE:NAME")
+    vet.add_argument("--output", type=Path, metavar="FILE", help="write the tasks that are kept to this file")
+    vet.add_argument(
+        "--report", type=Path, metavar="FILE", help="write what is wrong with each other task to this file"
+    )
+    vet.add_argument("--limit", type=int, metavar="N", help="examine the first N tasks alone")
+    vet.add_argument("--runs", type=int, default=5, help="how often each reference is run, to see if it always passes")
+    vet.add_argument("--timeout-s", type=float, help="CPU seconds of a test that has no limits of its own")
+    vet.add_argument("--json", action="store_true", help="print the report as JSON, and no table")
+    vet.add_argument("--config", type=Path, action="append", default=[], help="TOML file, for its section sandbox")
+    vet.set_defaults(command=_vet)
 
     doctor = commands.add_parser("doctor", help="tell what works on this machine", allow_abbrev=False)
     doctor.add_argument("--limits", action="store_true", help="try every limit of every sandbox backend")
@@ -297,6 +315,24 @@ def _replay(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     found = run_loop(lambda: _until_signal(lambda: replay(args.run_dir, args.episode)))
     show_replay(found)
     return 0 if found.same else 1
+
+
+def _vet(args: argparse.Namespace, overrides: dict[str, str]) -> int:
+    from agentrl.rollout.tasks import finite_tasks
+    from agentrl.vet_command import check_files, finish_vetting, run_vetting
+
+    if strange := next((key for key in overrides if key.partition(".")[0] != "sandbox"), None):
+        raise ConfigError(f"vet takes no --{strange}")
+    for name in ("limit", "runs", "timeout_s"):
+        if (number := getattr(args, name)) is not None and not number > 0:
+            raise ConfigError(f"--{name.replace('_', '-')} {number:g} must be more than 0")
+    config = load_config(args.config, overrides)
+    check_files(args.tasks, args.output, args.report)
+    tasks = finite_tasks(args.tasks, args.limit)
+    reports = run_loop(
+        lambda: _until_signal(lambda: run_vetting(config, tasks, timeout_s=args.timeout_s, runs=args.runs))
+    )
+    return finish_vetting(tasks, reports, output=args.output, report=args.report, as_json=args.json)
 
 
 def _init(args: argparse.Namespace, overrides: dict[str, str]) -> int:

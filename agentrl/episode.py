@@ -11,7 +11,7 @@ from numbers import Complex, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from agentrl.errors import BadRewardError, EpisodeError
+from agentrl.errors import BadRewardError, ConfigError, EpisodeError
 from agentrl.failure_text import shown
 
 if TYPE_CHECKING:
@@ -202,12 +202,26 @@ class Episode:
         image: str | None = None,
         limits: Limits | None = None,
         fail_fast: bool = False,
+        partial: bool = False,
     ) -> Verdict:
-        """Run a program against tests in a sandbox: see `agentrl.sandboxes.judge`. Raises SandboxError, ConfigError."""
-        from agentrl.sandboxes import PYTHON, judge
+        """Run a program against tests in a sandbox: see `agentrl.sandboxes.judge`.
 
+        With `partial`, the verdict has a `fraction` to reward: tests that programs pass which do nothing count for nothing
+        (`agentrl.sandboxes.judge_partial`).
+
+        Raises:
+            SandboxError: There is no sandbox.
+            ConfigError: The tests make no sense; or, for `partial`, nothing is left to earn.
+        """
+        from agentrl.sandboxes import PYTHON, judge, judge_partial
+
+        if partial and fail_fast:
+            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
         pool = await self._pool("judge", image=image, limits=limits, cpus=1.0, network=False)
-        return await judge(source, tests, pool=pool, language=language or PYTHON, limits=limits, fail_fast=fail_fast)
+        language = language or PYTHON
+        if partial:
+            return await judge_partial(source, tests, pool=pool, language=language, limits=limits)
+        return await judge(source, tests, pool=pool, language=language, limits=limits, fail_fast=fail_fast)
 
     async def _pool(
         self, purpose: Purpose, *, image: str | None, limits: Limits | None, cpus: float, network: bool

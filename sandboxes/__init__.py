@@ -4,6 +4,7 @@ from agentrl.sandboxes.box import Box, Process
 from agentrl.sandboxes.bubblewrap import Bubblewrap
 from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
 from agentrl.sandboxes.comparison import Comparison, Exact, Floats, Tokens
+from agentrl.sandboxes.do_nothing import judge_partial
 from agentrl.sandboxes.docker_engine import Docker
 from agentrl.sandboxes.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.judge import judge
@@ -63,6 +64,7 @@ __all__ = [
     "code_blocks",
     "extract_code",
     "judge",
+    "judge_partial",
     "load_tests",
     "open_pool",
     "open_sandboxes",

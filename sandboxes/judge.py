@@ -12,6 +12,7 @@ still only choose what it answers, without knowing what the answer should be.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import anyio.to_thread
 
@@ -74,16 +75,17 @@ async def judge(
                     test, name = tests[index], _name(tests[index], index)
                     if bench.build_failed or (fail_fast and any(not result.passed for result in results)):
                         status = Status.BUILD_ERROR if bench.build_failed else Status.NOT_RUN
-                        results.append(TestResult(name=name, status=status, message=build_output))
+                        results.append(TestResult(name=name, status=status, message=build_output, test_index=index))
                     else:
-                        results += await bench.run(test, name)
+                        results += [replace(result, test_index=index) for result in await bench.run(test, name)]
                     index, losses = index + 1, 0
             except SandboxError as error:
                 # The box is gone, or so full that not even the program can be written to it.
                 losses += 1
                 if losses == ATTEMPTS:
                     status = Status.CHECKER_ERROR if len(boxes) == 2 and boxes[1].lost else Status.CRASHED
-                    results.append(TestResult(name=_name(tests[index], index), status=status, message=str(error)))
+                    name = _name(tests[index], index)
+                    results.append(TestResult(name=name, status=status, message=str(error), test_index=index))
                     index, losses = index + 1, 0
     return Verdict(results=tuple(results), build_output=build_output)
 

@@ -23,6 +23,7 @@ from agentrl.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.box import Box, open_box
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
+from agentrl.sandboxes.partial_credit import Baselines
 from agentrl.sandboxes.protocol import Backend, BoxSpec
 
 PATIENCE_S = 60.0
@@ -93,6 +94,7 @@ class SandboxPool:
         self.spec = spec
         self.size = size
         self.metrics = PoolMetrics()
+        self.baselines = Baselines()
         self._wait_timeout_s = wait_timeout_s
         self._ready: deque[Loan] = deque()
         self._lent: set[Loan] = set()

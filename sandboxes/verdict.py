@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
 
+from agentrl.errors import ConfigError
 from agentrl.sandboxes.comparison import Comparison, Tokens
+from agentrl.sandboxes.partial_credit import Baseline, partial_credit
 from agentrl.sandboxes.protocol import Limits
 
 
@@ -130,6 +132,8 @@ class TestResult:
     duration_s: float = 0.0
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
+    test_index: int = 0
+    """Index of the test in the list that was judged; a file's tests share one."""
 
     @property
     def passed(self) -> bool:
@@ -143,6 +147,8 @@ class Verdict:
 
     results: tuple[TestResult, ...]
     build_output: str = ""
+    baseline: Baseline | None = None
+    """What programs that do nothing pass; None where it was not measured."""
 
     @property
     def passed(self) -> bool:
@@ -150,9 +156,26 @@ class Verdict:
         return bool(self.results) and all(result.passed for result in self.results)
 
     @property
-    def fraction(self) -> float:
-        """The share of tests that passed; 0 without any."""
+    def pass_rate(self) -> float:
+        """The share of tests that passed; 0 without any. To look at, and no reward: a program that does nothing may pass some."""
         return sum(result.passed for result in self.results) / len(self.results) if self.results else 0.0
+
+    @property
+    def fraction(self) -> float:
+        """The share of tests that passed, of those that a program that does nothing does not pass: a partial reward.
+
+        Raises ConfigError where what such a program passes was not measured.
+        """
+        if self.baseline is None:
+            raise ConfigError(
+                "this verdict has no fraction, because what a program that does nothing passes was not measured; judge with "
+                "partial=True (`judge_partial` outside of episodes), or use pass_rate for display"
+            )
+        return partial_credit(self.results, self.baseline)
+
+    def with_baseline(self, baseline: Baseline) -> Verdict:
+        """Return this verdict, with what programs that do nothing pass."""
+        return replace(self, baseline=baseline)
 
     @property
     def status(self) -> Status:

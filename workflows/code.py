@@ -1,7 +1,8 @@
 """Write a program, and be judged by its tests.
 
 A task is {"prompt": ..., "tests": [...]} (`agentrl.sandboxes.load_tests` says what tests look like); "language": "cpp" asks for C++.
-The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass.
+The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass, of those that a program which does
+nothing does not pass.
 """
 
 from __future__ import annotations
@@ -17,18 +18,22 @@ async def run(episode: Episode) -> Reward:
     reply = await episode.client.chat.completions.create(
         model=episode.model, messages=[{"role": "user", "content": episode.task["prompt"]}]
     )
-    verdict = await judged(episode, reply.choices[0].message.content or "")
-    return reward_of(verdict, partial=episode.task.get("partial", False))
+    partial = episode.task.get("partial", False)
+    verdict = await judged(episode, reply.choices[0].message.content or "", partial=partial)
+    return reward_of(verdict, partial=partial)
 
 
-async def judged(episode: Episode, text: str, tests: str = "tests", *, fail_fast: bool = False) -> Verdict | None:
+async def judged(
+    episode: Episode, text: str, tests: str = "tests", *, fail_fast: bool = False, partial: bool = False
+) -> Verdict | None:
     """The verdict on the last program in a reply; None when there is no program in it."""
     language = episode.task.get("language", "python")
     source = extract_code(text, TAGS[language])
     if source is None:
         return None
     chosen = {"python": PYTHON, "cpp": CPP}[language]
-    return await episode.judge(source, load_tests(episode.task[tests]), language=chosen, fail_fast=fail_fast)
+    loaded = load_tests(episode.task[tests])
+    return await episode.judge(source, loaded, language=chosen, fail_fast=fail_fast, partial=partial)
 
 
 def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:
@@ -37,4 +42,4 @@ def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:
         return Reward(0.0, {"has_code": 0.0})
     value = verdict.fraction if partial else float(verdict.passed)
     ran = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
-    return Reward(value, {"has_code": 1.0, "tests_passed": verdict.fraction, "ran": float(ran)})
+    return Reward(value, {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran)})

@@ -30,7 +30,8 @@ async def run(episode: Episode) -> Reward:
             reply.choices[0].message.model_dump(exclude_none=True),
             {"role": "user", "content": feedback(public)},
         ]
-    reward = reward_of(await judged(episode, text), partial=episode.task.get("partial", False))
+    partial = episode.task.get("partial", False)
+    reward = reward_of(await judged(episode, text, partial=partial), partial=partial)
     return Reward(reward.value, {**reward.metrics, "attempts": float(attempts)})
 
 

@@ -1,6 +1,6 @@
 """The tasks that the user brings, and which of them each group gets.
 
-    tasks.jsonl                     one JSON object a line
+    tasks.jsonl                     one JSON object a line; tasks.jsonl.gz too
     hf:openai/gsm8k:main@train      a Hugging Face dataset: name or directory, then, as needed, configuration and split
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
 
@@ -9,10 +9,12 @@ Which task a group gets follows from its number alone, so a resumed run goes on 
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import itertools
 import json
 import random
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -233,7 +235,12 @@ def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[li
 def load_tasks(path: Path) -> list[Task]:
     """The tasks of a JSON-lines file. Raises TaskFileError, with the line, when one is not a JSON object."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON strings may hold other line separators
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")  # JSON strings may hold other line separators
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TaskFileError(f"the task file {path} is no whole gzip file: {one_line(error)}") from error
     except OSError as error:
         raise TaskFileError(f"cannot read the task file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -46,11 +46,11 @@ async def test_programs_that_read_and_print(pool: SandboxPool) -> None:
     tests = [IOTest(stdin=f"{n} 4\n", stdout=f"{n + 4}\n") for n in (1, 2, 3)]
     right = await judge("a, b = map(int, input().split())\nprint(a + b)", tests, pool=pool)
     assert right.passed
-    assert right.fraction == 1
+    assert right.pass_rate == 1
     assert right.status == "passed"
     half = await judge("print(6)", tests, pool=pool)
     assert statuses(half) == ["wrong_answer", "passed", "wrong_answer"]
-    assert half.fraction == pytest.approx(1 / 3)
+    assert half.pass_rate == pytest.approx(1 / 3)
     assert half.results[0].message == "word 1 is '6', expected '5'"
     assert half.status == "wrong_answer"
     quick = await judge("print(6)", tests, pool=pool, fail_fast=True)
@@ -376,4 +376,4 @@ async def test_a_box_lost_under_a_program_is_tried_again(bubblewrap: BackendName
 
 async def test_a_program_without_tests_has_not_passed(pool: SandboxPool) -> None:
     verdict = await judge("print(1)", [], pool=pool)
-    assert (verdict.passed, verdict.fraction, verdict.status) == (False, 0.0, "not_run")
+    assert (verdict.passed, verdict.pass_rate, verdict.status) == (False, 0.0, "not_run")

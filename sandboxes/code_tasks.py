@@ -1,0 +1,132 @@
+"""Code tasks in the forms that task sets have: agentrl's own, HumanEval's, MBPP's, and that of APPS, TACO and LiveCodeBench."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.task_tests import load_tests
+from agentrl.sandboxes.verdict import CPP, PYTHON, AssertTest, CallTest, Language, Test
+
+LANGUAGES = {"python": PYTHON, "cpp": CPP}
+REFERENCE_FIELDS = ("solution", "reference", "canonical_solution", "code")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeTask:
+    """A task that asks for a program."""
+
+    name: str
+    tests: tuple[Test, ...]
+    reference: str | None = None
+    """A program that passes the tests; None where the task has none."""
+    public_tests: tuple[Test, ...] = ()
+    """Tests that a model may be shown."""
+    language: Language = PYTHON
+    partial: bool = False
+    """Whether the reward is a fraction."""
+
+
+def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
+    """Return a task of any form that is understood. Raises ConfigError that says what is wrong with it.
+
+        {"tests": [...], "solution": "...", "public_tests": [...], "language": "cpp", "partial": true}      see `load_tests`
+        {"prompt": "def f...", "canonical_solution": "...", "test": "def check...", "entry_point": "f"}     HumanEval
+        {"text": "...", "code": "...", "test_list": ["assert ..."], "test_setup_code": "..."}               MBPP
+        {"input_output": {"inputs": [...], "outputs": [...]}, "solutions": ["..."]}                         APPS, TACO, LiveCodeBench
+
+    Args:
+        task: the task, as it stands in its file.
+        index: its index there, which names it where it has no name.
+    """
+    name = str(next((task[key] for key in ("name", "task_id", "problem_id", "id") if key in task), f"task {index}"))
+    if "tests" in task:
+        return _own(task, name)
+    if "entry_point" in task and "test" in task:
+        return _humaneval(task, name)
+    if "test_list" in task:
+        return _mbpp(task, name)
+    if "input_output" in task:
+        return _paired(task, name)
+    raise ConfigError(
+        "no tests: a task has `tests`, or `test` and `entry_point` (HumanEval), or `test_list` (MBPP), or `input_output` (APPS); "
+        f"this one has {', '.join(sorted(task)[:8]) or 'nothing'}"
+    )
+
+
+def _own(task: Mapping[str, Any], name: str) -> CodeTask:
+    language = LANGUAGES.get(task.get("language", "python"))
+    if language is None:
+        raise ConfigError(f"language = {task['language']!r}; use one of {', '.join(LANGUAGES)}")
+    return CodeTask(
+        name=name,
+        tests=tuple(load_tests(task["tests"])),
+        reference=next((_text(task, key) for key in REFERENCE_FIELDS if key in task), None),
+        public_tests=tuple(load_tests(task.get("public_tests", []))),
+        language=language,
+        partial=bool(task.get("partial", False)),
+    )
+
+
+def _humaneval(task: Mapping[str, Any], name: str) -> CodeTask:
+    prompt = _text(task, "prompt")
+    test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prompt)
+    solution = prompt + _text(task, "canonical_solution") if "canonical_solution" in task else None
+    return CodeTask(name=name, tests=(test,), reference=solution)
+
+
+def _mbpp(task: Mapping[str, Any], name: str) -> CodeTask:
+    imports = task.get("test_imports") or []
+    prelude = "\n".join([*_texts(imports, "test_imports"), str(task.get("test_setup_code") or "")]).strip()
+    assertions = [
+        *_texts(task["test_list"], "test_list"),
+        *_texts(task.get("challenge_test_list") or [], "challenge_test_list"),
+    ]
+    tests = tuple(AssertTest(code=code, prelude=prelude) for code in assertions)
+    return CodeTask(name=name, tests=tests, reference=_text(task, "code") if "code" in task else None)
+
+
+def _paired(task: Mapping[str, Any], name: str) -> CodeTask:
+    pairs, solutions = _json(task["input_output"], "input_output"), _json(task.get("solutions") or "[]", "solutions")
+    if not isinstance(pairs, Mapping):
+        raise ConfigError(f"input_output is a {type(pairs).__name__}; it holds {{'inputs': [...], 'outputs': [...]}}")
+    reference = next(iter(_texts(solutions, "solutions")), None)
+    tests = load_tests(pairs)
+    if reference is not None and _is_method(reference, str(pairs.get("fn_name"))):
+        tests = [replace(test, function=f"Solution.{test.function}") for test in tests if isinstance(test, CallTest)]
+    return CodeTask(name=name, tests=tuple(tests), reference=reference)
+
+
+def _is_method(source: str, function: str) -> bool:
+    """Whether a solution has a function as a method of its class Solution, as LeetCode wants it."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == "Solution"]
+    return any(isinstance(node, ast.FunctionDef) and node.name == function for one in classes for node in one.body)
+
+
+def _text(task: Mapping[str, Any], key: str) -> str:
+    value = task.get(key)
+    if not isinstance(value, str):
+        raise ConfigError(f"{key} is a {type(value).__name__}; it must be text")
+    return value
+
+
+def _texts(value: Any, key: str) -> Sequence[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"{key} must be a list of texts")
+    return value
+
+
+def _json(value: Any, key: str) -> Any:
+    """What a field holds; APPS keeps JSON in a text."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{key} is a text that is not JSON: {error}") from None

@@ -1,0 +1,122 @@
+"""Partial credit: which share of the tests a program passes, of those that a program has to do something to pass.
+
+    reward = (passed − passed by programs that do nothing) / (all − those)
+
+counted test by test, so that a program earns nothing by a test that it would pass by doing nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import anyio
+
+ResultKey = tuple[str, int]
+"""The name of a result, and how many results of the same test came before it with that name."""
+
+KEPT_BASELINES = 1024
+"""Task contents whose baseline is remembered, the latest used."""
+
+
+class Result(Protocol):
+    """As much of a `TestResult` as counting needs."""
+
+    @property
+    def test_index(self) -> int:
+        """Index of the test that the result is of."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Name of the result."""
+        ...
+
+    @property
+    def passed(self) -> bool:
+        """Whether it passed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What programs that do nothing make of the tests of one task, by the index of the test."""
+
+    known: Mapping[int, AbstractSet[ResultKey]]
+    """The results of each test, as the program with the most of them has them."""
+    free: Mapping[int, AbstractSet[ResultKey]]
+    """Those that any of the programs passes."""
+
+    @property
+    def earnable(self) -> int:
+        """How many of the known results have to be earned."""
+        return sum(len(keys - self.free[index]) for index, keys in self.known.items())
+
+    @property
+    def free_count(self) -> int:
+        """How many results come for nothing."""
+        return sum(map(len, self.free.values()))
+
+
+def baseline_of(runs: Iterable[Sequence[Result]]) -> Baseline:
+    """Return the baseline that the results of programs that do nothing amount to."""
+    known: dict[int, set[ResultKey]] = {}
+    free: dict[int, set[ResultKey]] = {}
+    for results in runs:
+        for index, passed in _by_test(results).items():
+            known[index] = max(known.get(index, set()), set(passed), key=len)
+            free.setdefault(index, set()).update(key for key, value in passed.items() if value)
+    return Baseline(known, free)
+
+
+def partial_credit(results: Sequence[Result], baseline: Baseline) -> float:
+    """Return the share of tests passed, of those that do not come for nothing: from 0, for a program that does nothing, to 1.
+
+    A file's tests count as they are in the program's own run, or in the baseline where that has more of them: a program that breaks the
+    file's import passes none of its tests, and does not make them fewer. 0 where no test is left to earn.
+    """
+    earned = earnable = 0
+    own = _by_test(results)
+    for index in own.keys() | baseline.known.keys():
+        passed, known = own.get(index, {}), baseline.known.get(index, set())
+        counted = set(passed if len(passed) >= len(known) else known) - baseline.free.get(index, set())
+        earnable += len(counted)
+        earned += sum(passed.get(key, False) for key in counted)
+    return earned / earnable if earnable else 0.0
+
+
+def _by_test(results: Sequence[Result]) -> dict[int, dict[ResultKey, bool]]:
+    seen: Counter[tuple[int, str]] = Counter()
+    found: dict[int, dict[ResultKey, bool]] = {}
+    for result in results:
+        key = (result.test_index, result.name)
+        found.setdefault(result.test_index, {})[result.name, seen[key]] = result.passed
+        seen[key] += 1
+    return found
+
+
+@dataclass(eq=False)
+class _Entry:
+    measuring: anyio.Lock = field(default_factory=anyio.Lock)
+    baseline: Baseline | None = None
+
+
+class Baselines:
+    """The baselines of the tasks seen last, each measured once."""
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+
+    async def get(self, key: Hashable, measure: Callable[[], Awaitable[Baseline]]) -> Baseline:
+        """Return the baseline of `key`, measured if it is not known; who asks meanwhile waits for it. What `measure` raises is not kept."""
+        entry = self._entries.setdefault(key, _Entry())
+        self._entries.move_to_end(key)
+        if len(self._entries) > KEPT_BASELINES:
+            self._entries.popitem(last=False)
+        async with entry.measuring:
+            if entry.baseline is None:
+                entry.baseline = await measure()
+        return entry.baseline

@@ -1,0 +1,81 @@
+"""The forms in which task sets have their tasks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import CPP, AssertTest, CallTest, IOTest
+from agentrl.sandboxes.code_tasks import CodeTask, load_code_task
+
+PAIRS = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
+METHOD = "class Solution:\n    def add(self, a, b): return a + b\n"
+
+
+@pytest.mark.parametrize(
+    ("task", "loaded"),
+    [
+        (
+            {"name": "sum", "tests": [{"kind": "io", "stdout": "3"}], "solution": "print(3)", "partial": True},
+            CodeTask(name="sum", tests=(IOTest(stdout="3"),), reference="print(3)", partial=True),
+        ),
+        (
+            {"tests": [{"kind": "io"}], "public_tests": [{"kind": "io", "stdin": "1"}], "language": "cpp"},
+            CodeTask(name="task 7", tests=(IOTest(),), public_tests=(IOTest(stdin="1"),), language=CPP),
+        ),
+        (
+            {"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    pass\n", "test": "T", "entry_point": "f"},
+            CodeTask(
+                name="HumanEval/0",
+                tests=(AssertTest(code="T", entry_point="f", prelude="def f():\n"),),
+                reference="def f():\n    pass\n",
+            ),
+        ),
+        (
+            {"task_id": 3, "code": "C", "test_list": ["assert f()"], "test_setup_code": "x = 1", "test_imports": ["import math"]},
+            CodeTask(name="3", tests=(AssertTest(code="assert f()", prelude="import math\nx = 1"),), reference="C"),
+        ),
+        (
+            {"input_output": json.dumps({"inputs": ["1"], "outputs": ["2"]}), "solutions": json.dumps(["print(2)", "x"])},
+            CodeTask(name="task 7", tests=(IOTest(stdin="1", stdout="2"),), reference="print(2)"),
+        ),
+        (
+            {"input_output": PAIRS, "solutions": ["def add(a, b): return a + b"]},
+            CodeTask(
+                name="task 7",
+                tests=(CallTest(function="add", args=[1, 2], expected=3),),
+                reference="def add(a, b): return a + b",
+            ),
+        ),
+        (
+            {"input_output": PAIRS, "solutions": [METHOD]},
+            CodeTask(name="task 7", tests=(CallTest(function="Solution.add", args=[1, 2], expected=3),), reference=METHOD),
+        ),
+    ],
+)  # fmt: skip
+def test_each_form(task: dict[str, Any], loaded: CodeTask) -> None:
+    assert load_code_task(task, 7) == loaded
+
+
+@pytest.mark.parametrize(
+    ("task", "complaint"),
+    [
+        ({}, "no tests: a task has `tests`.*this one has nothing"),
+        ({"prompt": "p", "x": 1}, "this one has prompt, x"),
+        ({"tests": [{"kind": "io"}], "language": "rust"}, "language = 'rust'; use one of python, cpp"),
+        ({"tests": [{"kind": "io"}], "solution": 3}, "solution is a int; it must be text"),
+        ({"tests": [{"kind": "io", "x": 3}]}, r"tests\[0\] has an unknown field 'x'"),
+        ({"prompt": None, "test": "T", "entry_point": "f"}, "prompt is a NoneType; it must be text"),
+        ({"test_list": "assert f()"}, "test_list must be a list of texts"),
+        ({"input_output": "{"}, "input_output is a text that is not JSON"),
+        ({"input_output": [1]}, "input_output is a list"),
+        ({"input_output": {"inputs": [1], "outputs": []}}, "`inputs` and `outputs` of the same length"),
+        ({"input_output": PAIRS, "solutions": {"a": 1}}, "solutions must be a list of texts"),
+    ],
+)
+def test_mistakes_are_named(task: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        load_code_task(task)

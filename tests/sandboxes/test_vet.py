@@ -1,0 +1,263 @@
+"""Vetting: a sound task is kept, and each way for a task to be unfit is found and named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, open_pool
+from agentrl.sandboxes.cheaters import cheaters
+from agentrl.sandboxes.code_tasks import load_code_task
+from agentrl.sandboxes.vet import vet, vet_task, vetting_summary
+
+ROOT = Path(__file__).parents[2]
+SOUND = {
+    "task_id": "sound",
+    "code": "def add(a, b): return a + b",
+    "test_list": ["assert add(1, 2) == 3", "assert add(3, 3) == 6"],
+}
+FLAKY = "import random\ndef flip(x): return random.random() < 0.5 and x"
+SLOW = "import time\ndef spin(x):\n    start = time.process_time()\n    while time.process_time() - start < 0.8: pass\n    return x"
+
+
+def call(function: str, *pairs: tuple[Any, Any]) -> list[dict[str, Any]]:
+    return [{"kind": "call", "function": function, "args": [given], "expected": wanted} for given, wanted in pairs]
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no form": ({"question": "?"}, "unreadable", "no tests: a task has"),
+    "no tests": ({"tests": [], "solution": ""}, "no_tests", "no tests"),
+    "what cannot be judged": (
+        {"tests": call("f", (1, 2)), "language": "cpp", "solution": ""},
+        "unsupported",
+        "a CallTest calls Python functions",
+    ),
+    "no reference": ({"tests": call("double", (1, 2), (5, 10))}, "no_reference", "no reference solution"),
+    "a wrong reference": (
+        {"tests": call("double", (1, 2), (5, 11)), "solution": "def double(x): return 2 * x"},
+        "reference_fails",
+        "test 2: wrong_answer 10, expected 11",
+    ),
+    "a reference that fails at times": (
+        {"tests": call("flip", *[(2, 2)] * 3, (7, 7)), "solution": FLAKY},
+        "flaky",
+        "fails",
+    ),
+    "one constant": (
+        {"tests": call("odd", (1, True), (3, True)), "solution": "def odd(x): return x % 2 == 1"},
+        "cheater",
+        "'returns True' gets 1",
+    ),
+    "doing nothing": (
+        {"tests": [{"kind": "assert", "code": "f(3)"}], "solution": "def f(x): return x * x"},
+        "cheater",
+        "'stubs' gets 1",
+    ),
+    "doing nothing for a fraction": (
+        {"tests": [{"kind": "assert", "code": "f(3)"}], "solution": "def f(x): return x * x", "partial": True},
+        "free",
+        "does nothing passes all 1 tests",
+    ),
+    "one constant for a fraction": (
+        {
+            "tests": call("odd", (1, True), (3, True), (2, False)),
+            "solution": "def odd(x): return x % 2 == 1",
+            "partial": True,
+        },
+        "cheater",
+        "'returns True' gets 0.67",
+    ),
+    "an echo": (
+        {"tests": [{"kind": "io", "stdin": "4", "stdout": "4"}], "solution": "print(abs(int(input())))"},
+        "cheater",
+        "'echo' gets 1",
+    ),
+    "hidden tests that are public": (
+        {
+            "tests": call("square", (3, 9), (4, 16)),
+            "public_tests": call("square", (4, 16), (3, 9)),
+            "solution": "def square(x): return x * x",
+        },
+        "cheater",
+        "'memoriser of public tests' gets 1",
+    ),
+    "what any exception pleases": (
+        {
+            "tests": [
+                {
+                    "kind": "file",
+                    "code": "import pytest\nfrom solution import root\ndef test():\n    with pytest.raises(ValueError): root(-1)\n",
+                }
+            ],
+            "solution": "def root(x):\n    if x < 0: raise ValueError('no')\n    return x ** 0.5",
+        },
+        "cheater",
+        "'raises ValueError' gets 1",
+    ),
+    "C++ that prints one word": (
+        {
+            "tests": [{"kind": "io", "stdin": "4", "stdout": "YES"}],
+            "language": "cpp",
+            "solution": '#include <iostream>\nint main() { int n; std::cin >> n; std::cout << (n % 2 ? "NO" : "YES"); }',
+        },
+        "cheater",
+        "'prints YES' gets 1",
+    ),
+}
+
+
+@pytest.fixture
+async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
+        yield pool
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(300)
+async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
+    names, tasks = [*UNFIT], [task for task, _, _ in UNFIT.values()]
+    reports = await vet([*tasks, SOUND], pool=pool, runs=5)
+    assert [report.index for report in reports] == list(range(len(tasks) + 1))
+    for name, report in zip(names, reports, strict=False):
+        _, kind, detail = UNFIT[name]
+        assert [(fault.kind, detail in fault.detail) for fault in report.faults if fault.kind == kind] == [
+            (kind, True)
+        ], (
+            name,
+            report,
+        )
+    assert (reports[-1].faults, reports[-1].warnings, reports[-1].tests, dict(reports[-1].rewards)) == ((), (), 2, {})
+    summary = vetting_summary(reports)
+    assert (summary["tasks"], summary["kept"]) == (len(tasks) + 1, 1)
+    assert summary["cheaters"]["returns True"] >= 1
+    json.dumps(summary)
+
+
+@pytest.mark.anyio
+async def test_a_slow_reference_and_free_tests_are_warned_of(pool: SandboxPool) -> None:
+    task = {"tests": call("spin", (3, 3), (4, 4)), "solution": SLOW}
+    report = await vet_task(task, pool=pool, limits=Limits(timeout_s=1), runs=1)
+    assert report.time_share == pytest.approx(0.85, abs=0.2)
+    assert report.warnings[0].startswith("slow: the reference takes ")
+    tests = [*call("half", (4, 2), (6, 3)), *call("half", (1, None))]
+    report = await vet_task(
+        {"tests": tests, "solution": "def half(x): return None if x % 2 else x // 2"}, pool=pool, runs=1
+    )
+    assert report.kept
+    assert report.warnings == ("1 of 3 tests are passed by doing nothing",)
+    with pytest.raises(ConfigError, match="runs = 0 must be 1 or more"):
+        await vet([task], pool=pool, runs=0)
+
+
+def test_the_committee_is_made_for_the_task() -> None:
+    public = [{"kind": "assert", "code": "assert add(1, 2) == 3"}, {"kind": "assert", "code": "assert add(x, 1) == 2"}]
+    task = load_code_task({"tests": [{"kind": "assert", "code": "assert add(3, 4) == 7"}], "public_tests": public})
+    programs = cheaters(task)
+    assert {
+        "empty",
+        "stubs",
+        "returns None",
+        "echo",
+        "always equal",
+        "singleton",
+        "shadows names",
+        "raises SystemExit",
+    } <= programs.keys()
+    for name, source in programs.items():
+        compile(source, name, "exec")
+    space: dict[str, Any] = {}
+    exec(programs["memoriser of public tests"], space)
+    assert space["add"](1, 2) == 3
+    own_exception = load_code_task(
+        {"tests": [{"kind": "file", "code": "from solution import BadError\nimport pytest\npytest.raises(BadError)"}]}
+    )
+    assert "raises BadError" in cheaters(own_exception)
+
+
+def run_vet(*words: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agentrl.cli", "vet", *map(str, words), "--sandbox.backend", "bubblewrap"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
+
+
+def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendName, tmp_path: Path) -> None:
+    tasks, kept, report = tmp_path / "tasks.jsonl.gz", tmp_path / "kept.jsonl", tmp_path / "report.json"
+    lines = [json.dumps(task) + "\n" for task in (SOUND, UNFIT["no reference"][0])]
+    tasks.write_bytes(gzip.compress("".join(lines).encode()))
+    shown = run_vet(tasks, "--output", kept, "--report", report, "--runs", 1)
+    assert shown.returncode == 1, shown.stderr
+    assert "2, of which 1 are kept" in shown.stdout
+    assert kept.read_text() == lines[0]
+    assert [fault["kind"] for fault in json.loads(report.read_text())["refused_tasks"][0]["faults"]] == ["no_reference"]
+    again = run_vet(kept, "--json", "--runs", 1)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["kept"] == 1
+    assert sorted(tmp_path.iterdir()) == [kept, report, tasks]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["{tasks}", "--output", "{tasks}"], "is the task file itself"),
+        (["{tasks}", "--report", "{folder}/no/report"], "cannot be written"),
+        (["{tasks}", "--report", "{folder}/a", "--output", "{folder}/a"], "are the same file"),
+        (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
+        (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),
+        (["{tasks}", "--trainer.lr", "1"], "vet takes no --trainer.lr"),
+        (["{folder}/damaged.jsonl"], "damaged.jsonl, line 2: not valid JSON"),
+        (["{folder}/damaged.jsonl.gz"], "is no whole gzip file"),
+        (["{folder}/none.jsonl"], "cannot read the task file"),
+    ],
+)
+def test_bad_input_is_named_before_anything_starts(words: list[str], line: str, tmp_path: Path) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps(SOUND) + "\n")
+    (tmp_path / "damaged.jsonl").write_text(json.dumps(SOUND) + '\n{"torn\n')
+    (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(json.dumps(SOUND).encode() * 99)[:-20])
+    shown = run_vet(*[word.format(tasks=tasks, folder=tmp_path) for word in words])
+    assert (shown.returncode, shown.stdout) == (2, "")
+    (said,) = shown.stderr.splitlines()
+    assert line in said
+
+
+@pytest.mark.anyio
+async def test_ctrl_c_ends_it_in_order(bubblewrap: BackendName, tmp_path: Path) -> None:
+    tasks, kept = tmp_path / "tasks.jsonl", tmp_path / "kept.jsonl"
+    tasks.write_text((json.dumps(SOUND) + "\n") * 200)
+    command = [
+        sys.executable,
+        "-m",
+        "agentrl.cli",
+        "vet",
+        str(tasks),
+        "--output",
+        str(kept),
+        "--sandbox.backend",
+        "bubblewrap",
+    ]
+    async with await anyio.open_process(command, cwd=ROOT, start_new_session=True) as process:
+        with anyio.fail_after(60):
+            while not children(process.pid):
+                await anyio.sleep(0.05)
+            boxes = children(process.pid)
+            await anyio.sleep(1)
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+            while any(os.path.exists(f"/proc/{box}") for box in boxes):
+                await anyio.sleep(0.05)
+    assert not kept.exists()
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
