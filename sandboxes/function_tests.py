@@ -16,6 +16,8 @@ from agentrl.threads import in_thread
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
+CANDIDATE_MODULES = ("plain_data", "candidate_objects", "candidate")
+TESTER_MODULES = ("plain_data", "wire", "names", "stand_ins", "probes", "remote", "tester")
 TEST_CODE_TIMEOUT_S = 600.0
 TEST_CODE_OUTPUT_MB = 64.0
 """For the process that runs test code. The candidate's share of its time has limits of its own."""
@@ -75,9 +77,7 @@ class _Candidate:
         """Start the process and load the program; the answer, or None when there is none."""
         await self._end()
         self.failure = None
-        self._process = await self._box.start_python(
-            CANDIDATE, modules=("plain_data", "candidate"), limits=self._limits
-        )
+        self._process = await self._box.start_python(CANDIDATE, modules=CANDIDATE_MODULES, limits=self._limits)
         return await self.ask(self._load)
 
     async def ask(self, request: bytes) -> bytes | None:
@@ -191,7 +191,7 @@ async def run_test_code(
     # A file's tests share the candidate's process, whose CPU seconds are then no single test's.
     cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
     own_limits = test_box.spec.limits.but(timeout_s=TEST_CODE_TIMEOUT_S, output_mb=TEST_CODE_OUTPUT_MB)
-    tester = await test_box.start_python(TESTER, modules=("plain_data", "tester"), limits=own_limits)
+    tester = await test_box.start_python(TESTER, modules=TESTER_MODULES, limits=own_limits)
     async with tester, _Candidate(box, source, module, limits, cpu_s=cpu_s) as candidate:
         await tester.send(b"v" + json.dumps(job).encode() + b"\n")
         session = _Session(name, candidate)
@@ -208,7 +208,11 @@ async def run_test_code(
             elif line[:1] == b"n":
                 session.expected = json.loads(content)
             elif line[:1] == b"s":
-                session.expected -= 1
+                session.skip()
+            elif line[:1] == b"u":
+                session.ended = json.loads(content)
+            elif line[:1] == b"p":
+                session.revoke(json.loads(content))
             finished = line[:1] == b"f"
         said = b"" if finished else (await tester.wait()).stderr
     return session.all_results(finished=finished, said=tail(said))
@@ -220,6 +224,8 @@ class _Session:
     def __init__(self, name: str, candidate: _Candidate) -> None:
         self.expected = 1
         """How many tests the test code has announced."""
+        self.ended: dict[str, Any] | None = None
+        """Why our own machinery has ended the test that runs, whatever its code makes of that."""
         self._name = name
         self._candidate = candidate
         self._results: list[TestResult] = []
@@ -234,6 +240,7 @@ class _Session:
 
     async def begin(self) -> None:
         """A test begins: with a whole time limit, and with a process, if the last one lost it."""
+        self.ended = None
         if self._results:
             self._candidate.spent_s = 0.0
             if self._candidate.failure is not None:
@@ -242,11 +249,28 @@ class _Session:
     def end(self, outcome: dict[str, Any]) -> None:
         """A test has ended. One whose candidate has died has not passed, whatever the test code makes of that."""
         status, message = Status(outcome["status"]), outcome["message"]
+        if self.ended is not None:
+            status, message = Status(self.ended["status"]), self.ended["message"]
+            self.ended = None
         if self._candidate.failure is not None:
             status, message = self._candidate.failure
         name = outcome["name"] or self._name
         spent_s = self._candidate.spent_s
         self._results.append(TestResult(name=name, status=status, message=message, duration_s=spent_s))
+
+    def skip(self) -> None:
+        """A test has been skipped. One that our own machinery has ended is not."""
+        if self.ended is not None or self._candidate.failure is not None:
+            self.end({"name": "", "status": Status.RUNTIME_ERROR, "message": ""})
+        else:
+            self.expected -= 1
+
+    def revoke(self, found: dict[str, Any]) -> None:
+        """A test that has passed is none that passes: what its candidate answers fails a probe."""
+        index = found["index"]
+        if index < len(self._results) and self._results[index].passed:
+            changed = {"status": Status.WRONG_ANSWER, "message": found["message"]}
+            self._results[index] = TestResult(**{**vars(self._results[index]), **changed})
 
     def all_results(self, *, finished: bool, said: str) -> list[TestResult]:
         """The results, and one for each test that was announced and never ended."""

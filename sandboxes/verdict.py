@@ -78,9 +78,9 @@ class AssertTest:
     code: str
     entry_point: str | None = None
     prelude: str = ""
-    in_place: bool = False
-    """Whether the candidate's changes to mutable arguments are seen by the code. A candidate that empties its argument may
-    please a careless test."""
+    in_place: bool | None = None
+    """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions
+    that work in place do. With True, a candidate that empties its argument and returns it may please a careless test."""
     name: str = ""
     limits: Limits | None = None
 
@@ -94,7 +94,7 @@ class TestFile:
     code: str
     framework: Literal["unittest", "pytest"] = "pytest"
     module: str = "solution"
-    in_place: bool = False
+    in_place: bool | None = None
     name: str = ""
     limits: Limits | None = None
 

@@ -1,104 +1,198 @@
 """The process that holds a candidate's code and calls it: one JSON line in, one out.
 
 It is on the candidate's side of the fence. The candidate may change anything here, and gains nothing: it can only answer, and
-what the answers should be is not in this process.
+what the answers should be is not in this process. An object of the candidate's is known by number; `of` is such a number, or
+null for the candidate's module.
 
     {"op": "load", "source": "...", "module": "solution"}       -> {"names": {"add": "callable", "Stack": "class", ...}}
     {"op": "call", "path": "add", "args": [1, 2], "kwargs": {}, "in_place": false}   -> {"ok": 3}
-    {"op": "method", "ref": 4, "name": "push", "args": [[1]], ..., "in_place": true}   -> {"ok": null, "changed": {"0": []}}
-    {"op": "get" | "set", "ref": 4, "name": "size", ...}           -> {"ok": 1}
-    an exception                                                  -> {"raised": {"classes": ["ValueError", ...], "text": "..."}}
+    {"op": "method", "of": 4, "name": "push", "args": [[1]], ..., "in_place": true}  -> {"ok": null, "changed": {"0": []}}
+    {"op": "special", "of": 4, "name": "__add__", "args": [1]}   -> {"ok": ...}, as `type(x).__add__(x, 1)` gives it
+    {"op": "get" | "set" | "del", "of": 4, "name": "size", ...}  -> {"ok": 1}
+    {"op": "copy", "of": 4, "deep": true}                        -> {"ok": ...}
+    {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
+
+An exception is {"raised": {"classes": ["ValueError", ...], "text": "...", "error": ...}}; an answer that cannot be told, {"fault":
+"..."}. Where the candidate calls a function of the tests, the answer is {"callback": number, "args": ..., "kwargs": ...} instead:
+requests may follow, and {"op": "resume", "ok": ...} ends the call. What was printed comes as "printed".
 """
 
 from __future__ import annotations
 
-import builtins
+import copy
+import io
 import json
 import os
 import sys
+import threading
 import traceback
 import types
 from typing import Any
 
-from agentrl.sandboxes.inside.plain_data import decode, encode
+from agentrl.sandboxes.inside.candidate_objects import (
+    NeedsTestObjectError,
+    Objects,
+    TooManyObjectsError,
+    describe_class,
+)
+from agentrl.sandboxes.inside.plain_data import NotPlainError
 
-KEPT_OBJECTS = 100_000
+PRINTED_BYTES = 1_000_000
+"""What the tests are told of what the candidate prints, in all."""
+
+
+class CannotTellError(BaseException):
+    """The candidate's answer has no form in which it could pass."""
 
 
 class Candidate:
-    def __init__(self) -> None:
+    def __init__(self, requests: Any, answers: Any) -> None:
         self.module = types.ModuleType("solution")
-        self.objects: dict[int, Any] = {}
-        self.numbers: dict[int, int] = {}
+        self.objects = Objects(self.call_back)
+        self.objects.named = lambda name: getattr(self.module, name)
+        self.originals: dict[str, Any] = {}
+        self._requests = requests
+        self._answers = answers
+        self._calling_back = threading.RLock()
+        self._printed = io.BytesIO()
+        self._may_print = PRINTED_BYTES
+
+    def serve(self) -> None:
+        for line in self._requests:
+            self._send(self.answer(json.loads(line)))
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        operations = {
+            "load": self.load,
+            "call": self.call,
+            "method": self.method,
+            "special": self.special,
+            "get": self.get,
+            "set": self.set,
+            "del": self.delete,
+            "copy": self.copy,
+            "class": self.describe,
+        }
         try:
-            return {
-                "load": self.load,
-                "call": self.call,
-                "method": self.method,
-                "get": self.get,
-                "set": self.set,
-            }[request["op"]](request)
+            return operations[request["op"]](request)
+        except CannotTellError as error:
+            return {"fault": str(error)}
+        except NeedsTestObjectError as error:
+            return {"needs": f"the candidate uses {error}, of an object of the tests' own class"}
+        except TooManyObjectsError:
+            return {"fault": "the tests were given more objects than are kept"}
         except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            traceback.print_exc()
-            classes = [kind.__name__ for kind in type(error).__mro__]
-            return {"raised": {"classes": classes, "text": str(error)[:10_000]}}
+            try:
+                return self._raised(error)
+            except BaseException:
+                return {"fault": "an exception that cannot be told"}
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         self.module = types.ModuleType(request["module"])
         self.module.__file__ = f"{request['module']}.py"
         sys.modules[request["module"]] = self.module
+        sys.stdout = io.TextIOWrapper(self._printed, "utf-8", errors="backslashreplace", write_through=True)
         exec(compile(request["source"], self.module.__file__, "exec", dont_inherit=True), self.module.__dict__)
         return {"names": {name: kind_of(value) for name, value in vars(self.module).items() if name[:2] != "__"}}
 
     def call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call by dotted path. A class on the way, as in `Solution.two_sum`, is made an instance of."""
         target: Any = self.module
-        parts = request["path"].split(".")
-        for part in parts:
+        for part in request["path"].replace("()", "").split("."):
             target = getattr(target() if isinstance(target, type) else target, part)
         return self.invoke(target, request)
 
     def method(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self.invoke(getattr(self.objects[request["ref"]], request["name"]), request)
+        owner = self._owner(request)
+        return self.invoke(owner if request["name"] is None else getattr(owner, request["name"]), request)
+
+    def special(self, request: dict[str, Any]) -> dict[str, Any]:
+        owner = self._owner(request)
+        method = getattr(type(owner), request["name"])
+        args = [self.objects.decode(item) for item in request["args"]]
+        return {"ok": self._encode(method(owner, *args))}
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
-        owner = self.module if request["ref"] is None else self.objects[request["ref"]]
-        return {"ok": encode(getattr(owner, request["name"]), self.refer)}
+        return {"ok": self._encode(getattr(self._owner(request), request["name"]))}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
-        setattr(self.objects[request["ref"]], request["name"], decode(request["value"], self.objects.__getitem__))
+        owner, name = self._owner(request), request["name"]
+        if owner is self.module and name in vars(self.module):
+            self.originals.setdefault(name, vars(self.module)[name])
+        setattr(owner, name, self.objects.decode(request["value"]))
         return {"ok": None}
+
+    def delete(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Delete an attribute; one of the module that was set anew gets its first value back, as mock.patch leaves it."""
+        owner, name = self._owner(request), request["name"]
+        if owner is self.module and name in self.originals:
+            setattr(owner, name, self.originals[name])
+        else:
+            delattr(owner, name)
+        return {"ok": None}
+
+    def copy(self, request: dict[str, Any]) -> dict[str, Any]:
+        owner = self._owner(request)
+        return {"ok": self._encode(copy.deepcopy(owner) if request["deep"] else copy.copy(owner))}
+
+    def describe(self, request: dict[str, Any]) -> dict[str, Any]:
+        kind: type = self.objects[request["of"]]
+        name = kind.__name__
+        path = name if vars(self.module).get(name) is kind else None
+        return {"ok": None, "class": describe_class(kind, self.objects, path)}
 
     def invoke(self, function: Any, request: dict[str, Any]) -> dict[str, Any]:
         """Call, and where it is asked, tell which arguments the call has changed."""
-        args = [decode(item, self.objects.__getitem__) for item in request["args"]]
-        kwargs = {name: decode(item, self.objects.__getitem__) for name, item in request["kwargs"].items()}
-        value = encode(function(*args, **kwargs), self.refer)
-        if not request["in_place"]:
+        args = [self.objects.decode(item) for item in request["args"]]
+        kwargs = {name: self.objects.decode(item) for name, item in request["kwargs"].items()}
+        result = function(*args, **kwargs)
+        value = self._encode(result)
+        if not (result is None if request["in_place"] is None else request["in_place"]):
             return {"ok": value}
-        changed = {}
-        for index, (before, argument) in enumerate(zip(request["args"], args, strict=True)):
-            if isinstance(argument, list | dict | set | bytearray):
-                after = encode(argument, self.refer)
-                if after != before:
-                    changed[index] = after
+        changed: dict[str, Any] = {}
+        before = [*enumerate(request["args"]), *request["kwargs"].items()]
+        for (name, data), argument in zip(before, [*args, *kwargs.values()], strict=True):
+            after = self._encode(argument)
+            if after != data:
+                changed[str(name)] = after
         return {"ok": value, "changed": changed}
 
-    def refer(self, value: Any) -> dict[str, Any]:
-        number = self.numbers.get(id(value))
-        if number is None:
-            if len(self.objects) >= KEPT_OBJECTS:
-                raise MemoryError(f"more than {KEPT_OBJECTS} objects are referred to")
-            number = self.numbers[id(value)] = len(self.objects) + 1
-            self.objects[number] = value
-        return {"ref": [number, type(value).__name__]}
+    def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of the tests, and serve what they ask before it returns."""
+        with self._calling_back:
+            encoded = {name: self._encode(item) for name, item in kwargs.items()}
+            self._send({"callback": number, "args": [self._encode(item) for item in args], "kwargs": encoded})
+            while (request := json.loads(self._requests.readline()))["op"] != "resume":
+                self._send(self.answer(request))
+        if "raised" in request:
+            raise self.objects.decode(request["raised"])
+        return self.objects.decode(request["ok"])
+
+    def _owner(self, request: dict[str, Any]) -> Any:
+        return self.module if request["of"] is None else self.objects.decode(request["of"])
+
+    def _encode(self, value: Any) -> Any:
+        try:
+            return self.objects.encode(value)
+        except (NotPlainError, RecursionError) as error:
+            raise CannotTellError(f"an answer that cannot pass: {error}") from None
+
+    def _raised(self, error: BaseException) -> dict[str, Any]:
+        traceback.print_exception(error)
+        classes = [kind.__name__ for kind in type(error).__mro__]
+        return {"raised": {"classes": classes, "text": str(error)[:10_000], "error": self.objects.encode_error(error)}}
+
+    def _send(self, answer: dict[str, Any]) -> None:
+        if printed := self._printed.getvalue():
+            answer["printed"] = printed[: self._may_print].decode(errors="replace")
+            self._may_print = max(self._may_print - len(printed), 0)
+            self._printed.seek(0)
+            self._printed.truncate()
+        self._answers.write(json.dumps(answer).encode() + b"\n")
+        self._answers.flush()
 
 
 def kind_of(value: Any) -> str:
-    if isinstance(value, type) and issubclass(value, BaseException):
-        return "exception " + next(kind.__name__ for kind in value.__mro__ if hasattr(builtins, kind.__name__))
     if isinstance(value, type):
         return "class"
     return "callable" if callable(value) else "value"
@@ -108,12 +202,8 @@ def main() -> None:
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
-        os.dup2(2, 1)  # what the candidate prints is for its author, not for us
-        candidate = Candidate()
-        for line in requests:
-            answer = json.dumps(candidate.answer(json.loads(line)))
-            answers.write(answer.encode() + b"\n")
-            answers.flush()
+        os.dup2(2, 1)  # what the candidate prints is for the tests that capture it, and nobody else
+        Candidate(requests, answers).serve()
 
 
 if __name__ == "__main__":

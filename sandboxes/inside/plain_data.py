@@ -1,25 +1,64 @@
 """Plain data as JSON: what may pass between a candidate and those who judge it.
 
-Numbers, strings, bytes, None, and lists, tuples, sets and dicts of them. An object of any other class is not data, so that no
-method of a candidate's ever runs where its result is judged: it passes as a reference, by number, or not at all.
+Numbers, strings, bytes, dates, None, and lists, tuples, sets, dicts and the like of them. An object of any other class is not
+data, so that no method of a candidate's ever runs where its result is judged: it passes as a reference, by number, or not at all.
 """
 
 from __future__ import annotations
 
+import datetime
+import pathlib
+import uuid
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 LARGEST_PLAIN_INT = 2**63
+LARGEST_EXPONENT = 10_000
+"""Of a Decimal. A larger one is a number that takes seconds to turn into another kind."""
+CONSTANTS = {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}
+SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+MOMENTS: dict[str, Any] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
+DICTS: dict[str, Any] = {"counter": Counter, "ordered": OrderedDict}
+BUILTIN_TYPES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(object, bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, type),
+        *(slice, type(None), datetime.datetime, datetime.date, datetime.timedelta, Decimal, Fraction, deque, Counter),
+    )
+}
+PLAIN_BASES = (int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, deque)
+"""Classes whose subclasses have a plain value besides being objects."""
+PLAIN_CLASSES = {*PLAIN_BASES, bool, Counter, OrderedDict, defaultdict}
 
 
 class NotPlainError(TypeError):
     """A value that is not plain data, or JSON that stands for none."""
 
 
-def encode(value: Any, refer: Callable[[Any], Any] | None = None) -> Any:
-    """`value` as JSON values. `refer` gives what stands for an object that is not plain data. Raises NotPlainError."""
+def encode(
+    value: Any, refer: Callable[[Any], Any] | None = None, *, subclass: Callable[[Any, Any], Any] | None = None
+) -> Any:
+    """`value` as JSON values. Raises NotPlainError.
+
+    Args:
+        refer: Gives what stands for an object that is not plain data.
+        subclass: Gives what stands for an object of a subclass of a plain class, from it and its plain value. Default: the
+            plain value.
+    """
     if value is None or isinstance(value, bool):
         return value
+    if subclass is not None and type(value) not in PLAIN_CLASSES and isinstance(value, PLAIN_BASES):
+        return subclass(value, _encode(value, refer, subclass))
+    return _encode(value, refer, subclass)
+
+
+def _encode(value: Any, refer: Callable[[Any], Any] | None, subclass: Callable[[Any, Any], Any] | None) -> Any:
+    def item(inner: Any) -> Any:
+        return encode(inner, refer, subclass=subclass)
+
     if isinstance(value, int):
         number = int.__index__(value)
         # Decimal digits take quadratic time, and Python limits them.
@@ -30,30 +69,69 @@ def encode(value: Any, refer: Callable[[Any], Any] | None = None) -> Any:
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, list):
-        return [encode(item, refer) for item in value]
+        return [item(inner) for inner in value]
     if isinstance(value, dict):
-        return {"dict": [[encode(key, refer), encode(item, refer)] for key, item in value.items()]}
-    for name, kind in (("tuple", tuple), ("set", set), ("frozenset", frozenset)):
+        items = [[item(key), item(inner)] for key, inner in value.items()]
+        if isinstance(value, defaultdict):
+            factory: Any = value.default_factory
+            name = factory.__name__ if isinstance(factory, type) and factory in BUILTIN_TYPES.values() else None
+            return {"defaultdict": [name, items]}
+        return {next((name for name, kind in DICTS.items() if isinstance(value, kind)), "dict"): items}
+    for name, kind in SEQUENCES.items():
         if isinstance(value, kind):
-            return {name: [encode(item, refer) for item in value]}
+            return {name: [item(inner) for inner in value]}
     if isinstance(value, bytes | bytearray):
         return {"bytes" if isinstance(value, bytes) else "bytearray": value.decode("latin-1")}
     if isinstance(value, complex):
         return {"complex": [encode(value.real), encode(value.imag)]}
+    if isinstance(value, deque):
+        return {"deque": [[item(inner) for inner in value], value.maxlen]}
     if isinstance(value, range):
         return {"range": [value.start, value.stop, value.step]}
+    if isinstance(value, slice):
+        return {"slice": [item(value.start), item(value.stop), item(value.step)]}
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return encode(value.tolist(), refer)
+        return item(value.tolist())
+    simple = _encode_simple(value)
+    if simple is not None:
+        return simple
     if refer is None:
         raise NotPlainError(f"an object of class {type(value).__name__} is not plain data")
     return refer(value)
 
 
+def _encode_simple(value: Any) -> dict[str, Any] | None:
+    """Values that have nothing inside; None for anything else."""
+    kind = type(value)
+    for name, moment in MOMENTS.items():
+        if kind is moment:
+            return {name: value.isoformat()}
+    if kind is datetime.timedelta:
+        return {"timedelta": [value.days, value.seconds, value.microseconds]}
+    if kind is Decimal:
+        return {"decimal": str(value)}
+    if kind is Fraction:
+        return {"fraction": [hex(value.numerator), hex(value.denominator)]}
+    if kind is uuid.UUID:
+        return {"uuid": value.hex}
+    if isinstance(value, pathlib.PurePath):
+        return {"path": str(value)}
+    if kind is type and value in BUILTIN_TYPES.values():
+        return {"type": value.__name__}
+    for name, constant in CONSTANTS.items():
+        if value is constant:
+            return {"constant": name}
+    return None
+
+
 def decode(data: Any, dereference: Callable[[Any], Any] | None = None) -> Any:
-    """The value that `encode` made `data` of. Raises NotPlainError for anything else, whatever it is."""
+    """The value that `encode` made `data` of. Raises NotPlainError for anything else, whatever it is.
+
+    `dereference` gives the object that a JSON object of one key stands for, where that key is none of plain data's.
+    """
     try:
         return _decode(data, dereference)
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
+    except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise NotPlainError(f"not plain data: {error}") from None
 
 
@@ -63,23 +141,46 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
     if not isinstance(data, dict):
         return data
     ((kind, content),) = data.items()
-    if kind == "int":
-        return int(content, 16)
-    if kind == "float":
-        return {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}[content]
-    if kind == "dict":
-        return {_decode(key, dereference): _decode(item, dereference) for key, item in content}
-    if kind in ("bytes", "bytearray"):
-        content = content.encode("latin-1")
-        return content if kind == "bytes" else bytearray(content)
-    if kind == "complex":
-        real, imaginary = (float(_decode(part, None)) for part in content)
-        return complex(real, imaginary)
-    if kind == "range":
-        return range(*map(int, content))
-    if kind == "ref":
-        if dereference is None:
-            raise NotPlainError("a reference where only plain data may be")
-        return dereference(content)
-    make = {"tuple": tuple, "set": set, "frozenset": frozenset}[kind]
-    return make(_decode(item, dereference) for item in content)
+    if kind in SEQUENCES:
+        return SEQUENCES[kind](_decode(item, dereference) for item in content)
+    if kind == "dict" or kind in DICTS or kind == "defaultdict":
+        factory, pairs = content if kind == "defaultdict" else (None, content)
+        items = {_decode(key, dereference): _decode(item, dereference) for key, item in pairs}
+        if kind == "defaultdict":
+            return defaultdict(BUILTIN_TYPES[factory] if factory is not None else None, items)
+        return DICTS[kind](items) if kind in DICTS else items
+    if kind == "deque":
+        items_, length = content
+        return deque((_decode(item, dereference) for item in items_), None if length is None else int(length))
+    if kind == "slice":
+        return slice(*(_decode(part, dereference) for part in content))
+    if kind in _SIMPLE:
+        return _SIMPLE[kind](content)
+    if dereference is None:
+        raise NotPlainError("a reference where only plain data may be")
+    return dereference(data)
+
+
+def _decimal(content: Any) -> Decimal:
+    number = Decimal(str(content))
+    if number.is_finite() and abs(number.adjusted()) > LARGEST_EXPONENT:
+        raise ValueError(f"a Decimal with an exponent beyond {LARGEST_EXPONENT}")
+    return number
+
+
+_SIMPLE: dict[str, Callable[[Any], Any]] = {
+    "int": lambda content: int(content, 16),
+    "float": lambda content: {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}[content],
+    "bytes": lambda content: content.encode("latin-1"),
+    "bytearray": lambda content: bytearray(content.encode("latin-1")),
+    "complex": lambda content: complex(*(float(_decode(part, None)) for part in content)),
+    "range": lambda content: range(*map(int, content)),
+    **{name: kind.fromisoformat for name, kind in MOMENTS.items()},
+    "timedelta": lambda content: datetime.timedelta(*map(int, content)),
+    "decimal": _decimal,
+    "fraction": lambda content: Fraction(*(int(part, 16) for part in content)),
+    "uuid": lambda content: uuid.UUID(hex=content),
+    "path": pathlib.Path,
+    "type": BUILTIN_TYPES.__getitem__,
+    "constant": CONSTANTS.__getitem__,
+}

@@ -1,0 +1,47 @@
+"""Which names of a test's code are the candidate's: those that nobody else defines."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import symtable
+from collections.abc import Iterator
+
+
+def free_names(*sources: str, module: str = "solution") -> set[str]:
+    """The names that test code uses and nobody but the candidate can define: neither its own, nor Python's, nor those of a
+    module that it imports everything from. A candidate that defines `len` or `isclose` never gets it used in place of those."""
+    used: set[str] = set()
+    bound = set(dir(builtins))
+    for source in sources:
+        for table in _tables(symtable.symtable(source, "<tests>", "exec")):
+            for symbol in table.get_symbols():
+                module_s = table.get_type() == "module"
+                if (module_s or symbol.is_declared_global()) and (symbol.is_assigned() or symbol.is_imported()):
+                    bound.add(symbol.get_name())
+                elif module_s or symbol.is_global():
+                    used.add(symbol.get_name())
+        bound |= _star_imported(source, module)
+    return {name for name in used - bound if not name.startswith("__")}
+
+
+def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _tables(child)
+
+
+def _star_imported(source: str, candidate: str) -> set[str]:
+    """The names that `from X import *` binds, of every X but the candidate."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != candidate:
+            if all(alias.name != "*" for alias in node.names):
+                continue
+            try:
+                space = vars(importlib.import_module(node.module))
+            except ImportError:  # the test says so itself
+                continue
+            names |= set(space.get("__all__", [name for name in space if not name.startswith("_")]))
+    return names

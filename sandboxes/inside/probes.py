@@ -1,0 +1,304 @@
+"""Probes of a candidate's operators: whether an object that says it is equal is equal to some things and not to others.
+
+Each comparison of the test's goes to the candidate among others, in an order that it cannot foresee: with itself, the other way
+round, with objects of no kind that it knows, and with values like the one that the test compares with. Objects made from other
+arguments come when the last test is over.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, reference_of_class
+from agentrl.sandboxes.inside.wire import TestEndedError, Wire
+
+ALWAYS_PROBED = 12
+"""Comparisons of one class and operator, of which each is probed. Of later ones every eighth is."""
+LATER_SHARE = 1 / 8
+DECOYS = 6
+SWAPPED = {
+    "__lt__": "__gt__",
+    "__gt__": "__lt__",
+    "__le__": "__ge__",
+    "__ge__": "__le__",
+    "__eq__": "__eq__",
+    "__ne__": "__ne__",
+}
+ARITHMETIC = frozenset(
+    f"__{side}{name}__"
+    for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow")
+    for side in ("", "r", "i")
+)
+SHIFTS = ("__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__")
+"""Arithmetic whose result another number changes for certain, and that takes no longer with a large one."""
+UNARY = ("__abs__", "__neg__", "__pos__", "__round__", "__trunc__", "__floor__", "__ceil__")
+ASKED_TWICE = ("__bool__", "__len__", "__hash__")
+MOST_PAIRS = 5
+"""Pairs of equal objects of one class that are compared with new ones at the end."""
+NEW_OBJECTS = 4
+
+
+class Foreign:
+    """An object of a class that the candidate does not know."""
+
+
+class Asks(Protocol):
+    """What probes ask of the candidate."""
+
+    wire: Wire
+
+    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
+    def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+
+def is_named(kind: Any) -> bool:
+    """Whether the test names this class of the candidate's, or one that it derives from."""
+    return any(
+        reference_of_class(base).named
+        for base in kind.__mro__
+        if isinstance(base, RemoteClass) and "_agentrl" in vars(base)
+    )
+
+
+class Prober:
+    """What has been asked in one session, and what is still to be."""
+
+    def __init__(self, asks: Asks) -> None:
+        self.test = 0
+        """How many tests have ended."""
+        self._asks = asks
+        self._counts: dict[tuple[type, str], int] = {}
+        self._equal: dict[type, list[tuple[Any, Any, int]]] = {}
+        self._random = random.SystemRandom()
+
+    def note_made(self, made: Any, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Remember what a test has called to get an object."""
+        where = reference(made)
+        if where.made_by is None and (owner is None or isinstance(owner, RemoteClass)):
+            where.made_by = ((owner, name), args, kwargs)
+
+    def compare(self, one: Any, name: str, other: Any) -> Any:
+        """Answer a comparison of the test's. Ends the test where the candidate fails a probe."""
+        kind = type(one)
+        remote = isinstance(other, RemoteObject)
+        if not remote and not is_named(kind):
+            # Only plain data is equal to plain data, unless the test knows the class.
+            if name in ("__eq__", "__ne__"):
+                return NotImplemented
+            self._asks.wire.wrong(f"the candidate gave an object of class {kind.__name__} where plain data is compared")
+        if name not in vars_of(kind):  # the class leaves equality to identity
+            if one is other and name == "__eq__":
+                self._note_equal(one, other)
+            return True if one is other else NotImplemented
+        if not self._due(kind, name):
+            return self._asks.special(one, name, (other,))
+        return self._probe(one, name, other, remote=remote)
+
+    def combine(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Answer any other operator of the test's."""
+        special = self._asks.special
+        if name in ASKED_TWICE and self._due(type(one), name):
+            first, second = special(one, name, args), special(one, name, args)
+            if type(first) is not type(second) or first != second:
+                self._fail(one, f"answers {name} differently when it is asked twice")
+            return first
+        if name == "__contains__" and self._due(type(one), name):
+            return self._contains(one, args[0])
+        with_number = name in ARITHMETIC and len(args) == 1 and isinstance(args[0], int | float) and args[0] is not True
+        if with_number and not is_named(type(one)):
+            self._asks.wire.wrong(
+                f"the candidate gave an object of class {type(one).__name__} where a number is expected"
+            )
+        twins = reference(one).twins
+        if not ((with_number and name in SHIFTS) or (twins and (name in UNARY or name in ARITHMETIC))):
+            return special(one, name, args)
+        asked: list[Callable[[], Any]] = [lambda: special(one, name, args)]
+        if with_number and not twins:
+            far = self._random.uniform(1e6, 1e9)
+            shifts = [type(args[0])(args[0] + shift) for shift in (far, -far)]
+            asked += [lambda shift=shift: special(one, name, (shift,)) for shift in shifts]  # type: ignore[misc]
+        else:
+            asked += [lambda twin=twin: special(twin, name, args) for twin in twins]  # type: ignore[misc]
+        result, *others = self._in_any_order(asked)
+        if isinstance(result, Exception):
+            raise result
+        if isinstance(result, RemoteObject):
+            reference(result).twins = tuple(
+                other for other in others if isinstance(other, RemoteObject) and other is not result
+            )
+        return result
+
+    def finish(self) -> list[tuple[int, str]]:
+        """Make new objects from other arguments, and compare. Returns the tests that are no pass, by their index, and why."""
+        found = []
+        for kind, pairs in self._equal.items():
+            for one, _, test in pairs:
+                try:
+                    if self._equal_to_all_new(one):
+                        found.append((test, f"every {kind.__name__} of the candidate's is equal to every other"))
+                except (Exception, TestEndedError):  # noqa: S112 (it does not answer: nothing is known against it)
+                    continue
+        return found
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    def _due(self, kind: type, name: str) -> bool:
+        count = self._counts[kind, name] = self._counts.get((kind, name), 0) + 1
+        return count <= ALWAYS_PROBED or self._random.random() < LATER_SHARE
+
+    def _fail(self, one: Any, why: str) -> None:
+        self._asks.wire.wrong(f"an object of the candidate's class {type(one).__name__} {why}")
+
+    def _in_any_order(self, questions: list[Callable[[], Any]]) -> list[Any]:
+        """The answers, or the exceptions in place of them, to questions that are asked in an order nobody can foresee."""
+        answers: list[Any] = [None] * len(questions)
+        order = list(range(len(questions)))
+        self._random.shuffle(order)
+        for index in order:
+            try:
+                answers[index] = questions[index]()
+            except Exception as error:
+                answers[index] = error
+        return answers
+
+    def _probe(self, one: Any, name: str, other: Any, *, remote: bool) -> Any:
+        special = self._asks.special
+        equality = name in ("__eq__", "__ne__")
+        strangers: list[Any] = [Foreign(), None, self._random.randrange(10**9), self._word()] if equality else []
+        decoys = (
+            [] if remote or not equality else [item for item in map(self._decoy, [other] * DECOYS) if item is not None]
+        )
+        swapped = SWAPPED[name]
+        questions = [
+            lambda: special(one, name, (other,)),
+            lambda: special(one, name, (other,)),
+            lambda: special(one, name, (one,)),
+            lambda: special(one, swapped, (other,)) if swapped in vars_of(type(one)) else None,
+            lambda: special(other, name, (one,)) if remote and name in vars_of(type(other)) else None,
+            lambda: hash(one) if equality and remote else None,
+            lambda: hash(other) if equality and remote else None,
+            *[lambda item=item: special(one, name, (item,)) for item in (*strangers, *decoys)],
+        ]
+        real, again, itself, opposite, back, hash_one, hash_other, *rest = self._in_any_order(questions)
+        if isinstance(real, bool) and isinstance(again, bool) and real is not again:
+            self._fail(one, f"answers {name} differently when it is asked twice")
+        if equality:
+            yes = name == "__eq__"
+            if itself is (not yes):
+                self._fail(one, "is not equal to itself")
+            stranger, *known = rest[: len(strangers)]
+            if stranger is yes or all(answer is yes for answer in known):
+                self._fail(one, "is equal to objects of any kind")
+            if real is yes and any(answer is yes for answer in rest[len(strangers) :]):
+                self._fail(one, "is equal to values that differ")
+            if real is yes and back is (not yes):
+                self._fail(one, "is equal to an object that is not equal to it")
+            if real is yes and type(hash_one) is int and type(hash_other) is int and hash_one != hash_other:
+                self._fail(one, "is equal to an object with another hash")
+            if real is yes and remote:
+                self._note_equal(one, other)
+            for twin in reference(one).twins:
+                if real is yes and not remote and special(twin, name, (other,)) is yes:
+                    self._fail(one, "stays equal to the same value whatever is added to it")
+        else:
+            strict = name in ("__lt__", "__gt__")
+            if itself is strict:
+                self._fail(one, f"answers {name} of itself with {itself}")
+            if strict and real is True and (opposite is True or back is True):
+                self._fail(one, "is both less and greater than another")
+            twins = reference(one).twins
+            if real is True and not remote and twins and all(special(twin, name, (other,)) is True for twin in twins):
+                self._fail(one, "stays on the same side of a value whatever is added to it")
+        if isinstance(real, Exception):
+            raise real
+        return real
+
+    def _contains(self, one: Any, item: Any) -> Any:
+        special = self._asks.special
+        decoys = [Foreign(), *(decoy for decoy in (self._decoy(item), self._decoy(item)) if decoy is not None)]
+
+        def ask(what: Any) -> Callable[[], Any]:
+            return lambda: special(one, "__contains__", (what,))
+
+        real, *others = self._in_any_order([ask(what) for what in (item, *decoys)])
+        if all(answer is True for answer in others):
+            self._fail(one, "contains everything")
+        if isinstance(real, Exception):
+            raise real
+        return real
+
+    def _note_equal(self, one: Any, other: Any) -> None:
+        pairs = self._equal.setdefault(type(one), [])
+        if len(pairs) < MOST_PAIRS or all(test != self.test for *_, test in pairs):
+            pairs.append((one, other, self.test))
+
+    def _equal_to_all_new(self, one: Any) -> bool:
+        made_by = reference(one).made_by
+        if made_by is None:
+            return False
+        (owner, name), args, kwargs = made_by
+        answers = []
+        for _ in range(NEW_OBJECTS):
+            decoys = [self._decoy(arg) for arg in args]
+            if all(decoy is None for decoy in decoys):
+                return False
+            try:
+                new = self._asks.call(
+                    owner, name, tuple(a if d is None else d for a, d in zip(args, decoys, strict=True)), kwargs
+                )
+            except Exception:  # noqa: S112 (these arguments are not allowed)
+                continue
+            if isinstance(new, RemoteObject):
+                same = new is one
+                answers.append(
+                    same or ("__eq__" in vars_of(type(one)) and self._asks.special(one, "__eq__", (new,)) is True)
+                )
+        return bool(answers) and all(answers)
+
+    def _word(self) -> str:
+        return "".join(self._random.choices(string.ascii_lowercase, k=8))
+
+    def _decoy(self, value: Any) -> Any:
+        """A value of the same kind that is another one; None where there is none to make."""
+        if isinstance(value, bool) or value is None:
+            return None
+        if isinstance(value, int):
+            size = max(abs(value), 5)
+            return (
+                value + self._random.choice((-1, 1)) * self._random.randrange(1, 3 * size)
+                if value
+                else self._random.randrange(1, 50)
+            )
+        if isinstance(value, float):
+            return value * self._random.uniform(1.5, 3) + self._random.uniform(1, 2)
+        if isinstance(value, str):
+            letters = [*value] or [""]
+            place = self._random.randrange(len(letters))
+            letters[place] = self._random.choice(
+                [c for c in string.ascii_letters + string.digits if c.lower() != letters[place].lower()]
+            )
+            return "".join(letters)
+        if isinstance(value, list | tuple):
+            items = [item if (decoy := self._decoy(item)) is None else decoy for item in value]
+            if items != list(value):
+                return type(value)(items) if type(value) in (list, tuple) else None
+            return [*items, 1] if type(value) is list else (*items, 1)
+        if type(value) is dict:
+            changed = {key: item if (decoy := self._decoy(item)) is None else decoy for key, item in value.items()}
+            return changed if changed != value else {**value, self._word(): 1}
+        if isinstance(value, set | frozenset):
+            return type(value)([*value, self._word()])
+        return None
+
+
+def vars_of(kind: type) -> set[str]:
+    """The operators that a stand-in's class has from the candidate."""
+    return {
+        name
+        for base in kind.__mro__
+        if isinstance(base, RemoteClass) and base is not RemoteObject
+        for name in vars(base)
+    }

@@ -1,0 +1,392 @@
+"""The candidate's module as the tests see it: values and exceptions that come from it, and functions that it may call back."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import inspect
+import sys
+import types
+from typing import Any, NoReturn
+
+from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
+from agentrl.sandboxes.inside.probes import Foreign, Prober, is_named
+from agentrl.sandboxes.inside.stand_ins import (
+    Reference,
+    RemoteClass,
+    RemoteFunction,
+    RemoteObject,
+    class_body,
+    reference,
+    reference_of_class,
+)
+from agentrl.sandboxes.inside.wire import Wire
+
+LARGEST_DEPTH = 50
+"""Of calls between the two sides, each from within the last."""
+MOST_CALLBACKS = 100_000
+DEEPEST_INHERITANCE = 30
+LIBRARY_EXCEPTIONS = {
+    "_queue": ("Empty",),
+    "queue": ("Empty", "Full"),
+    "json.decoder": ("JSONDecodeError",),
+    "dataclasses": ("FrozenInstanceError",),
+    "decimal": ("InvalidOperation", "DivisionByZero", "Inexact", "Overflow", "Underflow"),
+    "copy": ("Error",),
+    "binascii": ("Error",),
+    "struct": ("error",),
+    "zlib": ("error",),
+    "re": ("error",),
+    "csv": ("Error",),
+    "configparser": ("NoSectionError", "NoOptionError", "DuplicateSectionError", "ParsingError"),
+    "subprocess": ("TimeoutExpired", "CalledProcessError"),
+    "concurrent.futures._base": ("CancelledError", "InvalidStateError"),
+}
+"""Exceptions of the standard library that are the same class on both sides."""
+
+
+class Remote:
+    """The candidate's module, and every object that the tests have had of it."""
+
+    def __init__(self, wire: Wire, kinds: dict[str, str], *, in_place: bool | None) -> None:
+        self.kinds = kinds
+        self.wire = wire
+        self.prober = Prober(self)
+        self.process = 0
+        """The number of the candidate's process. Objects of an earlier one are gone."""
+        self._in_place = in_place
+        self._by_name: dict[str, Any] = {}
+        self._objects: dict[int, Any] = {}
+        self._given: list[Any] = []
+        self._given_numbers: dict[int, int] = {}
+        self._depth = 0
+        self._callbacks = 0
+        self._failed_inside: AssertionError | None = None
+
+    def stand_in(self, name: str) -> Any:
+        """What the tests get for a name of the candidate's module."""
+        if name in self._by_name:
+            return self._by_name[name]
+        kind = self.kinds[name]
+        if kind == "callable":
+            self._by_name[name] = RemoteFunction(self, None, name)
+            return self._by_name[name]
+        value = self.attribute(None, name)
+        if kind == "class" and isinstance(value, RemoteClass):
+            where = reference_of_class(value)
+            where.named = True
+            where.path = name
+            self._by_name[name] = value
+        return value
+
+    def begin(self, name: str) -> None:
+        """A test begins, with a new process if the last one is gone."""
+        if self.wire.gone:
+            self.process += 1
+            self._objects.clear()
+        self._depth = 0
+        self._failed_inside = None
+        self.wire.begin(name)
+
+    # -- what stand-ins ask --------------------------------------------------------------------------------------
+
+    def attribute(self, owner: Any, name: str) -> Any:
+        return self.value(self.ask(op="get", of=self._owner(owner), name=name).get("ok"))
+
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        self.ask(op="set", of=self._owner(owner), name=name, value=self.encode(value))
+
+    def delete_attribute(self, owner: Any, name: str) -> None:
+        self.ask(op="del", of=self._owner(owner), name=name)
+
+    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        request = {
+            "op": "special",
+            "of": self._owner(owner),
+            "name": name,
+            "args": [self.encode(item) for item in args],
+        }
+        return self.value(self.ask(**request).get("ok"))
+
+    def compare(self, owner: Any, name: str, other: Any) -> Any:
+        return self.prober.compare(owner, name, other)
+
+    def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        return self.prober.combine(owner, name, args)
+
+    def copy(self, owner: Any, *, deep: bool) -> Any:
+        return self.value(self.ask(op="copy", of=self._owner(owner), deep=deep).get("ok"))
+
+    def refuse(self, need: str) -> NoReturn:
+        self.wire.ungradable(need)
+
+    def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of the module, a method of an object, or with no name the object itself."""
+        encoded = [self.encode(item) for item in args]
+        named = {key: self.encode(item) for key, item in kwargs.items()}
+        target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._owner(owner)}
+        request = {**target, "name": name, "args": encoded, "kwargs": named, "in_place": self._in_place}
+        answer = self.ask(**request)
+        changed = answer.get("changed")
+        if isinstance(changed, dict):
+            arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
+            for key, data in changed.items():
+                if key in arguments:
+                    replace_content(arguments[key], self.value(data))
+        value = self.value(answer.get("ok"))
+        if isinstance(owner, RemoteClass) and name is None and not isinstance(value, owner):
+            self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
+        if isinstance(value, RemoteObject):
+            self.prober.note_made(value, owner, name, args, kwargs)
+        return value
+
+    # -- the wire ------------------------------------------------------------------------------------------------
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        if self._depth >= LARGEST_DEPTH:
+            self.wire.ungradable(f"more than {LARGEST_DEPTH} calls within each other")
+        self._depth += 1
+        try:
+            answer = self.wire.ask(request)
+            while "callback" in answer:
+                self._show(answer)
+                answer = self.wire.ask(self._call_back(answer))
+        finally:
+            self._depth -= 1
+        self._show(answer)
+        if self._failed_inside is not None and self._depth == 0:
+            failed, self._failed_inside = self._failed_inside, None
+            raise failed
+        if "needs" in answer:
+            self.wire.ungradable(str(answer["needs"])[:1000])
+        if "fault" in answer:
+            self.wire.wrong(str(answer["fault"])[:1000])
+        if "raised" in answer:
+            raise self._raised(answer["raised"], request)
+        return answer
+
+    def _show(self, answer: dict[str, Any]) -> None:
+        if isinstance(printed := answer.get("printed"), str):
+            sys.stdout.write(printed)
+
+    def _call_back(self, answer: dict[str, Any]) -> dict[str, Any]:
+        self._callbacks += 1
+        if self._callbacks > MOST_CALLBACKS:
+            self.wire.wrong(f"the candidate calls the test's functions more than {MOST_CALLBACKS} times")
+        try:
+            function = self._given[int(answer["callback"])]
+            args = [self.value(item) for item in answer["args"]]
+            kwargs = {str(name): self.value(item) for name, item in dict(answer["kwargs"]).items()}
+        except (TypeError, ValueError, KeyError, IndexError):
+            self.wire.wrong("the candidate calls nothing that the test has given it")
+        try:
+            if hasattr(type(function), "__next__") and not callable(function):
+                result = next(function)
+            elif callable(function):
+                result = function(*args, **kwargs)
+            else:
+                self.wire.wrong("the candidate calls an object of the test's that is no function")
+            return {"op": "resume", "ok": self.encode(result)}
+        except Exception as error:
+            if isinstance(error, AssertionError):
+                self._failed_inside = error
+            return {"op": "resume", "raised": self.encode(error)}
+
+    # -- values --------------------------------------------------------------------------------------------------
+
+    def value(self, data: Any) -> Any:
+        """A value that the candidate has sent."""
+        try:
+            return decode(data, self._dereference)
+        except NotPlainError as error:
+            self.wire.wrong(f"the candidate's answer is nonsense: {error}")
+
+    def encode(self, value: Any) -> Any:
+        """A value of the test's, to send."""
+        try:
+            return encode(value, self._refer)
+        except RecursionError:
+            self.wire.ungradable("an argument that has no end")
+
+    def _owner(self, owner: Any) -> Any:
+        return None if owner is None else self._refer(owner)
+
+    def _number(self, where: Reference) -> int:
+        if where.number is None or where.process != self.process:
+            self.wire.wrong("an object of a process of the candidate's that has ended")
+        return where.number
+
+    def _refer(self, value: Any) -> Any:
+        kind = type(value)
+        if issubclass(kind, RemoteObject):
+            return {"ref": self._number(reference(value))}
+        if issubclass(kind, RemoteClass):
+            where = reference_of_class(value)
+            return {"named": where.path} if where.path is not None else {"ref": self._number(where)}
+        if kind is RemoteFunction:
+            owner, name = value._agentrl_owner, value._agentrl_name
+            return {"named": name} if owner is None else {"method": [self._number(_where(owner)), name]}
+        name = str(getattr(value, "__name__", ""))
+        if value is not None and getattr(builtins, name, None) is value:
+            return {"builtin": name}
+        if isinstance(value, type({}.keys()) | type({}.values()) | type({}.items())):
+            return self.encode(list(value))
+        number = self._given_numbers.get(id(value))
+        if number is None:
+            number = self._given_numbers[id(value)] = len(self._given)
+            self._given.append(value)
+        if isinstance(value, BaseException):
+            base = next(base.__name__ for base in kind.__mro__ if getattr(builtins, base.__name__, None) is base)
+            args = [self.encode(item) for item in value.args]
+            return {"error": {"number": number, "name": kind.__name__, "base": base, "args": args}}
+        if callable(value):
+            return {"function": {"number": number, **_signature(value)}}
+        if hasattr(kind, "__next__"):
+            return {"iterator": {"number": number}}
+        return {"opaque": {"number": number, "name": kind.__name__, "lent": not isinstance(value, Foreign)}}
+
+    def _dereference(self, data: Any) -> Any:
+        ((kind, content),) = data.items()
+        if kind == "ref":
+            number, class_data, plain = content
+            stand_in = self._class(class_data, 0)
+            if plain is not None and not is_named(stand_in):
+                return decode(plain, self._dereference)
+            return self._object(int(number), stand_in)
+        if kind in ("class", "builtin"):
+            return self._class(data, 0)
+        if kind == "method":
+            owner, name = content
+            return RemoteFunction(self, self._dereference(owner), str(name))
+        if kind == "own":
+            return self._given[int(content)]
+        if kind == "error":
+            return self._error(content)
+        raise NotPlainError(f"nothing is called {kind}")
+
+    def _object(self, number: int, kind: Any) -> Any:
+        if number not in self._objects:
+            if not (isinstance(kind, RemoteClass) and issubclass(kind, RemoteObject)):
+                kind = self._make_class({"name": str(kind.__name__), "special": [], "bases": []}, None, 0)
+            made = BaseException.__new__(kind) if issubclass(kind, BaseException) else object.__new__(kind)
+            object.__setattr__(made, "_agentrl", Reference(self, number, self.process))
+            self._objects[number] = made
+        return self._objects[number]
+
+    def _class(self, data: Any, depth: int) -> Any:
+        ((kind, content),) = data.items()
+        if depth > DEEPEST_INHERITANCE:
+            raise NotPlainError("a class of endless bases")
+        if kind == "builtin":
+            found = getattr(builtins, content)
+            if not isinstance(found, type):
+                raise NotPlainError(f"{content} is no class")
+            return found
+        number = int(content)
+        if number not in self._objects:
+            info = self.ask(op="class", of=number)["class"]
+            path = info["path"]
+            known = self._by_name.get(path) if path is not None else None
+            self._objects[number] = known or self._library(info) or self._make_class(info, number, depth)
+        return self._objects[number]
+
+    def _library(self, info: Any) -> Any:
+        if info["name"] in LIBRARY_EXCEPTIONS.get(info["module"], ()):
+            return getattr(importlib.import_module(info["module"]), info["name"])
+        return None
+
+    def _make_class(self, info: Any, number: int | None, depth: int) -> RemoteClass:
+        where = Reference(self, number, self.process, None if info.get("path") is None else str(info["path"]))
+        bases = [base for base in (self._class(base, depth + 1) for base in info["bases"]) if _fits(base)]
+        if not any(issubclass(base, RemoteObject) for base in bases):
+            bases.insert(0, RemoteObject)
+        body = class_body(where, [str(name) for name in info["special"]], unhashable=bool(info.get("unhashable")))
+        return RemoteClass(str(info["name"]), tuple(bases), body)
+
+    # -- exceptions ----------------------------------------------------------------------------------------------
+
+    def _error(self, content: Any) -> BaseException:
+        """An exception of the candidate's, the same object each time."""
+        number = int(content["ref"])
+        if number in self._objects:
+            return self._objects[number]  # type: ignore[no-any-return]
+        kind = self._class(content["class"], 0)
+        if not (isinstance(kind, type) and issubclass(kind, Exception | SystemExit)):
+            kind = Exception
+        args = [self.value(item) for item in content["args"]]
+        if issubclass(kind, RemoteObject):
+            made: BaseException = self._object(number, kind)
+            made.args = tuple(args)
+        else:
+            made = kind.__new__(kind, *args)
+            try:
+                made.__init__(*args)  # type: ignore[misc]
+            except Exception:
+                made = Exception.__new__(kind)
+                made.args = tuple(args)
+            self._objects[number] = made
+            for name, value in dict(content["attributes"]).items():
+                setattr(made, str(name), self.value(value))
+        if content["cause"] is not None:
+            made.__cause__ = self.value(content["cause"])
+        return made
+
+    def _raised(self, raised: Any, request: dict[str, Any]) -> BaseException:
+        """What to raise here. StopIteration counts from an iterator alone: out of a function that a test maps over its cases, it
+        would end them early."""
+        try:
+            error = self.value(raised["error"])
+        except (TypeError, KeyError):
+            self.wire.wrong("the candidate raises nonsense")
+        if not isinstance(error, BaseException):
+            self.wire.wrong("the candidate raises what is no exception")
+        if isinstance(error, StopIteration | StopAsyncIteration) and request.get("name") not in ("__next__", "send"):
+            return RuntimeError(f"the candidate raised {type(error).__name__}")
+        return error
+
+
+def _where(stand_in: Any) -> Reference:
+    return reference_of_class(stand_in) if isinstance(stand_in, RemoteClass) else reference(stand_in)
+
+
+def _fits(base: type) -> bool:
+    return isinstance(base, RemoteClass) or (issubclass(base, Exception) and base is not Exception) or base is Exception
+
+
+def _signature(function: Any) -> dict[str, Any]:
+    parameters = None
+    try:
+        found = inspect.signature(function).parameters.values()
+        parameters = [[one.name, int(one.kind), one.default is not inspect.Parameter.empty] for one in found]
+    except (TypeError, ValueError):
+        pass
+    doc = function.__doc__ if isinstance(function, types.FunctionType) else None
+    return {"name": str(getattr(function, "__name__", "function")), "doc": doc, "parameters": parameters}
+
+
+def replace_content(argument: Any, value: Any) -> None:
+    """Give an argument of the test's what the candidate has made of its copy, nested lists and dicts too."""
+    if isinstance(argument, list) and isinstance(value, list):
+        for index, (old, new) in enumerate(zip(argument, value, strict=False)):
+            value[index] = _kept(old, new)
+        argument[:] = value
+    elif isinstance(argument, bytearray) and isinstance(value, bytearray):
+        argument[:] = value
+    elif isinstance(argument, dict) and isinstance(value, dict):
+        kept = {key: _kept(argument.get(key), new) for key, new in value.items()}
+        argument.clear()
+        argument.update(kept)
+    elif isinstance(argument, set) and isinstance(value, set):
+        argument.clear()
+        argument.update(value)
+    elif hasattr(argument, "extend") and hasattr(argument, "clear") and type(argument) is type(value):  # a deque
+        argument.clear()
+        argument.extend(value)
+
+
+def _kept(old: Any, new: Any) -> Any:
+    """The test's own object with the new content where the two are of one kind, so that its other names see it too."""
+    if type(old) is type(new) and isinstance(old, list | dict | set | bytearray):
+        replace_content(old, new)
+        return old
+    return new

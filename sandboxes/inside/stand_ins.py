@@ -1,0 +1,210 @@
+"""Stand-ins for a candidate's objects, classes and functions, as test code meets them.
+
+Each operator goes to the candidate where the object's own class has it, and comes back as the class answers it: a class without
+an order has none here. What is asked of an object is asked through `Session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+
+
+class Session(Protocol):
+    """What stand-ins ask of the candidate."""
+
+    def attribute(self, owner: Any, name: str) -> Any: ...
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None: ...
+    def delete_attribute(self, owner: Any, name: str) -> None: ...
+    def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
+    def compare(self, owner: Any, name: str, other: Any) -> Any: ...
+    def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
+    def copy(self, owner: Any, *, deep: bool) -> Any: ...
+    def refuse(self, need: str) -> NoReturn: ...
+
+
+@dataclass(eq=False)
+class Reference:
+    """Where the original of a stand-in is: by number in one of the candidate's processes, or by name in its module."""
+
+    session: Session
+    number: int | None = None
+    process: int = 0
+    path: str | None = None
+    made_by: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+    """What the test called to get it, with what."""
+    named: bool = False
+    """Whether the test names this class."""
+    twins: tuple[Any, ...] = ()
+    """What the same calculation gave with another number."""
+
+
+def reference(stand_in: Any) -> Reference:
+    found: Reference = object.__getattribute__(stand_in, "_agentrl")
+    return found
+
+
+def reference_of_class(stand_in: Any) -> Reference:
+    found: Reference = type.__getattribute__(stand_in, "_agentrl")
+    return found
+
+
+class RemoteClass(type):
+    """A class of the candidate's."""
+
+    _agentrl: Reference
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> RemoteClass:
+        if "_agentrl" not in space:  # a class statement of the test's
+            needs: Any = next(base for base in bases if isinstance(base, RemoteClass))
+            reference_of_class(needs).session.refuse(
+                f"to derive its class {name} from the candidate's {needs.__name__}"
+            )
+        return super().__new__(mcs, name, bases, space)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        return reference_of_class(cls).session.call(cls, None, args, kwargs)
+
+    def __getattr__(cls, name: str) -> Any:
+        return reference_of_class(cls).session.attribute(cls, name)
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        if name.startswith("__") or name == "_abc_impl":
+            super().__setattr__(name, value)
+        else:
+            reference_of_class(cls).session.set_attribute(cls, name, value)
+
+    def __delattr__(cls, name: str) -> None:
+        reference_of_class(cls).session.delete_attribute(cls, name)
+
+    def __iter__(cls) -> Any:
+        return reference_of_class(cls).session.special(cls, "__iter__", ())
+
+    def __len__(cls) -> int:
+        length: int = reference_of_class(cls).session.special(cls, "__len__", ())
+        return length
+
+    def __bool__(cls) -> bool:
+        return True
+
+    def __getitem__(cls, key: Any) -> Any:
+        return reference_of_class(cls).session.special(cls, "__getitem__", (key,))
+
+    def __contains__(cls, key: Any) -> bool:
+        return bool(reference_of_class(cls).session.special(cls, "__contains__", (key,)))
+
+
+class RemoteObject:
+    """An object of the candidate's. Its operators are those of its class, see `class_body`."""
+
+    _agentrl: Reference
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_agentrl":
+            raise AttributeError(name)
+        return reference(self).session.attribute(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(self, BaseException) and name in ("__traceback__", "__context__", "__cause__", "args"):
+            object.__setattr__(self, name, value)  # Python's own, as it raises
+        else:
+            reference(self).session.set_attribute(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        reference(self).session.delete_attribute(self, name)
+
+    def __copy__(self) -> Any:
+        return reference(self).session.copy(self, deep=False)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return reference(self).session.copy(self, deep=True)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(f"cannot pickle {type(self).__name__!r} object")
+
+    def __eq__(self, other: object) -> Any:
+        return reference(self).session.compare(self, "__eq__", other)
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+
+class RemoteFunction:
+    """A function of the candidate's module, or of an object of its."""
+
+    def __init__(self, session: Session, owner: Any, name: str) -> None:
+        self._agentrl = Reference(session)
+        self._agentrl_owner = owner
+        self._agentrl_name = name
+        self.__name__ = self.__qualname__ = name.rpartition(".")[2]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._agentrl.session.call(self._agentrl_owner, self._agentrl_name, args, kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_agentrl"):
+            raise AttributeError(name)
+        function = self._agentrl.session.attribute(self._agentrl_owner, self._agentrl_name)
+        if isinstance(function, RemoteFunction):  # a bound method has a function's attributes
+            function = self._agentrl.session.attribute(function, "__func__")
+        return getattr(function, name)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, RemoteFunction):
+            return NotImplemented
+        return self._agentrl_owner is other._agentrl_owner and self._agentrl_name == other._agentrl_name
+
+    def __hash__(self) -> int:
+        return hash(self._agentrl_name)
+
+    def __repr__(self) -> str:
+        return f"<function {self.__name__} of the candidate>"
+
+
+def class_body(where: Reference, special: list[str], *, unhashable: bool) -> dict[str, Any]:
+    """What the stand-in for a class has: its reference, and those operators that the class has."""
+    body: dict[str, Any] = {"_agentrl": where, "__module__": "solution"}
+    for name in special:
+        if name in COMPARISONS:
+            body[name] = _comparison(name)
+        elif name == "__exit__":
+            body[name] = _leave
+        elif name == "__call__":
+            body[name] = _call
+        elif name == "__format__":
+            body[name] = lambda self, spec: where.session.special(self, "__format__", (spec,))
+        else:
+            body[name] = _forward(name)
+    if "__hash__" not in body:
+        body["__hash__"] = None if unhashable else RemoteObject.__hash__
+    return body
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def forward(self: Any, *args: Any) -> Any:
+        return reference(self).session.combine(self, name, args)
+
+    forward.__name__ = name
+    return forward
+
+
+def _comparison(name: str) -> Callable[..., Any]:
+    def compare(self: Any, other: Any) -> Any:
+        return reference(self).session.compare(self, name, other)
+
+    compare.__name__ = name
+    return compare
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return reference(self).session.call(self, None, args, kwargs)
+
+
+def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
+    """Leave a `with` block. A failed assertion of the test's is not the candidate's to suppress."""
+    suppresses = reference(self).session.special(self, "__exit__", (kind, error, None))
+    return suppresses and (kind is None or (issubclass(kind, Exception) and not issubclass(kind, AssertionError)))

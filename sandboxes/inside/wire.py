@@ -1,0 +1,71 @@
+"""The tests' way to the host, and through it to the candidate; and what ends a test whatever its code does about it."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NoReturn
+
+
+class TestEndedError(BaseException):
+    """Our own machinery has ended the test. It is none of the exceptions that a test expects, and the host has noted why."""
+
+    __test__ = False
+
+
+class Wire:
+    """The way to the host, and through it to the candidate."""
+
+    def __init__(self) -> None:
+        self.gone = False
+        """Whether the candidate's process has ended in this test."""
+        self._ended: str | None = None
+        self._lines = os.fdopen(os.dup(0), "rb")
+        self._out = os.fdopen(os.dup(1), "wb")
+        with open(os.devnull) as nothing:
+            os.dup2(nothing.fileno(), 0)
+        os.dup2(2, 1)
+
+    def begin(self, name: str) -> None:
+        """Tell the host that a test begins."""
+        self._ended = None
+        self.gone = False
+        self.send(b"b", name)
+
+    def send(self, kind: bytes, content: Any = None) -> None:
+        self._out.write(kind + json.dumps(content).encode() + b"\n")
+        self._out.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """The next answer of the candidate's. Raises TestEndedError when there is none."""
+        line = self._lines.readline()
+        if line[:1] != b"v":
+            self.gone = True
+            self._ended = line[1:].decode(errors="replace").strip()
+            raise TestEndedError(self._ended)
+        try:
+            answer = json.loads(line[1:])
+        except (ValueError, RecursionError):
+            self.wrong("the candidate answered something that is not JSON")
+        if not isinstance(answer, dict):
+            self.wrong("the candidate's answer is not an object")
+        return answer
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if self._ended is not None:
+            raise TestEndedError(self._ended)
+        self.send(b"c", request)
+        return self.receive()
+
+    def wrong(self, message: str) -> NoReturn:
+        """End the test: the candidate has answered what no program answers."""
+        self._end("wrong_answer", message)
+
+    def ungradable(self, need: str) -> NoReturn:
+        """End the test: it needs something that cannot be had. No fault of the candidate's, and no pass."""
+        self._end("checker_error", f"the test needs {need}")
+
+    def _end(self, status: str, message: str) -> NoReturn:
+        self._ended = message
+        self.send(b"u", {"status": status, "message": message})
+        raise TestEndedError(message)

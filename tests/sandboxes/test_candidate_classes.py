@@ -1,0 +1,116 @@
+"""Test code uses a candidate's classes as if they were its own, and no class passes for what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+from tests.sandboxes.candidate_classes import cheats, honest
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=backend, size=2) as pool:
+        yield pool
+
+
+async def test_honest_classes_pass(pool: SandboxPool) -> None:
+    assert len(honest()) >= 20
+    for name, (source, code) in honest().items():
+        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+        assert verdict.passed, (name, verdict.results)
+
+
+async def test_cheating_classes_fail(pool: SandboxPool) -> None:
+    assert len(cheats()) >= 15
+    for name, (source, code) in cheats().items():
+        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+        assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
+
+
+async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
+    source = "class P:\n def __init__(self, *a): self.a = a\n def __eq__(self, o): return isinstance(o, P)"
+    code = "from solution import P\ndef test_equal(): assert P(1) == P(1)\ndef test_made(): assert P(1).a == (1,)"
+    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    assert [result.status.value for result in verdict.results] == ["wrong_answer", "passed"]
+
+
+NEEDS = {
+    "a class derived from the candidate's": "class Mine(Base): pass",
+    "an object of its own whose attributes are used": "class Mine: x = 1\nuse(Mine())",
+}
+
+
+@pytest.mark.parametrize("caught", ["Exception", "BaseException", ""])
+async def test_what_a_test_needs_and_cannot_have_is_no_pass(pool: SandboxPool, caught: str) -> None:
+    source = "class Base: pass\ndef use(it): return it.x"
+    for name, code in NEEDS.items():
+        lines = "\n".join(f" {line}" for line in code.splitlines())
+        test = AssertTest(code=f"try:\n{lines}\nexcept {caught}: pass\nelse: assert False")
+        verdict = await judge(source, [test], pool=pool)
+        assert verdict.status == "checker_error", (name, verdict.results)
+        assert "needs" in verdict.results[0].message or "uses" in verdict.results[0].message
+
+
+async def test_nonsense_satisfies_no_expectation(pool: SandboxPool) -> None:
+    source = "import sys\nsys.modules['agentrl.sandboxes.inside.candidate'].Candidate.call = lambda *_: {'ok': {'what': 1}}\ndef f(): pass"
+    code = "import pytest\nfrom solution import f\ndef test_raises():\n    with pytest.raises(BaseException): f()\n    pytest.skip('no need')"
+    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    assert [result.status.value for result in verdict.results] == ["wrong_answer"]
+
+
+async def test_the_module_s_names_can_be_patched(pool: SandboxPool) -> None:
+    source = "import random\nRATE = 2\ndef fetch(x): raise OSError\ndef total(x): return fetch(x) * RATE + random.randint(1, 6)"
+    code = """
+from unittest.mock import Mock, patch
+import pytest
+import solution
+def test_patched():
+    with patch("solution.fetch", return_value=5) as fetch, patch("solution.RATE", 3), patch("solution.random.randint", Mock(return_value=1)):
+        assert solution.total(7) == 16
+        fetch.assert_called_once_with(7)
+    with pytest.raises(OSError): solution.total(7)
+    assert solution.RATE == 2
+def test_monkeypatched(monkeypatch):
+    monkeypatch.setattr(solution, "fetch", lambda x: x)
+    monkeypatch.setattr("solution.RATE", 10)
+    assert 51 <= solution.total(5) <= 56
+def test_restored():
+    with pytest.raises(OSError): solution.total(7)
+    assert solution.RATE == 2
+"""
+    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    assert [result.status.value for result in verdict.results] == ["passed"] * 3, verdict.results
+
+
+async def test_names_are_the_candidate_s_only_where_nobody_else_s(pool: SandboxPool) -> None:
+    source = "def sum(items): return 'mine'\ndef sqrt(x): return 'mine'\nclass Solution:\n    def double(self, x): return 2 * x"
+    explicit = TestFile(
+        code="from solution import sum\nfrom math import *\ndef test(): assert sum([1]) == 'mine' and sqrt(4) == 2"
+    )
+    star = TestFile(
+        code="from math import *\nfrom solution import *\ndef test(): assert sum([1]) == 1 and sqrt(4) == 2"
+    )
+    method = AssertTest(code="def check(candidate): assert candidate(3) == 6", entry_point="Solution().double")
+    builtin = AssertTest(
+        code="def check(candidate): assert candidate([1]) == 'mine' and sum([1]) == 1", entry_point="sum"
+    )
+    verdict = await judge(source, [explicit, star, method, builtin], pool=pool)
+    assert verdict.passed, verdict.results
+
+
+async def test_changes_of_arguments_are_seen_after_calls_that_return_none(pool: SandboxPool) -> None:
+    source = "def empty(items):\n    items.clear()\n    return []\ndef sort(items): items.sort()"
+    code = "xs = [2, 1]\nassert empty(xs) == sorted(xs)"
+    verdict = await judge(source, [AssertTest(code=code), AssertTest(code=code, in_place=True)], pool=pool)
+    assert [result.passed for result in verdict.results] == [False, True]
+    verdict = await judge(
+        source,
+        [AssertTest(code="xs = [2, 1]\nsort(xs)\nassert xs == [1, 2]", in_place=no) for no in (None, False)],
+        pool=pool,
+    )
+    assert [result.passed for result in verdict.results] == [True, False]
