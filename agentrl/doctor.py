@@ -22,13 +22,13 @@ async def examine(console: Console, *, limits: bool) -> bool:
 
     Returns whether model-written code can be run here, and every limit that was tried held.
     """
-    from agentrl.sandboxes import Backend, Bubblewrap, Docker
+    from agentrl.sandboxes import Bubblewrap, Docker
     from agentrl.sandboxes.limit_check import check_limits, limits_table
     from agentrl.sandboxes.protocol import BoxSpec
 
     for name, found in _machine():
         console.print(f"{name:<14} {escape(found)}")
-    backends: list[Backend] = [Docker(on_progress=console.print), Bubblewrap()]
+    backends: list[Docker | Bubblewrap] = [Docker(on_progress=console.print), Bubblewrap()]
     reasons: dict[str, str] = {}
     for backend in backends:
         try:
@@ -45,6 +45,9 @@ async def examine(console: Console, *, limits: bool) -> bool:
     if not working:
         console.print("no sandboxes: workflows that run model-written code will fail")
         return False
+    for backend in working:
+        for hole in await backend.holes() or ["none is known here"]:
+            console.print(f"holes of {backend.name}: {escape(hole)}")
     names = [backend.name for backend in working]
     console.print(f"sandbox.backend = auto takes {names[-1]} with the embedded engine, {names[0]} with SGLang")
     if not limits:

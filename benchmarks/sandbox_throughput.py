@@ -29,6 +29,8 @@ TESTS = [IOTest(stdin=f"{n}\n", stdout=f"{2 * n}\n") for n in range(5)]
 CORES = len(os.sched_getaffinity(0))
 DOCKER_RUN = ["docker", "run", "--rm", "-i", "--network", "none", "--memory", "512m", "--cpus", "1", "--read-only"]
 
+BACKENDS: tuple[BackendName, ...] = ("docker", "bubblewrap")
+
 Verdict = Callable[[], Awaitable[bool]]
 
 
@@ -72,6 +74,29 @@ async def rate(verdict: Verdict, seconds: float, at_once: int) -> float:
     return done / (time.perf_counter() - started)
 
 
+def memory_of_boxes_mb() -> float:
+    """Memory of all processes of boxes on this machine in MB, pages that processes share counted once."""
+    total = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"agentrl.sandboxes.inside" in (folder / "cmdline").read_bytes():
+                rollup = (folder / "smaps_rollup").read_text().splitlines()
+                total += sum(int(line.split()[1]) for line in rollup if line.startswith("Pss:"))
+        except OSError:
+            continue
+    return total / 1024
+
+
+async def memory_of_a_box(backend: BackendName, boxes: int = 4) -> float:
+    """MB that one more idle box takes. Read as root, which may look at them."""
+    async with open_pool(backend=backend, size=boxes) as pool, pool.take(1):
+        before = await anyio.to_thread.run_sync(memory_of_boxes_mb)
+        started = pool.metrics.started
+        async with pool.take(boxes - 1):
+            after = await anyio.to_thread.run_sync(memory_of_boxes_mb)
+    return (after - before) / (boxes - started) if boxes > started else float("nan")
+
+
 async def pool_rate(backend: BackendName, seconds: float) -> tuple[float, float]:
     """Verdicts a second, and the mean time of a reset."""
     async with open_pool(backend=backend) as pool:
@@ -97,7 +122,7 @@ async def main(seconds: float, rounds: int) -> None:
                 ("plain subprocess", plain(program, "/usr/bin/python3")),
             ):
                 rates.setdefault(name, []).append(await rate(verdict, seconds, CORES))
-            for backend in ("docker", "bubblewrap"):
+            for backend in BACKENDS:
                 result, reset_s = await pool_rate(backend, seconds)
                 rates.setdefault(f"warm pool, {backend}", []).append(result)
                 resets.setdefault(backend, []).append(reset_s)
@@ -107,8 +132,13 @@ async def main(seconds: float, rounds: int) -> None:
     print(f"{'':24}{'verdicts/s':>12}{'× docker run, a test':>24}{'× plain subprocess':>22}")
     for name in sorted(median, key=lambda name: median[name]):
         print(f"{name:24}{median[name]:12.1f}{median[name] / cold:24.1f}{median[name] / floor:22.2f}")
-    for backend, values in resets.items():
-        print(f"\na reset with {backend} takes {1000 * statistics.median(values):.1f} ms", end="")
+    for backend in BACKENDS:
+        values = resets[backend]
+        memory_mb = await memory_of_a_box(backend)
+        print(
+            f"\na reset with {backend} takes {1000 * statistics.median(values):.1f} ms, a box {memory_mb:.1f} MB",
+            end="",
+        )
     print()
 
 

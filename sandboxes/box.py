@@ -140,6 +140,7 @@ class Process:
         else:
             self._report = json.loads(payload)
             self._box.run_s += self._report["duration_s"]
+            self._box.suspect |= self._report["ended"] not in (Ended.EXIT, Ended.SIGNAL, Ended.KILLED)
             del self._box._processes[self._number]
         self._wake()
 
@@ -165,6 +166,8 @@ class Box:
         """Why the box is gone, when it is."""
         self.on_lost: Callable[[], None] = lambda: None
         """Called when the box is lost."""
+        self.suspect = False
+        """Whether something unusual happened since the last reset: a limit that was hit, or a message that made no sense."""
         self.runs = 0
         self.run_s = 0.0
         self._link = link
@@ -306,6 +309,7 @@ class Box:
         await self._until(lambda: self._ready or self._answers[number] is not None, "reset")
         if (answer := self._answers.pop(number)) is not None:
             raise SandboxError(f"the box cannot be reset: {answer[1].decode(errors='replace')}")
+        self.suspect = False
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
@@ -338,6 +342,8 @@ class Box:
                 process._receive(kind, payload)
         elif number in self._answers:
             self._answers[number] = (kind, payload)
+        elif kind not in b"rf":
+            self.suspect = True
         elif kind == b"f" and (process := self._processes.get(number)) is not None:
             self._lose(f"it cannot start a program: {payload.decode(errors='replace')}")
         self._wake()

@@ -43,13 +43,27 @@ class Bubblewrap:
     name = "bubblewrap"
     isolates: ClassVar = {
         "files": "a view of its own: /usr and this Python read-only; /box, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace of its own; the number by RLIMIT_NPROC; all are killed after each run",
-        "network": "a namespace of its own without interfaces, unless network = true",
-        "memory": "looked at every 10 ms, and RLIMIT_DATA for each process; no control group",
+        "processes": "a namespace of its own, new for each user; the number by RLIMIT_NPROC; all are killed after each run",
+        "network": "a namespace of its own without interfaces, new for each user, unless network = true",
+        "memory": "looked at every 10 ms, RLIMIT_DATA for each process, and a control group where one can be had",
         "cpu": "CPU seconds looked at every 10 ms, and RLIMIT_CPU; pinned to one core",
-        "privileges": "an unprivileged user, no capabilities, no-new-privileges",
+        "privileges": "an unprivileged user, another each time as root; no capabilities, no-new-privileges",
         "system calls": "agentrl's filter",
     }
+
+    async def holes(self) -> list[str]:
+        """What a program can do here that it should not, in sentences; empty when nothing is known."""
+        found = []
+        if await in_thread(parent_groups) is None:
+            found += [
+                "no control group can be had: socket buffers are bounded only by processes × open files",
+                "no control group can be had: CPU time of children that end within 10 ms, unwaited for, is not seen",
+            ]
+        if os.geteuid() != 0:
+            found.append(
+                "boxes share this user's id: limits that the kernel keeps by user, such as inotify's, are shared"
+            )
+        return found
 
     async def prepare(self, spec: BoxSpec) -> None:
         """Raises SandboxError when bubblewrap is missing or may not make namespaces here."""

@@ -51,16 +51,20 @@ class Docker:
     name = "docker"
     isolates: ClassVar = {
         "files": "the image's, read-only; /box, /tmp and /dev/shm in memory, bounded",
-        "processes": "a namespace and a control group of its own; all are killed after each run",
-        "network": "a namespace of its own without interfaces, unless network = true",
+        "processes": "a namespace, new for each user, and a control group; all are killed after each run",
+        "network": "a namespace of its own without interfaces, new for each user, unless network = true",
         "memory": "a control group, swap included; looked at every 10 ms besides",
         "cpu": "a control group; CPU seconds looked at every 10 ms, and RLIMIT_CPU",
-        "privileges": "an unprivileged user, no capabilities, no-new-privileges",
+        "privileges": "an unprivileged user, another each time; no capabilities, no-new-privileges",
         "system calls": "Docker's default filter and agentrl's",
     }
 
     def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
         self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))
+
+    async def holes(self) -> list[str]:
+        """What a program can do here that it should not, in sentences; empty when nothing is known. Raises SandboxError."""
+        return _holes(await self._call(lambda client: client.info()))
 
     async def prepare(self, spec: BoxSpec) -> None:
         """Fetch or build the image where it is missing, and remove containers whose owner is dead."""
@@ -177,6 +181,18 @@ def connect() -> DockerClient:
         return docker.from_env(timeout=CALL_TIMEOUT_S)
     except (docker.errors.DockerException, OSError) as error:
         raise SandboxError(f"no Docker engine answers ({error}); start one, or set DOCKER_HOST") from error
+
+
+def _holes(engine: dict[str, Any]) -> list[str]:
+    """Those of an engine, by what it says of itself."""
+    counted = {"memory": "MemoryLimit", "processes": "PidsLimit", "swap": "SwapLimit", "CPU": "CpuCfsQuota"}
+    missing = [what for what, name in counted.items() if not engine.get(name)]
+    found = [f"the engine bounds no {what}: its control groups lack the controller" for what in missing]
+    if str(engine.get("CgroupVersion")) == "1" and not engine.get("KernelMemoryTCP", True):
+        found.append("buffers of TCP are not counted: control groups of version 1 without kernel memory")
+    if not any("name=seccomp" in option for option in engine.get("SecurityOptions") or ()):
+        found.append("the engine has no filter of system calls: agentrl's is alone")
+    return found
 
 
 def remove_orphans(client: DockerClient) -> None:

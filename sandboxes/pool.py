@@ -1,7 +1,7 @@
 """Boxes prepared ahead, lent out one at a time, and made as new in between.
 
     take() ── waits in line ──► ready box ──► user ──► returned ──► reset ──► ready
-                                                                └── lost, or cannot be reset: replaced
+                                                                └── lost, or cannot be reset, or fails a self-test: replaced
 
 One task keeps each place of the pool: it starts a box, lends it, resets it, and starts another when the box is lost. So there
 are never more boxes than places, and whatever becomes of a user, its box goes back.
@@ -25,6 +25,7 @@ from agentrl.sandboxes.box import Box, open_box
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.partial_credit import Baselines
 from agentrl.sandboxes.protocol import Backend, BoxSpec
+from agentrl.sandboxes.self_test import USERS_BETWEEN, works
 
 PATIENCE_S = 60.0
 """How long an engine may start no box, while it is restarted say, before those who wait are told."""
@@ -50,7 +51,11 @@ class PoolMetrics:
     started: int = 0
     """Boxes started, at first and as replacements."""
     lost: int = 0
-    """Boxes that went away, or could not be reset."""
+    """Boxes that went away, or could not be reset, or failed a self-test."""
+    self_tests: int = 0
+    """How often a box was tried with a program that is known to work."""
+    failed_self_tests: int = 0
+    """Boxes in which it did not work; they were replaced."""
 
 
 class Loan:
@@ -188,8 +193,9 @@ class SandboxPool:
                     if first:
                         task_status.started()
                         first = False
-                    while await self._lend(box):
-                        pass
+                    users = 1
+                    while await self._lend(box, self_test=users % USERS_BETWEEN == 0):
+                        users += 1
                     self.metrics.lost += 1
             except SandboxError as error:
                 if first and place == 0:
@@ -199,8 +205,8 @@ class SandboxPool:
                     self._tell_those_who_wait(error)
                 await anyio.sleep(RETRY_INTERVAL_S)
 
-    async def _lend(self, box: Box) -> bool:
-        """Lend a box once and make it as new; whether that worked."""
+    async def _lend(self, box: Box, *, self_test: bool) -> bool:
+        """Lend a box once and make it as new; whether that worked. It is tested when that is asked for, or looks wise."""
         loan = Loan(box)
         box.on_lost = loan.give_back
         self._ready.append(loan)
@@ -212,12 +218,25 @@ class SandboxPool:
         if box.lost is not None:
             return False
         started = anyio.current_time()
+        self_test |= box.suspect
         try:
             await box.reset()
+            if self_test and not await self._passes_self_test(box):
+                return False
         except SandboxError:
             return False
         self.metrics.resets += 1
         self.metrics.reset_s += anyio.current_time() - started
+        return True
+
+    async def _passes_self_test(self, box: Box) -> bool:
+        """Whether a box works, and is as new after that. Raises SandboxError when it cannot be reset."""
+        self.metrics.self_tests += 1
+        if not await works(box):
+            self.metrics.failed_self_tests += 1
+            return False
+        box.runs, box.run_s = 0, 0.0
+        await box.reset()
         return True
 
 

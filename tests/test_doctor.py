@@ -33,7 +33,20 @@ def test_it_names_the_backend_in_use_and_what_it_isolates() -> None:
     assert "sandbox.backend = auto takes bubblewrap with the embedded engine, bubblewrap with SGLang" in shown
     for what in ("files", "processes", "network", "memory", "cpu", "privileges", "system calls"):
         assert f"│ {what} " in shown
+    assert "holes of bubblewrap: " in shown
     assert "transformers 5." in shown
+
+
+def test_it_names_what_an_engine_cannot_bound() -> None:
+    from agentrl.sandboxes.docker_engine import _holes
+
+    whole = dict.fromkeys(("MemoryLimit", "PidsLimit", "SwapLimit", "CpuCfsQuota"), True)
+    engine = {**whole, "CgroupVersion": "2", "SecurityOptions": ["name=seccomp,profile=builtin"]}
+    assert _holes(engine) == []
+    (hole,) = _holes({**engine, "PidsLimit": False})  # as a rootless engine without delegation says
+    assert "bounds no processes" in hole
+    (hole,) = _holes({**engine, "SecurityOptions": []})
+    assert "no filter of system calls" in hole
 
 
 def test_it_tries_every_limit() -> None:

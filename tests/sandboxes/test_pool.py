@@ -9,7 +9,10 @@ import pytest
 
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool, open_sandboxes
+from agentrl.sandboxes import box as box_module
+from agentrl.sandboxes import pool as pool_module
 from agentrl.sandboxes.verdict import AssertTest, IOTest
+from tests.components import wait_until
 from tests.real_boxes import kill_first_process
 
 pytestmark = pytest.mark.anyio
@@ -130,6 +133,40 @@ async def test_nothing_need_be_removable_for_a_reset(backend: BackendName) -> No
         async with pool.take() as (box,):
             assert (await box.run(["ls"])).stdout == b""
     assert pool.metrics.lost == 0
+
+
+async def test_a_box_is_tested_after_anything_unusual_and_now_and_then(
+    backend: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "USERS_BETWEEN", 3)
+    async with open_pool(backend=backend, size=1) as pool:
+        for users, tests in enumerate((0, 0, 1, 1, 1, 2), start=1):
+            async with pool.take() as (box,):
+                assert (await box.run(["sh", "-c", "exit 3"])).exit_code == 3
+            await wait_until(
+                lambda users=users: pool.metrics.resets == users,  # type: ignore[misc]
+                timeout_s=10,
+            )
+            assert pool.metrics.self_tests == tests
+        async with pool.take() as (box,):
+            await box.run(["sleep", "10"], timeout_s=0.05)
+        async with pool.take() as (box,):
+            assert pool.metrics.self_tests == 3
+            assert (await box.run(["ls"])).stdout == b""  # nothing of the test is left
+    assert (pool.metrics.failed_self_tests, pool.metrics.lost) == (0, 0)
+
+
+async def test_a_box_that_fails_its_test_is_replaced(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here what every first process is forked from is at fault, which no reset mends: too few files may be made."""
+    real = box_module.FILES
+    monkeypatch.setattr(box_module, "FILES", 3)
+    async with open_pool(backend=backend, size=1) as pool:
+        monkeypatch.setattr(box_module, "FILES", real)
+        async with pool.take() as (box,):
+            await box.run(["sleep", "10"], timeout_s=0.05)
+        async with pool.take() as (box,):
+            assert (await box.run(["mkdir", "a", "b", "c", "d"])).ok
+    assert (pool.metrics.self_tests, pool.metrics.failed_self_tests, pool.metrics.lost) == (1, 1, 1)
 
 
 async def test_two_hundred_verdicts_at_once(backend: BackendName) -> None:

@@ -1,0 +1,67 @@
+"""Control groups: found where they may be made, entered before the first instruction, and gone with their box."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.sandboxes import BackendName, Limits, sandbox
+from agentrl.sandboxes import control_group as module
+from agentrl.sandboxes.control_group import ControlGroup, make_group, parent_groups, remove_orphaned_groups
+from tests.components import missing
+
+pytestmark = pytest.mark.anyio
+
+
+def groups() -> list[Path]:
+    parents = parent_groups()
+    if parents is None:
+        return missing("no control group may be made here: run as root")
+    return [folder for parent in parents.values() for folder in parent.glob(f"agentrl.*:{os.getpid()}:*")]
+
+
+async def test_a_box_has_a_group_for_as_long_as_it_lives(bubblewrap: BackendName) -> None:
+    assert await in_thread(groups) == []
+    async with sandbox(backend=bubblewrap, limits=Limits(memory_mb=100, disk_mb=10, processes=20)) as box:
+        found = {folder.parent.parent.name: folder for folder in await in_thread(groups)}
+        assert found
+        done = await box.run(["sh", "-c", "cat /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/pids.max 2>/dev/null"])
+        assert done.stdout == b"22\n"
+        done = await box.run(["sh", "-c", "echo 9 > /sys/fs/cgroup/pids/pids.max || echo 9 > /sys/fs/cgroup/pids.max"])
+        assert not done.ok
+    assert await in_thread(groups) == []
+
+
+async def test_groups_of_the_dead_are_removed(bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
+    def leave_one() -> ControlGroup:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "owner", lambda: dead)
+            return make_group(parents, Limits())
+
+    parents = await in_thread(parent_groups)
+    if parents is None:
+        missing("no control group may be made here: run as root")
+    host, boot, *_ = module.owner().split(":")
+    dead = f"{host}:{boot}:1:no-such-start"
+    left = await in_thread(leave_one)
+    assert all(folder.exists() for folder in left.folders.values())
+    await in_thread(remove_orphaned_groups, parents)
+    assert not any(folder.exists() for folder in left.folders.values())
+
+
+@pytest.mark.parametrize(
+    ("handed_on", "expected"),
+    [("memory pids", "user@1000.service"), ("cpu memory pids", "user@1000.service"), ("cpu", None)],
+)
+def test_version_2_is_used_where_it_is_delegated(handed_on: str, expected: str | None, tmp_path: Path) -> None:
+    """The nearest group above ours that hands on memory and pids: one that has processes of its own never does."""
+    own = tmp_path / "user@1000.service" / "app.slice" / "run.scope"
+    own.mkdir(parents=True)
+    for folder, controllers in ((own, ""), (own.parent, ""), (own.parent.parent, handed_on), (tmp_path, "")):
+        (folder / "cgroup.subtree_control").write_text(controllers)
+        (folder / "cgroup.procs").write_text("")
+    found = module._delegated(tmp_path, own)
+    assert found == ({"": tmp_path / expected} if expected else None)
