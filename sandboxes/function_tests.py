@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any, Self
 
@@ -16,8 +17,8 @@ from agentrl.threads import in_thread
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
-CANDIDATE_MODULES = ("plain_data", "candidate_objects", "candidate")
-TESTER_MODULES = ("plain_data", "wire", "names", "stand_ins", "probes", "remote", "tester")
+CANDIDATE_MODULES = ("plain_data", "special_methods", "candidate_objects", "candidate")
+TESTER_MODULES = ("plain_data", "wire", "names", "special_methods", "stand_ins", "probes", "remote", "tester")
 TEST_CODE_TIMEOUT_S = 600.0
 TEST_CODE_OUTPUT_MB = 64.0
 """For the process that runs test code. The candidate's share of its time has limits of its own."""
@@ -299,5 +300,7 @@ def _job(test: AssertTest | TestFile, name: str, module: str) -> dict[str, Any]:
         "entry_point": None,
     }
     if isinstance(test, TestFile):
-        return {**job, "kind": test.framework}
+        files = {path: (data.encode() if isinstance(data, str) else data) for path, data in test.files.items()}
+        laid_out = {path: base64.b64encode(data).decode() for path, data in files.items()}
+        return {**job, "kind": test.framework, "files": laid_out}
     return {**job, "kind": "assert", "prelude": test.prelude, "entry_point": test.entry_point}

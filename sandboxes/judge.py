@@ -20,6 +20,7 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.function_tests import judge_call, run_test_code, status_of, tail
 from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
+from agentrl.sandboxes.needs import needs
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.protocol import Completed, Limits
 from agentrl.sandboxes.verdict import (
@@ -205,6 +206,15 @@ def _check(tests: Sequence[Test], language: Language, limits: Limits, box_limits
         (test.limits or limits).check_within(box_limits)
         if not isinstance(test, IOTest) and language.build:
             raise ConfigError(f"a {type(test).__name__} calls Python functions; judge other languages by IOTest")
+        if (need := needs(test)) is not None:
+            raise ConfigError(f"{_name(test, index)} needs {need}")
+        if isinstance(test, TestFile):
+            for path in test.files:
+                if path.startswith("/") or ".." in path.split("/") or path.split("/")[0].split(".")[0] == test.module:
+                    raise ConfigError(
+                        f"{_name(test, index)}, files: {path!r} must be a path below the test file's folder, other than the"
+                        f" candidate's module {test.module}"
+                    )
         if isinstance(test, CallTest):
             try:
                 encode([list(test.args), test.kwargs, test.expected])

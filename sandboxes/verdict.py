@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Literal
@@ -94,6 +94,8 @@ class TestFile:
     code: str
     framework: Literal["unittest", "pytest"] = "pytest"
     module: str = "solution"
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    """Helper modules and data files beside the test file, by relative path. The tests alone see them; they run in that folder."""
     in_place: bool | None = None
     name: str = ""
     limits: Limits | None = None

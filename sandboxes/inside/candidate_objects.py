@@ -11,20 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.plain_data import decode, encode
+from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS
 
 KEPT_OBJECTS = 100_000
 CAUSES = 5
 """How many causes of an exception's cause are told."""
-_ASKED = "eq ne lt le gt ge hash bool len contains iter next reversed getitem setitem delitem missing length_hint call"
-_COMBINED = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift"
-_CONVERTED = "neg pos abs invert int float complex index round trunc floor ceil str repr format bytes enter exit"
-SPECIAL_METHODS = frozenset(
-    f"__{name}__"
-    for name in (
-        *f"{_ASKED} {_CONVERTED}".split(),
-        *(side + name for side in ("", "r", "i") for name in _COMBINED.split()),
-    )
-)
 
 
 class TooManyObjectsError(BaseException):

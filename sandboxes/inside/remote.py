@@ -326,7 +326,8 @@ class Remote:
                 made.args = tuple(args)
             self._objects[number] = made
             for name, value in dict(content["attributes"]).items():
-                setattr(made, str(name), self.value(value))
+                if not name.startswith("__") or name == "__notes__":
+                    setattr(made, str(name), self.value(value))
         if content["cause"] is not None:
             made.__cause__ = self.value(content["cause"])
         return made

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
+from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS
+
 COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
 
@@ -168,7 +170,7 @@ class RemoteFunction:
 def class_body(where: Reference, special: list[str], *, unhashable: bool) -> dict[str, Any]:
     """What the stand-in for a class has: its reference, and those operators that the class has."""
     body: dict[str, Any] = {"_agentrl": where, "__module__": "solution"}
-    for name in special:
+    for name in SPECIAL_METHODS.intersection(special):
         if name in COMPARISONS:
             body[name] = _comparison(name)
         elif name == "__exit__":

@@ -9,6 +9,7 @@ after all, and why, "f" at the end.
 
 from __future__ import annotations
 
+import base64
 import builtins
 import os
 import sys
@@ -175,6 +176,7 @@ def main() -> None:
         wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": remote})
         wire.send(b"f")
         return
+    lay_out(job.get("files", {}))
     sys.modules[job["module"]] = module_stand_in(remote, job)
     if job["kind"] == "assert":
         run_assertions(wire, remote, job)
@@ -183,6 +185,20 @@ def main() -> None:
     for index, message in remote.prober.finish():
         wire.send(b"p", {"index": index, "message": message})
     wire.send(b"f")
+
+
+def lay_out(files: dict[str, str]) -> None:
+    """Write the files beside the tests where they find them: in the folder that they run in, from which they import."""
+    if not files:
+        return
+    folder = tempfile.mkdtemp()
+    for path, content in files.items():
+        where = os.path.join(folder, path)
+        os.makedirs(os.path.dirname(where), exist_ok=True)
+        with open(where, "wb") as file:
+            file.write(base64.b64decode(content))
+    sys.path.insert(0, folder)
+    os.chdir(folder)
 
 
 class RemoteModule(types.ModuleType):

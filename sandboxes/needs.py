@@ -1,0 +1,112 @@
+"""What a test's code needs and cannot have, found by reading it, before anything runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from agentrl.sandboxes.verdict import AssertTest, Test, TestFile
+
+FIXTURES = {
+    "tmp_path": "files that it shares with the candidate (tmp_path)",
+    "tmpdir": "files that it shares with the candidate (tmpdir)",
+    "capfd": "what the candidate writes to its descriptors (capfd); capsys has what it prints",
+    "mocker": "the plugin pytest-mock; unittest.mock is there",
+    "benchmark": "the plugin pytest-benchmark",
+}
+CALLS = {
+    "inspect.getsource": "the candidate's source (inspect.getsource)",
+    "inspect.getsourcelines": "the candidate's source (inspect.getsourcelines)",
+    "inspect.signature": "the candidate's signatures (inspect.signature)",
+    "inspect.getmembers": "the candidate's insides (inspect.getmembers)",
+    "importlib.reload": "to load the candidate's module anew (importlib.reload)",
+    "importlib.util.spec_from_file_location": "the candidate's file (importlib.util.spec_from_file_location)",
+    "runpy.run_path": "the candidate's file (runpy.run_path)",
+    "runpy.run_module": "the candidate's file (runpy.run_module)",
+    "subprocess.run": "to run programs (subprocess.run); use an IOTest",
+    "subprocess.check_output": "to run programs (subprocess.check_output); use an IOTest",
+    "subprocess.Popen": "to run programs (subprocess.Popen); use an IOTest",
+    "asyncio.run": "to await what the candidate returns (asyncio.run)",
+    "dataclasses.asdict": "the insides of the candidate's dataclasses (dataclasses.asdict)",
+    "dataclasses.astuple": "the insides of the candidate's dataclasses (dataclasses.astuple)",
+    "dataclasses.fields": "the insides of the candidate's dataclasses (dataclasses.fields)",
+    "dataclasses.replace": "the insides of the candidate's dataclasses (dataclasses.replace)",
+    "pickle.dumps": "to pickle the candidate's objects (pickle.dumps)",
+    "sys.getrefcount": "the candidate's memory (sys.getrefcount)",
+    "gc.get_objects": "the candidate's memory (gc.get_objects)",
+    "weakref.ref": "to watch the candidate's objects end (weakref.ref)",
+}
+PATCHES = ("patch", "patch.object", "patch.dict", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr")
+
+
+def needs(test: Test) -> str | None:
+    """Say what a test's code needs and cannot have, as in "the candidate's source (inspect.getsource)"; None where nothing is
+    known of it. A test that is found wanting only as it runs gets the status `checker_error`."""
+    if not isinstance(test, AssertTest | TestFile):
+        return None
+    module = test.module if isinstance(test, TestFile) else "solution"
+    try:
+        tree = ast.parse(test.code)
+        if isinstance(test, AssertTest):
+            ast.parse(test.prelude)
+    except (SyntaxError, ValueError) as error:
+        return f"to be Python: {error}"
+    return next(_needs(tree, module), None)
+
+
+def _needs(tree: ast.Module, module: str) -> Iterator[str]:
+    """Everything that is found, in the order of the code."""
+    full = _imported(tree)
+    candidates = {name for name, source in full.items() if source.split(".")[0] == module}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AsyncFunctionDef):
+            yield f"to await what the candidate returns (async def {node.name})"
+        elif isinstance(node, ast.FunctionDef):
+            fixtures = [argument.arg for argument in node.args.args if argument.arg in FIXTURES]
+            if node.name.startswith("test") and fixtures:
+                yield FIXTURES[fixtures[0]]
+        elif isinstance(node, ast.ClassDef):
+            bases = [ast.unparse(base) for base in node.bases]
+            derived = [base for base in bases if base.split(".")[0] in candidates]
+            if derived:
+                yield f"to derive its class {node.name} from the candidate's {derived[0]}"
+        elif isinstance(node, ast.Call):
+            name = _dotted(node.func, full)
+            if name in CALLS:
+                yield CALLS[name]
+            elif name.endswith(PATCHES) and node.args:
+                yield from _outside(node, name, module, candidates)
+
+
+def _outside(call: ast.Call, name: str, module: str, candidates: set[str]) -> Iterator[str]:
+    """What a patch would change that is not the candidate's: there, nobody would see it."""
+    target = call.args[0]
+    if isinstance(target, ast.Constant) and isinstance(target.value, str):
+        shown, inside = target.value, target.value.split(".")[0] == module
+    else:
+        shown = ast.unparse(target)
+        inside = shown.split(".")[0] in candidates
+        if name.endswith("dict") and not inside:
+            return  # a dict of the test's own
+    if not inside:
+        yield f"to patch {shown}, which is not the candidate's; patch it as the candidate sees it, as in {module}.{shown}"
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """What each name that the code imports stands for."""
+    full: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                full[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                full[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return full
+
+
+def _dotted(function: ast.expr, full: dict[str, str]) -> str:
+    first, dot, rest = ast.unparse(function).partition(".")
+    return full.get(first, first) + dot + rest

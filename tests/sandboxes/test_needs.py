@@ -1,0 +1,72 @@
+"""Tests that need what cannot be had say so before anything runs."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import AssertTest, BackendName, CallTest, TestFile, judge, open_pool
+from agentrl.sandboxes.needs import needs
+
+REFUSED = {
+    "inspect.getsource": "import inspect, solution\ndef test(): assert 'for' in inspect.getsource(solution.f)",
+    "signatures": "from inspect import signature\nfrom solution import f\ndef test(): signature(f)",
+    "importlib.reload": "import importlib, solution\ndef test(): importlib.reload(solution)",
+    "derive its class Mine": "import solution\nclass Mine(solution.Base): pass\ndef test(): Mine()",
+    "patch time.sleep": "from unittest.mock import patch\n@patch('time.sleep')\ndef test(sleep): pass",
+    "patch time,": "import time, solution\ndef test(monkeypatch): monkeypatch.setattr(time, 'sleep', len)",
+    "tmp_path": "from solution import save\ndef test(tmp_path): save(tmp_path / 'x')",
+    "async def test": "from solution import f\nasync def test(): await f()",
+    "dataclasses.asdict": "from dataclasses import asdict\nfrom solution import P\ndef test(): asdict(P())",
+    "to be Python": "def test(:",
+}
+HAD = [
+    "from unittest.mock import patch\n@patch('solution.fetch')\ndef test(fetch): pass",
+    "import solution\ndef test(monkeypatch, capsys): monkeypatch.setattr(solution, 'rate', 3)",
+    "from unittest.mock import patch\nimport solution\ndef test():\n    with patch.object(solution, 'x', 1): pass",
+    "import pytest\nfrom solution import *\nclass TestIt:\n    def test(self): assert f() == 1",
+]
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_had_is_named(what: str) -> None:
+    found = needs(TestFile(code=REFUSED[what]))
+    assert found is not None
+    assert what in found
+
+
+@pytest.mark.parametrize("code", HAD)
+def test_what_can_be_had_is_not(code: str) -> None:
+    assert needs(TestFile(code=code)) is None
+    assert needs(CallTest(function="f")) is None
+
+
+@pytest.mark.anyio
+async def test_such_a_test_is_refused_before_a_run(bubblewrap: BackendName) -> None:
+    async with open_pool(backend=bubblewrap, size=2) as pool:
+        with pytest.raises(ConfigError, match=r"test 2 needs the candidate's source \(inspect.getsource\)"):
+            await judge("", [AssertTest(code="assert 1"), TestFile(code=REFUSED["inspect.getsource"])], pool=pool)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("framework", ["pytest", "unittest"])
+async def test_files_lie_beside_the_tests(bubblewrap: BackendName, framework: Literal["pytest", "unittest"]) -> None:
+    code = """
+import unittest
+from solution import *
+from checks import *
+class TestIt(unittest.TestCase):
+    def test(self):
+        with open("data/words.txt") as file: same(count(file.read()), 2)
+"""
+    files = {"checks.py": "def same(a, b): assert a == b", "data/words.txt": b"a b"}
+    right = "def count(text): return len(text.split())"
+    shadows = "def count(text): return 0\ndef same(a, b): pass"
+    async with open_pool(backend=bubblewrap, size=2) as pool:
+        for source, passes in ((right, True), (shadows, False)):
+            verdict = await judge(source, [TestFile(code=code, framework=framework, files=files)], pool=pool)
+            assert verdict.passed is passes, verdict.results
+        with pytest.raises(ConfigError, match=r"files: '\.\./x' must be a path below"):
+            await judge("", [TestFile(code=code, files={"../x": ""})], pool=pool)
