@@ -124,7 +124,7 @@ async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
 
 
 @pytest.mark.anyio
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
     names, tasks = [*UNFIT], [task for task, _, _ in UNFIT.values()]
     reports = await vet([*tasks, SOUND], pool=pool, runs=5)
