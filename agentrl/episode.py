@@ -202,12 +202,21 @@ class Episode:
         image: str | None = None,
         limits: Limits | None = None,
         fail_fast: bool = False,
+        deadline_s: float | None = None,
     ) -> Verdict:
         """Run a program against tests in a sandbox: see `agentrl.sandboxes.judge`. Raises SandboxError, ConfigError."""
         from agentrl.sandboxes import PYTHON, judge
 
         pool = await self._pool("judge", image=image, limits=limits, cpus=1.0, network=False)
-        return await judge(source, tests, pool=pool, language=language or PYTHON, limits=limits, fail_fast=fail_fast)
+        return await judge(
+            source,
+            tests,
+            pool=pool,
+            language=language or PYTHON,
+            limits=limits,
+            fail_fast=fail_fast,
+            deadline_s=deadline_s,
+        )
 
     async def _pool(
         self, purpose: Purpose, *, image: str | None, limits: Limits | None, cpus: float, network: bool

@@ -9,7 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_hashes
+
 LARGEST_PLAIN_INT = 2**63
+LONGEST_RANGE = 10_000_000
+"""What looks through a longer one, such as `max`, takes too long."""
 
 
 class NotPlainError(TypeError):
@@ -41,6 +45,7 @@ def encode(value: Any, refer: Callable[[Any], Any] | None = None) -> Any:
     if isinstance(value, complex):
         return {"complex": [encode(value.real), encode(value.imag)]}
     if isinstance(value, range):
+        check_range(value)
         return {"range": [value.start, value.stop, value.step]}
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
         return encode(value.tolist(), refer)
@@ -55,6 +60,14 @@ def decode(data: Any, dereference: Callable[[Any], Any] | None = None) -> Any:
         return _decode(data, dereference)
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
         raise NotPlainError(f"not plain data: {error}") from None
+    except OutOfBoundsError as error:
+        raise NotPlainError(str(error)) from None
+
+
+def check_range(value: range) -> None:
+    """Raise NotPlainError for a range that is too long to look through."""
+    if value[:LONGEST_RANGE] != value:
+        raise NotPlainError(f"a range of more than {LONGEST_RANGE} numbers is not plain data")
 
 
 def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
@@ -68,7 +81,9 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
     if kind == "float":
         return {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}[content]
     if kind == "dict":
-        return {_decode(key, dereference): _decode(item, dereference) for key, item in content}
+        keys = [_decode(key, dereference) for key, _ in content]
+        check_hashes(keys)
+        return {key: _decode(item, dereference) for key, (_, item) in zip(keys, content)}  # noqa: B905  of the same list
     if kind in ("bytes", "bytearray"):
         content = content.encode("latin-1")
         return content if kind == "bytes" else bytearray(content)
@@ -76,10 +91,15 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
         real, imaginary = (float(_decode(part, None)) for part in content)
         return complex(real, imaginary)
     if kind == "range":
-        return range(*map(int, content))
+        numbers = range(*map(int, content))
+        check_range(numbers)
+        return numbers
     if kind == "ref":
         if dereference is None:
             raise NotPlainError("a reference where only plain data may be")
         return dereference(content)
     make = {"tuple": tuple, "set": set, "frozenset": frozenset}[kind]
-    return make(_decode(item, dereference) for item in content)
+    items = [_decode(item, dereference) for item in content]
+    if kind != "tuple":
+        check_hashes(items)
+    return make(items)

@@ -21,6 +21,7 @@ import unittest
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_bounds
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 
 
@@ -38,12 +39,16 @@ class Wire:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self, *, bounded: bool = True) -> dict[str, Any]:
         line = self._lines.readline()
         if line[:1] != b"v":
             raise CandidateGoneError(line[1:].decode().strip())
         try:
+            if bounded:
+                check_bounds(line)
             answer = json.loads(line[1:])
+        except OutOfBoundsError as error:
+            raise NotPlainError(str(error)) from None
         except (ValueError, RecursionError):
             raise NotPlainError("the candidate answered something that is not JSON") from None
         if not isinstance(answer, dict):
@@ -395,7 +400,7 @@ def load(wire: Wire, job: dict[str, Any]) -> Remote:
 
 def main() -> None:
     wire = Wire()
-    job = wire.receive()
+    job = wire.receive(bounded=False)
     try:
         remote = load(wire, job)
     except NotPlainError as error:
