@@ -2,6 +2,7 @@
 
 A task is {"prompt": ..., "tests": [...]} (`agentrl.sandboxes.load_tests` says what tests look like); "language": "cpp" asks for C++.
 The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass.
+Without it the tests after the first that fails are not run, and the metric `tests_passed` is the share that passed before.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ async def run(episode: Episode) -> Reward:
     reply = await episode.client.chat.completions.create(
         model=episode.model, messages=[{"role": "user", "content": episode.task["prompt"]}]
     )
-    verdict = await judged(episode, reply.choices[0].message.content or "")
-    return reward_of(verdict, partial=episode.task.get("partial", False))
+    partial = episode.task.get("partial", False)
+    # Where all tests must pass, one that fails decides.
+    verdict = await judged(episode, reply.choices[0].message.content or "", fail_fast=not partial)
+    return reward_of(verdict, partial=partial)
 
 
 async def judged(episode: Episode, text: str, tests: str = "tests", *, fail_fast: bool = False) -> Verdict | None:
