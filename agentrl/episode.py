@@ -203,6 +203,7 @@ class Episode:
         limits: Limits | None = None,
         fail_fast: bool = False,
         partial: bool = False,
+        deadline_s: float | None = None,
     ) -> Verdict:
         """Run a program against tests in a sandbox: see `agentrl.sandboxes.judge`.
 
@@ -220,8 +221,18 @@ class Episode:
         pool = await self._pool("judge", image=image, limits=limits, cpus=1.0, network=False)
         language = language or PYTHON
         if partial:
-            return await judge_partial(source, tests, pool=pool, language=language, limits=limits)
-        return await judge(source, tests, pool=pool, language=language, limits=limits, fail_fast=fail_fast)
+            return await judge_partial(
+                source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s
+            )
+        return await judge(
+            source,
+            tests,
+            pool=pool,
+            language=language,
+            limits=limits,
+            fail_fast=fail_fast,
+            deadline_s=deadline_s,
+        )
 
     async def _pool(
         self, purpose: Purpose, *, image: str | None, limits: Limits | None, cpus: float, network: bool

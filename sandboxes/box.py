@@ -33,6 +33,8 @@ ANSWER_TIMEOUT_S = 60.0
 GRACE_S = 10.0
 """A run that is not reported this long after its limit has taken its box with it."""
 MAX_STDIN_BYTES = 64 * MB
+MAX_FRAME_BYTES = 512 * MB
+"""Of what a box sends at once: the largest is a snapshot of its files."""
 
 
 def inside_sources(*names: str) -> dict[str, str]:
@@ -71,14 +73,21 @@ def init_arguments(spec: BoxSpec, *, work: str = WORK, isolated: bool = True, co
     return ["-I", "-c", inside_sources("modules")["agentrl.sandboxes.inside.modules"], json.dumps(config)]
 
 
+class LongLineError(SandboxError):
+    """A program wrote a longer line than its reader takes."""
+
+
 class Process:
     """A program that runs in a box. Use `async with`: it is killed when the block is left."""
 
-    def __init__(self, box: Box, number: int, timeout_s: float) -> None:
+    def __init__(self, box: Box, number: int, limits: Limits) -> None:
         self._box = box
         self._number = number
-        self._given_up_at = anyio.current_time() + timeout_s + GRACE_S
+        self._given_up_at = anyio.current_time() + limits.timeout_s + GRACE_S
+        self._output_left = int(limits.output_mb * MB)
         self._stdout = bytearray()
+        self._searched = 0
+        """So much of it has no end of a line."""
         self._stderr = bytearray()
         self._report: dict[str, Any] | None = None
         self._news = anyio.Event()
@@ -109,13 +118,26 @@ class Process:
         """Kill it and what it started."""
         await self._box._send(b"K", self._number)
 
-    async def read_line(self) -> bytes | None:
-        """The next line of its standard output, with its end; None when it has ended and nothing is left."""
-        await self._until(lambda: b"\n" in self._stdout or self._report is not None)
-        end = self._stdout.find(b"\n") + 1 or len(self._stdout)
+    async def read_line(self, max_bytes: int | None = None) -> bytes | None:
+        """The next line of its standard output, with its end; None when it has ended and nothing is left.
+
+        Raises LongLineError when it has more than `max_bytes`, SandboxLostError.
+        """
+        await self._until(lambda: self._has_line(max_bytes) or self._report is not None)
+        end = self._stdout.find(b"\n", self._searched) + 1 or len(self._stdout)
+        if max_bytes is not None and end > max_bytes:
+            raise LongLineError(f"a line of more than {max_bytes} bytes")
         line = bytes(self._stdout[:end])
         del self._stdout[:end]
+        self._searched = 0
         return line or None
+
+    def _has_line(self, max_bytes: int | None) -> bool:
+        # Each byte is looked at once: a program may write millions of them one at a time.
+        if self._stdout.find(b"\n", self._searched) >= 0:
+            return True
+        self._searched = len(self._stdout)
+        return max_bytes is not None and self._searched > max_bytes
 
     async def wait(self) -> Completed:
         """How it ended, with the output that nobody has read. Raises SandboxLostError."""
@@ -133,6 +155,12 @@ class Process:
             raise self._box._lose("its first process no longer answers")
 
     def _receive(self, kind: bytes, payload: bytes) -> None:
+        if kind in b"oe":
+            # The box's first process holds programs to this. It is not asked twice.
+            self._output_left -= len(payload)
+            if self._output_left < 0:
+                self._box._lose("it sent more output than the program's limit")
+                return
         if kind == b"o":
             self._stdout += payload
         elif kind == b"e":
@@ -270,7 +298,7 @@ class Box:
             },
         }
         self._number += 1
-        process = self._processes[self._number] = Process(self, self._number, limits.timeout_s)
+        process = self._processes[self._number] = Process(self, self._number, limits)
         self.runs += 1
         await self._send(b"S", self._number, json.dumps(request).encode() + b"\n" + (stdin or b""))
         return process
@@ -321,6 +349,8 @@ class Box:
                 inbox += await self._link.receive()
                 while len(inbox) >= HEADER.size:
                     kind, number, length = HEADER.unpack_from(inbox)
+                    if length > MAX_FRAME_BYTES:
+                        raise SandboxLostError(f"it sent a frame of {length} bytes; at most {MAX_FRAME_BYTES} are read")
                     end = HEADER.size + length
                     if len(inbox) < end:
                         break

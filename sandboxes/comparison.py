@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from agentrl.errors import ConfigError
+
+_WORD = re.compile(r"\S+")
+_INTEGER = re.compile(r"([+-]?)([0-9]+)")
+_FLOAT = re.compile(
+    r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?(?:inf|infinity|nan)", re.IGNORECASE | re.ASCII
+)
+MAX_FLOAT_CHARACTERS = 400
+"""A longer word is no floating-point number."""
+
 
 class Comparison(Protocol):
-    """Decides whether what a program printed is what was expected."""
+    """Decides whether what a program printed is what was expected.
+
+    One of your own is called in a process of its own, where it can be ended: define it at the top of a module.
+    """
 
     def __call__(self, output: str, expected: str) -> str:
         """ "" when they agree, else the first difference in a few words."""
@@ -24,10 +39,12 @@ class Exact:
         got, wanted = output.rstrip("\r\n"), expected.rstrip("\r\n")
         if got == wanted:
             return ""
-        lines = zip(got.split("\n"), wanted.split("\n"), strict=False)
-        for number, (line, wanted_line) in enumerate(lines, 1):
-            if line != wanted_line:
-                return f"line {number} is {_shown(line)}, expected {_shown(wanted_line)}"
+        position = _common_length(got, wanted)
+        start = got.rfind("\n", 0, position) + 1
+        line, wanted_line = _line(got, start), _line(wanted, start)
+        if line != wanted_line:
+            number = got.count("\n", 0, start) + 1
+            return f"line {number} is {_shown(line)}, expected {_shown(wanted_line)}"
         return f"{got.count(chr(10)) + 1} lines, expected {wanted.count(chr(10)) + 1}"
 
 
@@ -37,58 +54,111 @@ class Tokens:
 
     def __call__(self, output: str, expected: str) -> str:
         """The first word that differs."""
-        return _first_difference(output.split(), expected.split(), lambda got, wanted: got == wanted)
+        return _first_difference(output, expected, lambda got, wanted: got == wanted)
 
 
 @dataclass(frozen=True)
 class Floats:
-    """Like Tokens, but numbers may differ: |a − b| ≤ max(absolute, relative · max(|a|, |b|))."""
+    """Like Tokens, but a number may differ from one with a point or an exponent: |a − b| ≤ max(absolute, relative · max(|a|, |b|)).
+
+    Two integers are equal or not, whatever their length. Numbers are written in ASCII, as `-12`, `1.`, `.5`, `1e-3`, `inf`, `nan`.
+    """
 
     absolute: float = 1e-6
     relative: float = 1e-6
+    nan_equal: bool = False
+    """Whether nan is right where nan is expected. By itself it equals nothing."""
+
+    def __post_init__(self) -> None:
+        for name in ("absolute", "relative"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"Floats({name}={value!r}): a tolerance is a number of at least 0")
 
     def __call__(self, output: str, expected: str) -> str:
         """The first word that differs by more."""
-        return _first_difference(output.split(), expected.split(), self._agree)
+        return _first_difference(output, expected, self._agree)
 
     def _agree(self, got: str, wanted: str) -> bool:
-        if got == wanted:
-            return True
+        integers = _INTEGER.fullmatch(got), _INTEGER.fullmatch(wanted)
+        if integers[0] and integers[1]:
+            return _normal(integers[0]) == _normal(integers[1])
         a, b = _number(got), _number(wanted)
-        return a is not None and b is not None and math.isclose(a, b, rel_tol=self.relative, abs_tol=self.absolute)
+        if a is None or b is None:
+            return got == wanted
+        return _close(a, b, self.absolute, self.relative, nan_equal=self.nan_equal)
 
 
-def same_value(got: Any, expected: Any, tolerance: float | None = None) -> bool:
-    """Whether two values of plain data are equal, as `==` has it, but for two things: a list equals a tuple of the same items,
-    since test data written as JSON has no tuples; and floats may differ by `tolerance`, absolute or relative."""
+def _close(a: float, b: float, absolute: float, relative: float, *, nan_equal: bool) -> bool:
+    if math.isnan(a) and math.isnan(b):
+        return nan_equal
+    return math.isclose(a, b, rel_tol=min(relative, 1.0), abs_tol=absolute)
+
+
+def same_value(got: Any, expected: Any, tolerance: float | None = None, *, nan_equal: bool = False) -> bool:
+    """Whether two values of plain data are equal, as `==` has it, but for three things: a list equals a tuple of the same items,
+    since test data written as JSON has no tuples; a float may differ by `tolerance`, absolute or relative, from a number; and nan
+    equals nan where it is asked for."""
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(
-            same_value(a, b, tolerance) for a, b in zip(got, expected, strict=True)
+            same_value(a, b, tolerance, nan_equal=nan_equal) for a, b in zip(got, expected, strict=True)
         )
     if isinstance(got, dict) and isinstance(expected, dict):
-        return got.keys() == expected.keys() and all(same_value(got[key], expected[key], tolerance) for key in got)
-    if tolerance is not None and isinstance(got, int | float) and isinstance(expected, int | float):
+        return got.keys() == expected.keys() and all(
+            same_value(got[key], expected[key], tolerance, nan_equal=nan_equal) for key in got
+        )
+    if isinstance(got, float) and isinstance(expected, float) and math.isnan(got) and math.isnan(expected):
+        return nan_equal
+    numbers = isinstance(got, int | float) and isinstance(expected, int | float)
+    if tolerance is not None and numbers and (isinstance(got, float) or isinstance(expected, float)):
         try:
-            return got == expected or math.isclose(got, expected, rel_tol=tolerance, abs_tol=tolerance)
+            return got == expected or _close(got, expected, tolerance, tolerance, nan_equal=nan_equal)
         except OverflowError:  # an integer beyond the floats
             return False
     return bool(got == expected)
 
 
-def _first_difference(got: list[str], wanted: list[str], agree: Any) -> str:
-    for number, (word, wanted_word) in enumerate(zip(got, wanted, strict=False), 1):
-        if not agree(word, wanted_word):
-            return f"word {number} is {_shown(word)}, expected {_shown(wanted_word)}"
-    return "" if len(got) == len(wanted) else f"{len(got)} words, expected {len(wanted)}"
+def _first_difference(output: str, expected: str, agree: Callable[[str, str], bool]) -> str:
+    """The first word that differs. Words are looked at one by one: millions of them at once would take a hundred times the text."""
+    got, wanted = _WORD.finditer(output), _WORD.finditer(expected)
+    number = 0
+    for wanted_word in wanted:
+        word = next(got, None)
+        if word is None:
+            return f"{number} words, expected {number + 1 + sum(1 for _ in wanted)}"
+        number += 1
+        if not agree(word[0], wanted_word[0]):
+            return f"word {number} is {_shown(word[0])}, expected {_shown(wanted_word[0])}"
+    more = sum(1 for _ in got)
+    return f"{number + more} words, expected {number}" if more else ""
+
+
+def _common_length(a: str, b: str) -> int:
+    """How many characters two texts begin with alike. Halves what is left, so that its copies are linear in all."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _line(text: str, start: int) -> str:
+    end = text.find("\n", start)
+    return text[start : end if end >= 0 else len(text)]
+
+
+def _normal(integer: re.Match[str]) -> str:
+    """An integer without what does not change it: leading zeros, a plus, the sign of zero."""
+    digits = integer[2].lstrip("0")
+    return f"-{digits}" if integer[1] == "-" and digits else digits
 
 
 def _number(word: str) -> float | None:
-    if "_" in word or len(word) > 400:  # float() reads 1_000 as a thousand, and takes its time over a million digits
-        return None
-    try:
-        return float(word)
-    except ValueError:
-        return None
+    # float() takes digits of every script, and underscores.
+    return float(word) if len(word) <= MAX_FLOAT_CHARACTERS and _FLOAT.fullmatch(word) else None
 
 
 def _shown(text: str) -> str:

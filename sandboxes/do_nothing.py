@@ -76,10 +76,11 @@ async def judge_partial(
     pool: SandboxPool,
     language: Language = PYTHON,
     limits: Limits | None = None,
+    deadline_s: float | None = None,
 ) -> Verdict:
     """Run a program against all its tests, as `judge` does, for a verdict that has a `fraction`.
 
-    What programs that do nothing pass is measured first, once for the same tests in the same pool.
+    What programs that do nothing pass is measured first, once for the same tests in the same pool, and is no part of `deadline_s`.
 
     Raises:
         ConfigError: The tests make no sense, or programs that do nothing pass all of them.
@@ -91,7 +92,7 @@ async def judge_partial(
             f"a program that does nothing passes all {baseline.free_count} tests of this task, so that no partial reward can be "
             "earned; mend its tests or leave it out (`agentrl vet` finds such tasks)"
         )
-    verdict = await judge(source, tests, pool=pool, language=language, limits=limits)
+    verdict = await judge(source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s)
     return verdict.with_baseline(baseline)
 
 

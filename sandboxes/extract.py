@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 Which = Literal["last", "first", "best"]
 
-_FENCE = re.compile(r"^[ \t]{0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<tag>[^\s`]*)[^\n`]*$", re.MULTILINE)
+MAX_PARSED_CHARACTERS = 20_000
+"""Of the blocks of one reply together. Python's parser takes up to a millisecond for a thousand, and cannot be interrupted."""
+
+# What follows a repetition here can always match, so that a search never goes back: it is linear in any text.
+_FENCE_LINE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})([^\n]*)", re.MULTILINE)
+_TAG = re.compile(r"[ \t]*([^\s`]*)")
 
 
 @dataclass(frozen=True)
@@ -25,16 +31,23 @@ class CodeBlock:
 
 
 def code_blocks(reply: str) -> list[CodeBlock]:
-    """The fenced blocks of a reply, in order. A fence is closed by one of its own kind and at least its length."""
+    """The fenced blocks of a reply, in order. A fence is closed by one of its own kind and at least its length.
+
+    Takes time linear in the reply, whatever is in it.
+    """
     blocks = []
-    position = 0
-    while (opening := _FENCE.search(reply, position)) is not None:
-        fence, tag = opening["fence"], opening["tag"].strip("{}.").lower()
-        closing = re.compile(rf"^[ \t]{{0,3}}{fence[0]}{{{len(fence)},}}[ \t]*$", re.MULTILINE)
-        end = closing.search(reply, opening.end() + 1)
-        code = reply[opening.end() + 1 : end.start() if end else len(reply)]
-        blocks.append(CodeBlock(tag, code.rstrip("\n"), closed=end is not None))
-        position = end.end() if end else len(reply)
+    opening: tuple[str, str, int] | None = None  # its fence, its tag, where its code starts
+    for line in _FENCE_LINE.finditer(reply):
+        fence, rest = line[1], line[2]
+        if opening is None:
+            if "`" not in rest:
+                tag = _TAG.match(rest)
+                opening = (fence, tag[1].strip("{}.").lower() if tag else "", line.end() + 1)
+        elif fence[0] == opening[0][0] and len(fence) >= len(opening[0]) and not rest.strip(" \t\r"):
+            blocks.append(CodeBlock(opening[1], reply[opening[2] : line.start()].rstrip("\r\n")))
+            opening = None
+    if opening is not None:
+        blocks.append(CodeBlock(opening[1], reply[opening[2] :].rstrip("\r\n"), closed=False))
     return blocks
 
 
@@ -49,7 +62,8 @@ def extract_code(
     so tagged, of those without a tag. None when there is no block.
 
     The best block is one that is valid Python, and defines the name `defines` if one is given; of several the longest, and of
-    equally long ones the last.
+    equally long ones the last. Of very long blocks it is not known whether they are valid: the first that would take the reply
+    beyond MAX_PARSED_CHARACTERS, from its end backwards, and those before it, come after the valid ones.
     """
     blocks = code_blocks(reply)
     candidates = [block for block in blocks if block.tag in languages] or [block for block in blocks if not block.tag]
@@ -57,14 +71,23 @@ def extract_code(
         return None
     if which != "best":
         return candidates[-1 if which == "last" else 0].code
-    ranked = [(*_merit(block.code, defines), index) for index, block in enumerate(candidates)]
-    return candidates[max(ranked)[-1]].code
+    best = candidates[-1].code
+    best_merit = (False, False, -1)
+    budget = MAX_PARSED_CHARACTERS
+    for block in reversed(candidates):
+        budget -= len(block.code) + 1
+        merit = (*_merit(block.code, defines), len(block.code)) if budget >= 0 else (False, False, len(block.code))
+        if merit > best_merit:
+            best, best_merit = block.code, merit
+    return best
 
 
-def _merit(code: str, defines: str | None) -> tuple[bool, bool, int]:
+def _merit(code: str, defines: str | None) -> tuple[bool, bool]:
+    """Whether this is valid Python, and then whether it defines the name."""
     try:
-        tree = ast.parse(code)
+        with warnings.catch_warnings(action="ignore"):
+            tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False, False, len(code)
+        return False, False
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
-    return True, defines is None or defines in names, len(code)
+    return True, defines is None or defines in names

@@ -8,24 +8,38 @@ from typing import Any, Self
 
 import anyio
 
-from agentrl.sandboxes.box import Box, Process
-from agentrl.sandboxes.comparison import same_value
-from agentrl.sandboxes.inside.plain_data import decode, encode
+from agentrl.sandboxes.answers import ExpectedValue, raised
+from agentrl.sandboxes.apart import compare_answer
+from agentrl.sandboxes.box import Box, LongLineError, Process
+from agentrl.sandboxes.inside.answer_bounds import Bounds
+from agentrl.sandboxes.inside.plain_data import encode
 from agentrl.sandboxes.protocol import Completed, Ended, Limits
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, TestResult
-from agentrl.threads import in_thread
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
-CANDIDATE_MODULES = ("plain_data", "special_methods", "candidate_objects", "candidate")
-TESTER_MODULES = ("plain_data", "wire", "names", "special_methods", "stand_ins", "probes", "remote", "tester")
+CANDIDATE_MODULES = ("answer_bounds", "plain_data", "special_methods", "candidate_objects", "candidate")
+TESTER_MODULES = (
+    "answer_bounds",
+    "plain_data",
+    "wire",
+    "names",
+    "special_methods",
+    "stand_ins",
+    "probes",
+    "remote",
+    "tester",
+)
 TEST_CODE_TIMEOUT_S = 600.0
 TEST_CODE_OUTPUT_MB = 64.0
 """For the process that runs test code. The candidate's share of its time has limits of its own."""
+TESTER_GRACE_S = 2.0
+"""How long after a verdict's deadline test code may still report what has become of its tests."""
 ANSWERS_MB = 16
 """What a candidate may answer in all."""
-LONG_ANSWER = 1 << 16
-"""Bytes from which an answer is read in a thread."""
+MAX_ANSWER_BYTES = Bounds().length
+"""Of one answer. On its way to the test code it is copied a few times."""
+DEADLINE_OVER = "the verdict's deadline was over"
 SHOWN_CHARACTERS = 2000
 
 _STATUS_OF_END = {
@@ -37,7 +51,8 @@ _STATUS_OF_END = {
 
 def tail(output: bytes) -> str:
     """The end of some output, to show."""
-    return output.decode(errors="replace").strip()[-SHOWN_CHARACTERS:]
+    # No character of UTF-8 has more than four bytes.
+    return output.rstrip()[-4 * SHOWN_CHARACTERS :].decode(errors="replace").strip()[-SHOWN_CHARACTERS:]
 
 
 def status_of(done: Completed) -> tuple[Status, str]:
@@ -53,7 +68,9 @@ def status_of(done: Completed) -> tuple[Status, str]:
 class _Candidate:
     """The candidate's process, started when it is needed, and again after it has ended."""
 
-    def __init__(self, box: Box, source: str, module: str, limits: Limits, *, cpu_s: float | None) -> None:
+    def __init__(
+        self, box: Box, source: str, module: str, limits: Limits, deadline: float, *, cpu_s: float | None
+    ) -> None:
         self.failure: tuple[Status, str] | None = None
         """Why the process has ended, if it has."""
         self.spent_s = 0.0
@@ -62,6 +79,7 @@ class _Candidate:
         self._box = box
         self._load = json.dumps({"op": "load", "source": source, "module": module}).encode()
         self._time_s = limits.timeout_s
+        self._deadline = deadline
         output_mb = max(limits.output_mb, ANSWERS_MB)
         self._limits = Limits(
             **{**vars(limits), "timeout_s": TEST_CODE_TIMEOUT_S, "cpu_s": cpu_s, "output_mb": output_mb}
@@ -78,6 +96,9 @@ class _Candidate:
         """Start the process and load the program; the answer, or None when there is none."""
         await self._end()
         self.failure = None
+        if anyio.current_time() >= self._deadline:
+            self.failure = (Status.TIME_LIMIT, DEADLINE_OVER)
+            return None
         self._process = await self._box.start_python(CANDIDATE, modules=CANDIDATE_MODULES, limits=self._limits)
         return await self.ask(self._load)
 
@@ -87,12 +108,18 @@ class _Candidate:
             return None
         started = anyio.current_time()
         answer = None
-        with anyio.move_on_after(self._time_s - self.spent_s) as bound:
+        too_long = False
+        with anyio.CancelScope(deadline=min(started + self._time_s - self.spent_s, self._deadline)) as bound:
             await self._process.send(request + b"\n")
-            answer = await self._process.read_line()
+            try:
+                answer = await self._process.read_line(MAX_ANSWER_BYTES)
+            except LongLineError:
+                too_long = True
         self.spent_s += anyio.current_time() - started
         if bound.cancelled_caught:
-            self.failure = (Status.TIME_LIMIT, "")
+            self.failure = (Status.TIME_LIMIT, DEADLINE_OVER if anyio.current_time() >= self._deadline else "")
+        elif too_long:
+            self.failure = (Status.OUTPUT_LIMIT, f"it answered more than {MAX_ANSWER_BYTES >> 20} MB at once")
         elif answer is None or not answer.endswith(b"\n"):
             self.usage = await self._process.wait()
             status, message = status_of(self.usage)
@@ -104,14 +131,14 @@ class _Candidate:
     async def _end(self) -> None:
         if self._process is not None:
             async with self._process:
-                if self.failure is None:
+                if self._process.running:
                     await self._process.kill()
                     self.usage = await self._process.wait()
             self._process = None
 
 
-async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: Limits) -> TestResult:
-    """Call one function once, and compare what comes back here."""
+async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: Limits, deadline: float) -> TestResult:
+    """Call one function once, and compare what comes back on this side. `deadline` is a time of the event loop's clock."""
     request = {
         "op": "call",
         "path": test.function,
@@ -119,18 +146,19 @@ async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: L
         "kwargs": {key: encode(value) for key, value in test.kwargs.items()},
         "in_place": test.argument is not None,
     }
-    async with _Candidate(box, source, "solution", limits, cpu_s=limits.cpu_s) as candidate:
+    async with _Candidate(box, source, "solution", limits, deadline, cpu_s=limits.cpu_s) as candidate:
         answer = await candidate.load()
-        if answer is not None and _raised(answer) is None:
+        if answer is not None and raised(answer) is None:
             answer = await candidate.ask(json.dumps(request).encode())
         if candidate.failure is not None:
             status, message = candidate.failure
         else:
             assert answer is not None
-            if len(answer) > LONG_ANSWER:
-                status, message = await in_thread(_judge_answer, answer, test)
+            error = raised(answer)
+            if error is not None:
+                status, message = Status.RUNTIME_ERROR, error
             else:
-                status, message = _judge_answer(answer, test)
+                status, message = await compare_answer(_expectation(test), answer, deadline)
     return TestResult(
         name=name,
         status=status,
@@ -141,59 +169,35 @@ async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: L
     )
 
 
-def _judge_answer(answer: bytes, test: CallTest) -> tuple[Status, str]:
-    raised = _raised(answer)
-    if raised is not None:
-        return Status.RUNTIME_ERROR, raised
-    try:
-        content = json.loads(answer)
-        if test.argument is None:
-            got = decode(content["ok"])
-        elif (changed := content["changed"].get(str(test.argument))) is not None:
-            got = decode(changed)
-        else:
-            got = test.args[test.argument]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        return Status.WRONG_ANSWER, f"the answer is not plain data: {error}"
-    try:
-        agrees = same_value(got, test.expected, test.tolerance)
-    except RecursionError:
-        agrees = False
-    if agrees:
-        return Status.PASSED, ""
-    return Status.WRONG_ANSWER, f"{_shown(got)}, expected {_shown(test.expected)}"
-
-
-def _raised(answer: bytes) -> str | None:
-    """What the candidate raised, as text; None when it did not, or when the answer makes no sense."""
-    if not answer.startswith(b'{"raised"'):
-        return None
-    try:
-        raised = json.loads(answer)["raised"]
-        return f"{raised['classes'][0]}: {raised['text']}"[:SHOWN_CHARACTERS]
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
-        return "an exception"
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of more digits than Python writes
-        return f"a {type(value).__name__}"
-    return text if len(text) <= 200 else f"{text[:200]}…"
+def _expectation(test: CallTest) -> ExpectedValue:
+    before = None if test.argument is None else test.args[test.argument]
+    return ExpectedValue(test.expected, test.tolerance, test.nan_equal, test.argument, before)
 
 
 async def run_test_code(
-    box: Box, test_box: Box, source: str, test: AssertTest | TestFile, name: str, limits: Limits
+    box: Box,
+    test_box: Box,
+    source: str,
+    test: AssertTest | TestFile,
+    name: str,
+    limits: Limits,
+    deadline: float,
+    *,
+    fail_fast: bool = False,
 ) -> list[TestResult]:
-    """Run test code in `test_box` against the candidate in `box`, passing calls one way and answers the other."""
+    """Run test code in `test_box` against the candidate in `box`, passing calls one way and answers the other.
+
+    `deadline` is a time of the event loop's clock: at its end, whoever is waited for has failed, the candidate or the test code.
+    """
     module = test.module if isinstance(test, TestFile) else "solution"
     job = _job(test, name, module)
     # A file's tests share the candidate's process, whose CPU seconds are then no single test's.
     cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
-    own_limits = test_box.spec.limits.but(timeout_s=TEST_CODE_TIMEOUT_S, output_mb=TEST_CODE_OUTPUT_MB)
+    left_s = max(0.0, deadline - anyio.current_time()) + TESTER_GRACE_S
+    timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
+    own_limits = test_box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
     tester = await test_box.start_python(TESTER, modules=TESTER_MODULES, limits=own_limits)
-    async with tester, _Candidate(box, source, module, limits, cpu_s=cpu_s) as candidate:
+    async with tester, _Candidate(box, source, module, limits, deadline, cpu_s=cpu_s) as candidate:
         await tester.send(b"v" + json.dumps(job).encode() + b"\n")
         session = _Session(name, candidate)
         await tester.send(session.answer(await candidate.load()))
@@ -214,7 +218,7 @@ async def run_test_code(
                 session.ended = json.loads(content)
             elif line[:1] == b"p":
                 session.revoke(json.loads(content))
-            finished = line[:1] == b"f"
+            finished = line[:1] == b"f" or (fail_fast and session.failed)
         said = b"" if finished else (await tester.wait()).stderr
     return session.all_results(finished=finished, said=tail(said))
 
@@ -230,6 +234,11 @@ class _Session:
         self._name = name
         self._candidate = candidate
         self._results: list[TestResult] = []
+
+    @property
+    def failed(self) -> bool:
+        """Whether a test has failed."""
+        return any(not result.passed for result in self._results)
 
     def answer(self, answer: bytes | None) -> bytes:
         """An answer of the candidate's as the tester reads it."""
@@ -286,6 +295,8 @@ class _Session:
         )
         if self._candidate.failure is not None:
             status, message = self._candidate.failure
+        elif finished and self.failed:
+            status, message = Status.NOT_RUN, "an earlier test failed"
         missing = max(self.expected, 1) - len(results)
         return results + [TestResult(name=self._name, status=status, message=message)] * missing
 

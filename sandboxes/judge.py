@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import anyio.to_thread
+import anyio
 
-from agentrl.errors import ConfigError, SandboxError
+from agentrl.errors import ConfigError, SandboxError, SandboxLostError
+from agentrl.sandboxes.answers import ExpectedOutput
+from agentrl.sandboxes.apart import check_comparison, compare_answer
 from agentrl.sandboxes.box import Box
-from agentrl.sandboxes.function_tests import judge_call, run_test_code, status_of, tail
+from agentrl.sandboxes.function_tests import DEADLINE_OVER, judge_call, run_test_code, status_of, tail
 from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
 from agentrl.sandboxes.needs import needs
 from agentrl.sandboxes.pool import SandboxPool
@@ -41,8 +43,14 @@ ATTEMPTS = 3
 """A box that is lost under a program is the engine's fault twice, and the program's the third time."""
 WALL_CLOCK_SLACK = 4.0
 """A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine."""
-LONG_OUTPUT = 1 << 16
-"""Bytes from which output is compared in a thread."""
+MAX_DEADLINE_S = 600.0
+"""Of a verdict, by default, unless the time limit of one test alone asks for more."""
+FILE_TESTS = 4
+"""A file of tests counts as so many tests in the default deadline."""
+OVERHEAD_S = 10.0
+"""Part of the default deadline: what starting, comparing and clearing take, on a busy machine."""
+GRACE_S = 15.0
+"""How long after its deadline a verdict waits for a sandbox that should have ended its program."""
 
 
 async def judge(
@@ -53,6 +61,7 @@ async def judge(
     language: Language = PYTHON,
     limits: Limits | None = None,
     fail_fast: bool = False,
+    deadline_s: float | None = None,
 ) -> Verdict:
     """Run a program against its tests in boxes of `pool`.
 
@@ -60,70 +69,139 @@ async def judge(
     program's CPU seconds, so that neither waiting for a box nor a busy machine costs a program its verdict.
     With `fail_fast`, tests after the first that fails are not run.
 
+    `deadline_s` bounds the whole verdict in seconds of wall-clock time, but for waiting for a box: builds, programs, test code,
+    comparisons and checkers. When it is over, the test that runs has exceeded its time limit, or is a checker error if the
+    program was not what was waited for, and later tests are not run. Default: `default_deadline_s`.
+
     Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no box.
     """
     limits = limits or pool.spec.limits
     _check(tests, language, limits, pool.spec.limits)
+    if deadline_s is not None and not deadline_s > 0:
+        raise ConfigError(f"deadline_s = {deadline_s!r} must be more than 0")
+    left_s = deadline_s or default_deadline_s(tests, language, limits)
     results: list[TestResult] = []
     build_output = ""
     index = losses = 0
     while index < len(tests):
+        if left_s <= 0:
+            name = _name(tests[index], index)
+            results.append(TestResult(name=name, status=Status.NOT_RUN, message=DEADLINE_OVER, test_index=index))
+            index += 1
+            continue
         async with pool.take(2 if any(map(_needs_second_box, tests[index:])) else 1) as boxes:
-            bench = _Bench(source, language, limits, boxes)
+            started = anyio.current_time()
+            bench = _Bench(source, language, limits, boxes, deadline=started + left_s, fail_fast=fail_fast)
             try:
-                build_output = await bench.build()
-                while index < len(tests):
-                    test, name = tests[index], _name(tests[index], index)
-                    if bench.build_failed or (fail_fast and any(not result.passed for result in results)):
-                        status = Status.BUILD_ERROR if bench.build_failed else Status.NOT_RUN
-                        results.append(TestResult(name=name, status=status, message=build_output, test_index=index))
-                    else:
-                        results += [replace(result, test_index=index) for result in await bench.run(test, name)]
-                    index, losses = index + 1, 0
+                with anyio.move_on_after(left_s + GRACE_S) as bound:
+                    build_output = await bench.build()
+                    while index < len(tests) and (bench.build_failed or not bench.over):
+                        test, name = tests[index], _name(tests[index], index)
+                        if bench.build_failed or (fail_fast and any(not result.passed for result in results)):
+                            status = Status.BUILD_ERROR if bench.build_failed else Status.NOT_RUN
+                            results.append(TestResult(name=name, status=status, message=build_output, test_index=index))
+                        else:
+                            results += [replace(result, test_index=index) for result in await bench.run(test, name)]
+                        index, losses = index + 1, 0
+                if bound.cancelled_caught:
+                    raise SandboxError(f"the sandbox did not end the program within {GRACE_S:g} s of the deadline")
             except SandboxError as error:
                 # The box is gone, or so full that not even the program can be written to it.
                 losses += 1
-                if losses == ATTEMPTS:
-                    status = Status.CHECKER_ERROR if len(boxes) == 2 and boxes[1].lost else Status.CRASHED
+                if losses == ATTEMPTS or bench.over:
+                    ours = bound.cancelled_caught or (len(boxes) == 2 and boxes[1].lost)
+                    status = Status.CHECKER_ERROR if ours else Status.CRASHED
                     name = _name(tests[index], index)
                     results.append(TestResult(name=name, status=status, message=str(error), test_index=index))
                     index, losses = index + 1, 0
+            left_s -= anyio.current_time() - started
     return Verdict(results=tuple(results), build_output=build_output)
+
+
+def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits) -> float:
+    """The deadline of a verdict on these tests: what they take if each of them is as slow as it may be, with all its sleeping, and
+    at most MAX_DEADLINE_S, or the time limit of the slowest test where that is more."""
+    total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
+    longest = 0.0
+    for test in tests:
+        wall_s = WALL_CLOCK_SLACK * (test.limits or limits).timeout_s
+        longest = max(longest, wall_s)
+        total += wall_s * (FILE_TESTS if isinstance(test, TestFile) else 1)
+        if isinstance(test, IOTest) and isinstance(test.compare, Checker):
+            total += (test.compare.limits or limits).timeout_s
+    return min(total, max(MAX_DEADLINE_S, longest + OVERHEAD_S))
 
 
 class _Bench:
     """A program laid out for its tests in boxes that are at hand."""
 
-    def __init__(self, source: str, language: Language, limits: Limits, boxes: Sequence[Box]) -> None:
+    def __init__(
+        self,
+        source: str,
+        language: Language,
+        limits: Limits,
+        boxes: Sequence[Box],
+        *,
+        deadline: float,
+        fail_fast: bool,
+    ) -> None:
         self.build_failed = False
         self._source = source
         self._language = language
         self._limits = limits
         self._box = boxes[0]
         self._second_box = boxes[-1]
+        self._deadline = deadline
+        self._fail_fast = fail_fast
         self._built: bytes | None = None
         self._built_checkers: dict[Checker, bytes] = {}
+
+    @property
+    def over(self) -> bool:
+        """Whether the verdict's deadline is over."""
+        return anyio.current_time() >= self._deadline
+
+    def _at_most(self, timeout_s: float) -> float:
+        """A time limit that ends with the deadline."""
+        return min(timeout_s, max(0.01, self._deadline - anyio.current_time()))
 
     async def build(self) -> str:
         """Build the program where its language is built; returns what the build printed."""
         if not self._language.build:
             return ""
-        done = await _build(self._box, self._source, self._language)
+        done = await self._build(self._box, self._source, self._language)
         self.build_failed = not done.ok
         if done.ok:
-            self._built = await self._box.snapshot()
-        return tail(done.stdout + done.stderr)
+            try:
+                self._built = await self._box.snapshot()
+            except SandboxLostError:
+                raise
+            except SandboxError as error:  # it left more than a snapshot may hold
+                self.build_failed = True
+                return str(error)
+        return tail(done.stdout) + tail(done.stderr)
 
     async def run(self, test: Test, name: str) -> list[TestResult]:
         """Judge one test; a file of tests gives a result for each of them."""
         limits = test.limits or self._limits
-        limits = limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=limits.timeout_s * WALL_CLOCK_SLACK)
+        limits = limits.but(
+            cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(limits.timeout_s * WALL_CLOCK_SLACK)
+        )
         await self._box.clear()
         if isinstance(test, CallTest):
-            return [await judge_call(self._box, self._source, test, name, limits)]
+            return [await judge_call(self._box, self._source, test, name, limits, self._deadline)]
         if isinstance(test, AssertTest | TestFile):
             await self._second_box.clear()
-            return await run_test_code(self._box, self._second_box, self._source, test, name, limits)
+            return await run_test_code(
+                self._box,
+                self._second_box,
+                self._source,
+                test,
+                name,
+                limits,
+                self._deadline,
+                fail_fast=self._fail_fast,
+            )
         return [await self._run_io(test, name, limits)]
 
     async def _run_io(self, test: IOTest, name: str, limits: Limits) -> TestResult:
@@ -145,23 +223,18 @@ class _Bench:
         )
 
     async def _compare(self, test: IOTest, stdout: bytes) -> tuple[Status, str]:
-        output = stdout.decode(errors="replace")
         if isinstance(test.compare, Checker):
-            return await self._check(test.compare, test, output)
-        if len(stdout) > LONG_OUTPUT:
-            difference = await anyio.to_thread.run_sync(test.compare, output, test.stdout)
-        else:
-            difference = test.compare(output, test.stdout)
-        return (Status.WRONG_ANSWER, difference) if difference else (Status.PASSED, "")
+            return await self._check(test.compare, test, stdout)
+        return await compare_answer(ExpectedOutput(test.stdout, test.compare), stdout, self._deadline)
 
-    async def _check(self, checker: Checker, test: IOTest, output: str) -> tuple[Status, str]:
+    async def _check(self, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
         box, language = self._second_box, checker.language
         if checker in self._built_checkers:
             await box.restore(self._built_checkers[checker])
         else:
             await box.clear()
             if language.build:
-                done = await _build(box, checker.source, language)
+                done = await self._build(box, checker.source, language)
                 if not done.ok:
                     return Status.CHECKER_ERROR, f"the checker cannot be built: {tail(done.stdout + done.stderr)}"
                 self._built_checkers[checker] = await box.snapshot()
@@ -169,21 +242,22 @@ class _Bench:
                 await _write(box, language, checker.source)
         for path, content in (("input", test.stdin), ("output", output), ("answer", test.stdout)):
             await box.write(path, content)
-        done = await _run(box, language, b"", checker.limits or box.spec.limits, args=("input", "output", "answer"))
+        limits = checker.limits or box.spec.limits
+        limits = limits.but(timeout_s=self._at_most(limits.timeout_s))
+        done = await _run(box, language, b"", limits, args=("input", "output", "answer"))
         if done.ok:
             return Status.PASSED, ""
         rejected = done.exit_code in (1, 2)
         return Status.WRONG_ANSWER if rejected else Status.CHECKER_ERROR, tail(done.stdout + done.stderr) or done.ended
 
+    async def _build(self, box: Box, source: str, language: Language) -> Completed:
+        await _write(box, language, source)
+        return await box.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
+
 
 async def _write(box: Box, language: Language, source: str) -> None:
     # A model's text may hold half a surrogate pair, which no encoding has.
     await box.write(language.file, source.encode(errors="replace"))
-
-
-async def _build(box: Box, source: str, language: Language) -> Completed:
-    await _write(box, language, source)
-    return await box.run(language.build, timeout_s=language.build_timeout_s)
 
 
 async def _run(box: Box, language: Language, stdin: bytes, limits: Limits, args: Sequence[str] = ()) -> Completed:
@@ -204,6 +278,10 @@ def _name(test: Test, index: int) -> str:
 def _check(tests: Sequence[Test], language: Language, limits: Limits, box_limits: Limits) -> None:
     for index, test in enumerate(tests):
         (test.limits or limits).check_within(box_limits)
+        if isinstance(test, IOTest):
+            _check_text(test, _name(test, index))
+            if not isinstance(test.compare, Checker):
+                check_comparison(test.compare)
         if not isinstance(test, IOTest) and language.build:
             raise ConfigError(f"a {type(test).__name__} calls Python functions; judge other languages by IOTest")
         if (need := needs(test)) is not None:
@@ -216,7 +294,21 @@ def _check(tests: Sequence[Test], language: Language, limits: Limits, box_limits
                         f" candidate's module {test.module}"
                     )
         if isinstance(test, CallTest):
+            if test.argument is not None and not 0 <= test.argument < len(test.args):
+                raise ConfigError(
+                    f"{_name(test, index)}: argument = {test.argument}, but there are {len(test.args)} args, from 0 on"
+                )
             try:
                 encode([list(test.args), test.kwargs, test.expected])
             except NotPlainError as error:
                 raise ConfigError(f"{_name(test, index)}, a CallTest of {test.function}: {error}") from None
+
+
+def _check_text(test: IOTest, name: str) -> None:
+    for field in ("stdin", "stdout"):
+        try:
+            getattr(test, field).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"{name}: {field} cannot be encoded as UTF-8 ({error.reason}, at {error.start})"
+            ) from None

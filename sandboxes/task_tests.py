@@ -23,13 +23,13 @@ def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list
     """The tests in a task. Raises ConfigError that names what is wrong.
 
         [{"kind": "io", "stdin": "1 2", "stdout": "3"},
-         {"kind": "io", "stdin": "2", "stdout": "1.41421", "tolerance": 1e-4},
+         {"kind": "io", "stdin": "2", "stdout": "1.41421 nan", "tolerance": 1e-4, "nan_equal": true},
          {"kind": "call", "function": "add", "args": [1, 2], "expected": 3, "limits": {"timeout_s": 2}},
          {"kind": "assert", "code": "assert add(1, 2) == 3"},
          {"kind": "file", "framework": "unittest", "code": "..."}]
 
     The other fields are those of the tests' classes. For `io`, `exact` or `tolerance` or the source of a `checker` says how to
-    compare. {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
+    compare; `nan_equal`, beside a tolerance, whether nan is right where nan is expected. {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
     """
     if isinstance(content, Mapping):
         return _paired_tests(content)
@@ -50,7 +50,8 @@ def _load_test(index: int, test: dict[str, Any]) -> Test:
         if test.pop("exact", False):
             test["compare"] = Exact()
         if (tolerance := test.pop("tolerance", None)) is not None:
-            test["compare"] = Floats(absolute=tolerance, relative=tolerance)
+            nan_equal = test.pop("nan_equal", False)
+            test["compare"] = Floats(absolute=tolerance, relative=tolerance, nan_equal=nan_equal)
         if (checker := test.pop("checker", None)) is not None:
             test["compare"] = Checker(source=checker)
     unknown = test.keys() - {field.name for field in fields(kind)}

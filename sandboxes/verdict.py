@@ -66,6 +66,9 @@ class CallTest:
     expected: Any = None
     argument: int | None = None
     tolerance: float | None = None
+    """By how much a float may differ, absolutely or relatively."""
+    nan_equal: bool = False
+    """Whether nan is right where nan is expected."""
     name: str = ""
     limits: Limits | None = None
 
@@ -104,6 +107,16 @@ class TestFile:
 Test = IOTest | CallTest | AssertTest | TestFile
 
 
+MAX_TEXT_CHARACTERS = 10_000
+"""Of a message, a name, or what a build printed."""
+
+
+def shown_text(text: str) -> str:
+    """Text of a program's that every file, database and terminal takes: bounded, without NUL and without halves of surrogate pairs."""
+    text = text[:MAX_TEXT_CHARACTERS].replace("\0", "\\x00")
+    return text.encode(errors="backslashreplace").decode()
+
+
 class Status(StrEnum):
     """What became of one test."""
 
@@ -119,7 +132,7 @@ class Status(StrEnum):
     CHECKER_ERROR = "checker_error"
     """The checker, or the test code, failed by itself: no fault of the program's, and no pass."""
     NOT_RUN = "not_run"
-    """An earlier test failed, and the judge was to fail fast."""
+    """An earlier test failed, and the judge was to fail fast; or the verdict's deadline was over before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +150,10 @@ class TestResult:
     test_index: int = 0
     """Index of the test in the list that was judged; a file's tests share one."""
 
+    def __post_init__(self) -> None:
+        for name in ("name", "message"):
+            object.__setattr__(self, name, shown_text(getattr(self, name)))
+
     @property
     def passed(self) -> bool:
         """Whether the test passed."""
@@ -151,6 +168,9 @@ class Verdict:
     build_output: str = ""
     baseline: Baseline | None = None
     """What programs that do nothing pass; None where it was not measured."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "build_output", shown_text(self.build_output))
 
     @property
     def passed(self) -> bool:

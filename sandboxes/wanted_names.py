@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from agentrl.sandboxes.inside.tester import free_names
+from agentrl.sandboxes.inside.names import free_names
 from agentrl.sandboxes.verdict import AssertTest, CallTest, IOTest, Test, TestFile
 
 

@@ -2,7 +2,8 @@
 
 A task is {"prompt": ..., "tests": [...]} (`agentrl.sandboxes.load_tests` says what tests look like); "language": "cpp" asks for C++.
 The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass, of those that a program which does
-nothing does not pass.
+nothing does not pass. Without it the tests after the first that fails are not run, and the metric `tests_passed` is the share that
+passed before.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ async def run(episode: Episode) -> Reward:
         model=episode.model, messages=[{"role": "user", "content": episode.task["prompt"]}]
     )
     partial = episode.task.get("partial", False)
-    verdict = await judged(episode, reply.choices[0].message.content or "", partial=partial)
+    # Where all tests must pass, one that fails decides.
+    verdict = await judged(episode, reply.choices[0].message.content or "", partial=partial, fail_fast=not partial)
     return reward_of(verdict, partial=partial)
 
 

@@ -122,9 +122,9 @@ class Objects:
             return self.encode_error(value)
         if isinstance(value, type):
             return self.class_reference(value)
-        owner = getattr(value, "__self__", None)
-        if isinstance(value, types.MethodType) and getattr(owner, value.__name__, None) == value:
-            return {"method": [self._refer(owner), value.__name__]}
+        # By its type: an object that answers to any name would see that it is asked for one.
+        if type(value) is types.MethodType and getattr(value.__self__, value.__name__, None) == value:
+            return {"method": [self._refer(value.__self__), value.__name__]}
         return {"ref": [self.number(value), self.class_reference(type(value)), plain]}
 
     def _dereference(self, data: Any) -> Any:

@@ -6,6 +6,9 @@ import json
 import os
 import stat
 
+MAX_PACKED_BYTES = 256 << 20
+"""Of the files in an archive, as long as they claim to be. A hole takes no room until somebody reads it."""
+
 
 def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
     """Open a file without following any link, so that no path leads out of the folders it names."""
@@ -51,10 +54,13 @@ def read(work: str, payload: bytes) -> bytes:
 
 
 def pack(work: str) -> bytes:
-    """A tar archive of everything under `work`."""
+    """A tar archive of everything under `work`. Raises OSError when it would be too large: holes in files are written out."""
     import io
     import tarfile
 
+    size = sum(os.lstat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(work) for name in names)
+    if size > MAX_PACKED_BYTES:
+        raise OSError(f"the files have {size} bytes, more than a snapshot holds ({MAX_PACKED_BYTES})")
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name in sorted(os.listdir(work)):

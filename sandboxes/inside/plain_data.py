@@ -15,6 +15,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_hashes
+
 LARGEST_PLAIN_INT = 2**63
 LARGEST_EXPONENT = 10_000
 """Of a Decimal. A larger one is a number that takes seconds to turn into another kind."""
@@ -32,6 +34,8 @@ BUILTIN_TYPES: dict[str, type] = {
 PLAIN_BASES = (int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, deque)
 """Classes whose subclasses have a plain value besides being objects."""
 PLAIN_CLASSES = {*PLAIN_BASES, bool, Counter, OrderedDict, defaultdict}
+LONGEST_RANGE = 10_000_000
+"""What looks through a longer one, such as `max`, takes too long."""
 
 
 class NotPlainError(TypeError):
@@ -87,6 +91,7 @@ def _encode(value: Any, refer: Callable[[Any], Any] | None, subclass: Callable[[
     if isinstance(value, deque):
         return {"deque": [[item(inner) for inner in value], value.maxlen]}
     if isinstance(value, range):
+        check_range(value)
         return {"range": [value.start, value.stop, value.step]}
     if isinstance(value, slice):
         return {"slice": [item(value.start), item(value.stop), item(value.step)]}
@@ -133,6 +138,14 @@ def decode(data: Any, dereference: Callable[[Any], Any] | None = None) -> Any:
         return _decode(data, dereference)
     except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise NotPlainError(f"not plain data: {error}") from None
+    except OutOfBoundsError as error:
+        raise NotPlainError(str(error)) from None
+
+
+def check_range(value: range) -> None:
+    """Raise NotPlainError for a range that is too long to look through."""
+    if value[:LONGEST_RANGE] != value:
+        raise NotPlainError(f"a range of more than {LONGEST_RANGE} numbers is not plain data")
 
 
 def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
@@ -142,13 +155,18 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
         return data
     ((kind, content),) = data.items()
     if kind in SEQUENCES:
-        return SEQUENCES[kind](_decode(item, dereference) for item in content)
+        items = [_decode(item, dereference) for item in content]
+        if kind != "tuple":
+            check_hashes(items)
+        return SEQUENCES[kind](items)
     if kind == "dict" or kind in DICTS or kind == "defaultdict":
         factory, pairs = content if kind == "defaultdict" else (None, content)
-        items = {_decode(key, dereference): _decode(item, dereference) for key, item in pairs}
+        keys = [_decode(key, dereference) for key, _ in pairs]
+        check_hashes(keys)
+        made = {key: _decode(item, dereference) for key, (_, item) in zip(keys, pairs)}  # noqa: B905  of the same list
         if kind == "defaultdict":
-            return defaultdict(BUILTIN_TYPES[factory] if factory is not None else None, items)
-        return DICTS[kind](items) if kind in DICTS else items
+            return defaultdict(BUILTIN_TYPES[factory] if factory is not None else None, made)
+        return DICTS[kind](made) if kind in DICTS else made
     if kind == "deque":
         items_, length = content
         return deque((_decode(item, dereference) for item in items_), None if length is None else int(length))
@@ -168,13 +186,19 @@ def _decimal(content: Any) -> Decimal:
     return number
 
 
+def _range(content: Any) -> range:
+    numbers = range(*map(int, content))
+    check_range(numbers)
+    return numbers
+
+
 _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "int": lambda content: int(content, 16),
     "float": lambda content: {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}[content],
     "bytes": lambda content: content.encode("latin-1"),
     "bytearray": lambda content: bytearray(content.encode("latin-1")),
     "complex": lambda content: complex(*(float(_decode(part, None)) for part in content)),
-    "range": lambda content: range(*map(int, content)),
+    "range": _range,
     **{name: kind.fromisoformat for name, kind in MOMENTS.items()},
     "timedelta": lambda content: datetime.timedelta(*map(int, content)),
     "decimal": _decimal,

@@ -32,8 +32,8 @@ ARITHMETIC = frozenset(
     for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow")
     for side in ("", "r", "i")
 )
-SHIFTS = ("__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__")
-"""Arithmetic whose result another number changes for certain, and that takes no longer with a large one."""
+SHIFTS = ("__add__", "__radd__", "__sub__", "__rsub__")
+"""Arithmetic whose result another number changes for certain, that takes no longer with a large one, and that changes no object."""
 UNARY = ("__abs__", "__neg__", "__pos__", "__round__", "__trunc__", "__floor__", "__ceil__")
 ASKED_TWICE = ("__bool__", "__len__", "__hash__")
 MOST_PAIRS = 5

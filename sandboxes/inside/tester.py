@@ -167,7 +167,7 @@ def load(wire: Wire, job: dict[str, Any]) -> Remote | str:
 
 def main() -> None:
     wire = Wire()
-    job = wire.receive()
+    job = wire.receive(bounded=False)
     try:
         remote = load(wire, job)
     except TestEndedError as error:

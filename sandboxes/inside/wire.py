@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any, NoReturn
 
+from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_bounds
+
 
 class TestEndedError(BaseException):
     """Our own machinery has ended the test. It is none of the exceptions that a test expects, and the host has noted why."""
@@ -36,15 +38,19 @@ class Wire:
         self._out.write(kind + json.dumps(content).encode() + b"\n")
         self._out.flush()
 
-    def receive(self) -> dict[str, Any]:
-        """The next answer of the candidate's. Raises TestEndedError when there is none."""
+    def receive(self, *, bounded: bool = True) -> dict[str, Any]:
+        """The next answer of the candidate's, or, unless `bounded`, the host's job. Raises TestEndedError when there is none."""
         line = self._lines.readline()
         if line[:1] != b"v":
             self.gone = True
             self._ended = line[1:].decode(errors="replace").strip()
             raise TestEndedError(self._ended)
         try:
+            if bounded:
+                check_bounds(line)
             answer = json.loads(line[1:])
+        except OutOfBoundsError as error:
+            self.wrong(str(error))
         except (ValueError, RecursionError):
             self.wrong("the candidate answered something that is not JSON")
         if not isinstance(answer, dict):

@@ -42,8 +42,3 @@ def stdin_task(problem: dict[str, Any], language: str) -> dict[str, Any]:
         "tests": tests,
         "solution": problem[language],
     }
-
-
-def failing_today() -> set[str]:
-    """Exercises whose solution is not rewarded yet. The list may only become shorter."""
-    return set((FOLDER / "failing_today.txt").read_text().splitlines())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from textwrap import dedent
+from typing import Any
 
+import anyio
 import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
     CPP,
+    PYTHON,
     AssertTest,
     BackendName,
     BoxSpec,
@@ -26,6 +29,7 @@ from agentrl.sandboxes import (
     judge,
     open_pool,
 )
+from agentrl.sandboxes.judge import default_deadline_s
 from tests.components import missing
 from tests.real_boxes import kill_first_process
 
@@ -377,3 +381,86 @@ async def test_a_box_lost_under_a_program_is_tried_again(bubblewrap: BackendName
 async def test_a_program_without_tests_has_not_passed(pool: SandboxPool) -> None:
     verdict = await judge("print(1)", [], pool=pool)
     assert (verdict.passed, verdict.pass_rate, verdict.status) == (False, 0.0, "not_run")
+
+
+async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
+    """Whatever hangs: a file of 30 tests, test after test, a checker, test code, a build."""
+    sleeps = "import time\ntime.sleep(1000)"
+    hangs = "def f(): \n    while True: pass"
+    file = "import pytest, solution\n@pytest.mark.parametrize('n', range(30))\ndef test(n): assert solution.f() == n"
+    busy = "while True:\n    try:\n        while True: f\n    except BaseException: pass"
+    limits = Limits(timeout_s=5, memory_mb=300)
+    slow_checker = Checker(source=sleeps, limits=limits)
+    c = Language(file="main.c", build=("sleep", "1000"), run=("./main",))
+    cases: dict[str, tuple[Verdict, list[str]]] = {}
+
+    async def case(name: str, source: str, tests: list[Any], expected: list[str], language: Language = PYTHON) -> None:
+        started = anyio.current_time()
+        verdict = await judge(source, tests, pool=pool, limits=limits, deadline_s=1.5, language=language)
+        assert anyio.current_time() - started < 12, name
+        cases[name] = (verdict, expected)
+
+    await case("tests", sleeps, [IOTest(stdout="1")] * 30, ["time_limit", *["not_run"] * 29])
+    await case("calls", hangs, [CallTest(function="f")] * 3, ["time_limit", "not_run", "not_run"])
+    await case("a file", hangs, [TestFile(code=file)], ["time_limit"] * 30)
+    await case("a checker", "", [IOTest(compare=slow_checker), IOTest()], ["checker_error", "not_run"])
+    await case("test code", "f = 1", [AssertTest(code=busy), IOTest()], ["checker_error", "not_run"])
+    await case("a build", "", [IOTest()] * 2, ["build_error", "build_error"], c)
+    for name, (verdict, expected) in cases.items():
+        assert statuses(verdict) == expected, name
+
+
+async def test_waiting_for_a_box_is_no_part_of_the_deadline(pool: SandboxPool) -> None:
+    async with anyio.create_task_group() as group:
+        async with pool.take(2):
+            verdicts: list[Verdict] = []
+
+            async def wait() -> None:
+                verdicts.append(await judge("print(1)", [IOTest(stdout="1")], pool=pool, deadline_s=1))
+
+            group.start_soon(wait)
+            await anyio.sleep(1.5)
+    assert verdicts[0].passed
+
+
+def test_the_default_deadline_follows_from_the_tests() -> None:
+    limits = Limits(timeout_s=2)
+    assert default_deadline_s([IOTest()], PYTHON, limits) == 18
+    assert default_deadline_s([IOTest(), IOTest(limits=Limits(timeout_s=1))], PYTHON, limits) == 22
+    assert default_deadline_s([TestFile(code="")], PYTHON, limits) == 42
+    assert default_deadline_s([IOTest()], CPP, limits) == 78
+    assert default_deadline_s([IOTest()] * 1000, PYTHON, limits) == 600
+    assert default_deadline_s([IOTest()], PYTHON, Limits(timeout_s=1000)) == 4010
+
+
+async def test_a_file_of_tests_fails_fast(pool: SandboxPool) -> None:
+    code = "import pytest, solution\n@pytest.mark.parametrize('n', range(5))\ndef test(n): assert solution.f(n) < 2"
+    tests = [TestFile(code=code), CallTest(function="f", args=[1], expected=1)]
+    verdict = await judge("def f(n): return n", tests, pool=pool, fail_fast=True)
+    assert statuses(verdict) == ["passed", "passed", "wrong_answer", "not_run", "not_run", "not_run"]
+
+
+async def test_messages_are_text_that_everything_takes(pool: SandboxPool) -> None:
+    source = "def f(): raise ValueError('\\ud800\\0' * 5000)"
+    tests = [CallTest(function="f"), AssertTest(code="f()"), IOTest(stdout="x")]
+    program = "\nif __name__ == '__main__':\n    import os; os.write(1, b'\\0\\xff\\xed\\xa0\\x80')"
+    verdict = await judge(source + program, tests, pool=pool)
+    for result in verdict.results:
+        assert "\0" not in result.message.encode().decode()
+        assert 0 < len(result.message) <= 10_000
+    assert "ValueError: \\ud800\\x00" in verdict.results[0].message
+    assert Verdict(results=(), build_output="\0\udc80").build_output == "\\x00\\udc80"
+
+
+async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: SandboxPool) -> None:
+    for test, complaint in (
+        (IOTest(stdin="\ud800"), "test 1: stdin cannot be encoded as UTF-8"),
+        (IOTest(stdout="\ud800", name="last"), "last: stdout cannot be encoded as UTF-8"),
+        (IOTest(compare=lambda output, expected: ""), "define it at the top of a module"),
+        (CallTest(function="f", args=[1], argument=1), "test 1: argument = 1, but there are 1 args"),
+        (CallTest(function="f", expected=range(10**18)), "a range of more than 10000000 numbers"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            await judge("", [test], pool=pool)
+    with pytest.raises(ConfigError, match="deadline_s = 0 must be more than 0"):
+        await judge("", [IOTest()], pool=pool, deadline_s=0)

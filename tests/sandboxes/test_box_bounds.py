@@ -1,0 +1,82 @@
+"""What a box may send to the host is bounded, whatever its programs make of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.sandboxes import BackendName, Box, IOTest, Language, Limits, judge, open_pool, sandbox
+from agentrl.sandboxes.box import LongLineError
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def box(backend: BackendName) -> AsyncIterator[Box]:
+    async with sandbox(backend=backend, limits=Limits(timeout_s=20, disk_mb=64, file_mb=64)) as box:
+        yield box
+
+
+async def test_a_line_is_read_up_to_a_bound(box: Box) -> None:
+    code = "import sys\nsys.stdout.write('a' * 1000 + '\\n' + 'b' * 100_000)\nsys.stdout.flush()\ninput()"
+    async with await box.start(["python3", "-c", code]) as process:
+        assert await process.read_line(2000) == b"a" * 1000 + b"\n"
+        with pytest.raises(LongLineError, match="a line of more than 2000 bytes"):
+            await process.read_line(2000)
+        await process.end_input()
+        assert await process.read_line() == b"b" * 100_000
+
+
+async def test_a_line_written_letter_by_letter_is_searched_once(box: Box) -> None:
+    code = "import os\nfor _ in range(30_000): os.write(1, b'x')\nos.write(1, b'\\n')\nprint('end')"
+    started = time.thread_time()
+    async with await box.start(["python3", "-c", code]) as process:
+        assert await process.read_line() == b"x" * 30_000 + b"\n"
+        assert await process.read_line() == b"end\n"
+        assert await process.read_line() is None
+    assert time.thread_time() - started < 10
+
+
+async def test_a_box_that_sends_more_than_was_asked_for_is_lost(box: Box) -> None:
+    """As one would that a program had taken over: the limits inside are not the only ones."""
+    limits = Limits(output_mb=0.001, timeout_s=20)
+    async with await box.start(["cat"], limits=limits) as process:
+        process._receive(b"o", b"x" * 1000)
+        process._receive(b"e", b"x" * 100)
+        with pytest.raises(SandboxLostError, match="more output than the program's limit"):
+            await process.wait()
+    assert box.lost
+
+
+async def test_holes_in_files_are_no_part_of_a_snapshot(box: Box) -> None:
+    """Twenty files of 60 MB that hold nothing: 1.2 GB in an archive."""
+    code = "for n in range(20): open(f'hole{n}', 'wb').truncate(60 * 2**20)"
+    assert (await box.run(["python3", "-c", code])).ok
+    with pytest.raises(SandboxError, match="more than a snapshot holds"):
+        await box.snapshot()
+    assert box.lost is None
+    await box.clear()
+    await box.write("small", b"content")
+    snapshot = await box.snapshot()
+    await box.restore(snapshot)
+    assert await box.read("small") == b"content"
+
+
+async def test_names_that_are_no_utf8_survive_a_snapshot(box: Box) -> None:
+    code = "import os\nopen(b'/box/\\xff\\xfe', 'w').write('1')\nos.mkdir(b'/box/\\xed\\xa0\\x80')\nos.symlink(b'\\xff', b'/box/link')"
+    assert (await box.run(["python3", "-c", code])).ok
+    await box.restore(await box.snapshot())
+    listed = await box.run(["python3", "-c", "import os; print(sorted(os.listdir(b'/box')))"])
+    assert listed.stdout == b"[b'link', b'\\xed\\xa0\\x80', b'\\xff\\xfe']\n"
+
+
+async def test_a_build_that_leaves_too_much_has_failed(backend: BackendName) -> None:
+    code = "for n in range(20): open(f'hole{n}', 'wb').truncate(60 * 2**20)"
+    language = Language(file="main.py", build=("python3", "-c", code), run=("python3", "main.py"))
+    async with open_pool(backend=backend, size=2) as pool:
+        verdict = await judge("", [IOTest()], pool=pool, language=language)
+    assert verdict.status == "build_error"
+    assert "more than a snapshot holds" in verdict.build_output
