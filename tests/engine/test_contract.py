@@ -11,6 +11,7 @@ import aiohttp
 import anyio
 import pytest
 import torch
+from anyio.abc import TaskStatus
 from transformers import AutoModelForCausalLM
 
 from agentrl.models import NANO
@@ -159,6 +160,23 @@ async def open_request(server: Server, replies: list[Any], rid: str, tokens: int
     replies.append(await server.post("/generate", body))
 
 
+async def stream_request(
+    server: Server, replies: list[Any], rid: str, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+) -> None:
+    """An open request that says when its first tokens are there."""
+    params = {"max_new_tokens": 400, "ignore_eos": True, "stream_interval": 1}
+    body = {"rid": rid, "input_ids": PROMPT, "sampling_params": params, "return_logprob": True, "stream": True}
+    ids: list[int] = []
+    async with server.http.post(server.url + "/generate", json=body) as response:
+        async for line in response.content:
+            if line.startswith(b"data: {"):
+                state = json.loads(line.removeprefix(b"data: "))
+                if not ids and state["output_ids"]:
+                    task_status.started()
+                ids += state["output_ids"]
+    replies.append({**state, "output_ids": ids})
+
+
 async def test_abort_request_returns_what_there_is(server: Server) -> None:
     replies: list[Any] = []
     async with anyio.create_task_group() as group:
@@ -175,9 +193,9 @@ async def test_a_pause_holds_replies_open_and_an_update_splits_their_versions(
 ) -> None:
     replies: list[Any] = []
     async with anyio.create_task_group() as group:
-        for index in range(4):
-            group.start_soon(open_request, server, replies, f"{mode}-{index}")
-        await anyio.sleep(0.2)
+        async with anyio.create_task_group() as starting:
+            for index in range(4):
+                starting.start_soon(group.start, stream_request, server, replies, f"{mode}-{index}")
         await server.post("/pause_generation", {"mode": mode})
         update = {"model_path": str(versions[1]), "weight_version": "1", "flush_cache": mode == "retract"}
         assert (await server.post("/update_weights_from_disk", update))["success"] is True

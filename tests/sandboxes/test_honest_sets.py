@@ -14,6 +14,7 @@ import pytest
 from agentrl.rollout.tasks import load_tasks
 from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool
 from agentrl.sandboxes.code_tasks import load_code_task
+from agentrl.threads import in_thread
 from tests.sandboxes.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
 
 
@@ -78,4 +79,5 @@ async def test_problems_on_standard_input(bubblewrap: BackendName, language: str
 @pytest.mark.anyio
 @pytest.mark.parametrize("name", ["test_lists", "calls"])
 async def test_lists_of_assertions_and_of_calls(bubblewrap: BackendName, name: str) -> None:
-    assert await not_rewarded(load_tasks(FOLDER / f"{name}.jsonl"), bubblewrap) == set()
+    tasks = await in_thread(load_tasks, FOLDER / f"{name}.jsonl")
+    assert await not_rewarded(tasks, bubblewrap) == set()
