@@ -21,9 +21,10 @@ from agentrl.errors import EngineError
 class GrowingReply:
     """The sound tokens of a reply, as they come.
 
-    SGLang reports which weights made which tokens with the last state of a reply alone. Until then, each state names the
-    version served when it was sent. Where that changes between two states, the tokens between them may be of either: what
-    is sure of an unfinished reply ends there. With `version`, that made all of it, whatever the server says.
+    SGLang reports which weights made which tokens with the last state of a reply alone. The version that any other state
+    names is the one served when the state was sent, which may be later than when its tokens were made. So the version of an
+    unfinished reply's tokens is known only while no weight update has begun since the request: what is sure ends there.
+    With `version`, that made all of it, whatever the server says.
 
     Args:
         url: the server, for messages.
@@ -53,10 +54,11 @@ class GrowingReply:
         """Of as many tokens as have been judged; ids may be ahead of them."""
         self._scored: list[Any] = []
         self._top: list[list[tuple[float, int]]] = []
-        self._finish: dict[str, Any] | None = None
         self._cached_tokens = 0
         self._fixed = version is not None
         self._version = version
+        """The version that all states have named so far."""
+        self._one_version = True
         self._sure = 0
         self._reported: list[VersionSpan] | None = None
         self._settled = 0
@@ -81,13 +83,13 @@ class GrowingReply:
             )
         expected = self._expected()
         self._settled, self._settled_spans = len(self._logprobs), self._reported
-        self._take_tokens(ids, meta, expected)
-        self._take_version(meta, expected)
         finish = meta.get("finish_reason")
         if finish is not None and not (isinstance(finish, dict) and finish.get("type") in ("stop", "length", "abort")):
             raise self._bad(f"it ended with {finish!r:.80}")
+        self._take_tokens(ids, meta, expected)
+        self._take_version(meta, expected)
         cached = meta.get("cached_tokens", 0)
-        self._finish, self._cached_tokens = finish, cached if type(cached) is int else 0
+        self._cached_tokens = cached if type(cached) is int else 0
         if finish is not None:
             self._whole = self._ended(finish, expected)
 
@@ -95,6 +97,8 @@ class GrowingReply:
         scored, top = meta.get("output_token_logprobs") or [], meta.get("output_top_logprobs") or []
         if not isinstance(scored, list) or not isinstance(top, list):
             raise self._bad("its logprobs are no list")
+        if self._incremental and self._repeats(ids, meta):
+            return
         if not self._incremental:
             known = self.output_ids[: len(ids)]
             if ids[: len(known)] != known:
@@ -123,6 +127,18 @@ class GrowingReply:
         self._logprobs += map(rounded, logprobs)
         self._top += tops
 
+    def _repeats(self, ids: list[Any], meta: dict[str, Any]) -> bool:
+        """Whether a state holds tokens that came before. SGLang ends a reply that it aborts while it is queued, as after a
+        pause in mode `retract`, with the last token and all logprobs once more, and with the count of its tokens."""
+        known, finish = self.output_ids, meta.get("finish_reason")
+        aborted = finish is not None and finish["type"] == "abort"
+        return (
+            aborted
+            and bool(known)
+            and meta.get("completion_tokens") == len(known)
+            and ids == known[len(known) - len(ids) :]
+        )
+
     def _take_version(self, meta: dict[str, Any], expected: Expected) -> None:
         if self._fixed:
             self._sure = len(self.output_ids)
@@ -134,6 +150,8 @@ class GrowingReply:
                 ]
             except (TypeError, KeyError) as error:
                 raise self._bad(f"its version spans are {meta['weight_versions']!r:.80}") from error
+            if not self.output_ids and [(span.start, span.end) for span in spans] == [(0, 0)]:
+                spans = []  # so SGLang says of a reply that ended before its first token
             end = spans[-1].end if spans else 0
             if (fault := fault_of_versions(spans, end, expected)) is not None:
                 raise self._bad(fault)
@@ -147,8 +165,11 @@ class GrowingReply:
         if version < 0 or (expected.newest_version is not None and version > expected.newest_version):
             raise self._bad(f"it serves version {meta['weight_version']!r}, the newest is {expected.newest_version}")
         self._check_kept(version, expected)
-        if self._version is None or version == self._version:
-            self._version, self._sure = version, len(self.output_ids)
+        self._one_version = self._one_version and self._version in (None, version)
+        if self._version is None:
+            self._version = version
+        if version == self._version == expected.only_version:
+            self._sure = len(self.output_ids)
 
     def _check_kept(self, version: int, expected: Expected) -> None:
         if expected.oldest_version is not None and version < expected.oldest_version:
@@ -161,11 +182,10 @@ class GrowingReply:
 
     def so_far(self) -> Generation:
         """The tokens that have come and are sure, to be gone on from. One that has ended says so with its `finish`."""
+        if self._whole is not None:
+            return self._whole
         spans = self._spans()
-        count = min(len(self._logprobs), spans[-1].end if spans else 0)
-        if self._finish is not None and count == len(self.output_ids) and self._finish["type"] != "abort":
-            return self._generation(spans, count, self._finish["type"])
-        return self._generation(spans, count, "abort")
+        return self._generation(spans, min(len(self._logprobs), spans[-1].end if spans else 0), "abort")
 
     def finished(self) -> Generation:
         """The whole reply. Raises ServerLostError if it is not whole."""
@@ -178,10 +198,14 @@ class GrowingReply:
             if status == 500:
                 raise self._bad(f"it gave the request up: {finish.get('message')}")
             raise EngineError(f"{self._url} gave the request up: {finish.get('message')}")
-        spans, count = self._spans(), len(self.output_ids)
-        if self._reported is None and self._sure < count:
+        count = len(self.output_ids)
+        if self._reported is None and not self._one_version:
             raise EngineError(
                 f"{self._url} changed its weights during a reply and does not say where; only pause mode abort suits it"
+            )
+        if self._reported is None:
+            self._sure = (
+                count  # updates of a server that reports no spans end replies: one version made all of this one
             )
         if len(self._scored) != count:
             raise self._bad(f"it has {count} tokens and the logprobs of {len(self._scored)}")
@@ -191,13 +215,12 @@ class GrowingReply:
             raise self._bad(f"it stopped at {matched!r:.80}, which was not asked for")
         if type(matched) is int and self.output_ids[-1:] != [matched]:
             raise self._bad(f"it stopped at token {matched}, and its last is {self.output_ids[-1:]}")
-        generation = self._generation(spans, count, finish["type"])
+        generation = self._generation(self._spans(), count, finish["type"])
         if (fault := fault_of(generation, expected)) is not None:
             raise self._bad(fault)
         return generation
 
     def _spans(self) -> list[VersionSpan]:
-        # Older SGLang reports none: its updates end requests, so one version made all tokens of this one.
         return self._reported if self._reported is not None else [VersionSpan(self._version or 0, 0, self._sure)]
 
     def _generation(self, spans: list[VersionSpan], count: int, finish: FinishReason) -> Generation:
@@ -219,7 +242,7 @@ class GrowingReply:
             del column[self._settled :]
         self._sure = min(self._sure, self._settled)
         self._reported = self._settled_spans
-        self._finish = self._whole = None
+        self._whole = None
 
 
 def version_number(reported: object) -> int:

@@ -228,6 +228,7 @@ class SGLangEngine:
             started = time.perf_counter()
             try:
                 await self.pause(self.pause_mode)
+                self._model.updates += 1
                 self._model.newest_version = max(version, self._model.newest_version or 0)
                 await load()
                 self._checkpoint, self._version, self._adapter = checkpoint, version, None

@@ -54,6 +54,8 @@ class ServedModel:
     """The weights of all servers in service; None: not known yet."""
     newest_version: int | None = None
     """The newest weights that any server was given."""
+    updates: int = 0
+    """How many weight updates have begun to load."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ class SGLangServer:
         self.takes_images = bool(model.has_image_understanding)
         return served_version(model, where)
 
-    def _expected(self, sampling: Sampling, version: int | None = None) -> Expected:
+    def _expected(self, sampling: Sampling, version: int | None = None, updates: int = 0) -> Expected:
         # An update in the middle of a reply may also go back.
         current = self._model.version
         return Expected(
@@ -124,6 +126,7 @@ class SGLangServer:
             vocabulary=self._model.vocabulary,
             newest_version=self._model.newest_version,
             oldest_version=None if version is None or current is None else min(version, current),
+            only_version=version if updates == self._model.updates else None,
             top_logprobs=sampling.top_logprobs,
         )
 
@@ -156,12 +159,12 @@ class SGLangServer:
             body["image_data"] = [image.url for image in images]
         if adapter is not None:
             body["lora_path"] = adapter.name
-        given = self._model.version
+        given, updates = self._model.version, self._model.updates
         reply = GrowingReply(
             self.url,
             incremental=self._incremental,
             prompt_tokens=len(input_ids),
-            expected=lambda: self._expected(sampling, given),
+            expected=lambda: self._expected(sampling, given, updates),
             stops=sampling.stop,
             version=None if adapter is None else adapter.version,
         )

@@ -34,6 +34,8 @@ class Expected:
     """The newest weights that a server can have."""
     oldest_version: int | None = None
     """The weights that every server had when the request was sent."""
+    only_version: int | None = None
+    """The weights that can have made its tokens so far; None: a weight update has begun since it was sent, or they are not known."""
     top_logprobs: int = 0
 
 

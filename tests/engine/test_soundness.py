@@ -29,7 +29,7 @@ from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_
 VOCABULARY = 100
 PROMPT = [7, 8, 9]
 COUNT = 10
-EXPECTED = Expected(max_new_tokens=COUNT, vocabulary=VOCABULARY, newest_version=3)
+EXPECTED = Expected(max_new_tokens=COUNT, vocabulary=VOCABULARY, newest_version=3, only_version=0)
 
 
 def assert_sound(generation: Generation, *, newest: int = 3) -> None:
