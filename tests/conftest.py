@@ -25,7 +25,14 @@ from tests.real_sglang import sglang_command
 
 torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down whatever else runs here
 START_TIMEOUT_S = 60
-OF_DOCKER_OR_SGLANG = ("test_broadcast", "test_code", "test_doctor", "test_ready", "test_real_sglang")
+OF_DOCKER_OR_SGLANG = (
+    "test_broadcast",
+    "test_code",
+    "test_doctor",
+    "test_ready",
+    "test_real_sglang",
+    "test_unfinished_replies",
+)
 """Files whose tests use a Docker engine or start SGLang's servers, beside tests/sandboxes and those with SGLang as a parameter."""
 _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
@@ -77,7 +84,7 @@ def start_server(model_path: Path, *flags: str, kind: str = "embedded") -> tuple
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": scratch},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "TMPDIR": scratch},
     )
     _SCRATCH[process.pid] = scratch
     assert process.stdout is not None

@@ -146,6 +146,8 @@ class LocalServer:
         if self._config.flags.get("device") == "cpu":
             # By default every server takes every core, and two of them spin in each other's way: 70 times slower here.
             environment["OMP_NUM_THREADS"] = str(self._config.threads)
+            # What SGLang compiles there takes longer than it saves: the first reply held to a grammar waited 10 s for it.
+            environment.setdefault("TORCHDYNAMO_DISABLE", "1")
         if self._config.gpus_per_server:
             first = self._index * self._config.gpus_per_server
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -20,20 +20,19 @@ from aiohttp import web
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.fleet import EngineLimits
-from agentrl.engine.launch import open_engine
 from agentrl.engine.protocol import Generation, Sampling
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy
 from agentrl.trajectory import TokenRecord
-from tests.real_sglang import sglang_config
+from tests.conftest import start_server, stop_server
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
-CALLS = int(os.environ.get("AGENTRL_TEST_CALLS", "600"))
-CALLS_A_SESSION = 25
+CALLS = int(os.environ.get("AGENTRL_TEST_CALLS", "400"))
+CALLS_A_SESSION = 12
 WORKERS = 32
 TOLERANCE = 1e-4
 
@@ -100,14 +99,21 @@ class Agent:
         )
 
 
+@pytest.fixture(scope="module")
+def two_sglang_urls(sglang_url: str) -> Iterator[list[str]]:
+    """Two real servers."""
+    process, url = start_server(NANO, kind="sglang")
+    yield [sglang_url, url]
+    stop_server(process)
+
+
 @pytest.mark.timeout(600)
 async def test_calls_in_every_dialect_under_weight_updates(
-    nano_format: ChatFormat, versions: list[Path], tmp_path: Path
+    nano_format: ChatFormat, versions: list[Path], two_sglang_urls: list[str]
 ) -> None:
     """Two real servers, updates in modes retract and abort all the while: no mismatched id, no wrong logprob."""
     records: list[tuple[Session, int]] = []
-    config = await in_thread(lambda: sglang_config(servers=2))
-    async with open_engine(NANO, config, log=tmp_path / "engine.log") as raw:
+    async with sglang_engine(two_sglang_urls) as raw:
         engine = Tapped(raw)
         async with (
             open_proxy(engine, nano_format, "nano") as proxy,
@@ -140,6 +146,7 @@ async def test_calls_in_every_dialect_under_weight_updates(
                     for worker in range(WORKERS):
                         group.start_soon(work, worker)
                 updating.cancel_scope.cancel()
+            await raw.update_weights(versions[0], 0)
 
     assert len(engine.calls) >= CALLS
     assert updates >= 20
@@ -156,11 +163,11 @@ async def test_calls_in_every_dialect_under_weight_updates(
     assert largest < TOLERANCE
 
 
-async def test_64_replies_survive_20_updates_of_two_servers(versions: list[Path], tmp_path: Path) -> None:
-    config = await in_thread(lambda: sglang_config(servers=2))
-    async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
+async def test_64_replies_survive_20_updates_of_two_servers(versions: list[Path], two_sglang_urls: list[str]) -> None:
+    async with sglang_engine(two_sglang_urls) as engine:
         await engine.update_weights(versions[0], 0)
         results = await replies_under_updates(engine, versions, updates=20, replies=64)
+        await engine.update_weights(versions[0], 0)
     assert max(len(generation.versions) for _, generation in results) >= 4
     await assert_exact(results, versions)
 
