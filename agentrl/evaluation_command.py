@@ -18,8 +18,8 @@ from agentrl.garbage import settle
 from agentrl.loop_watchdog import watch_loop
 from agentrl.privacy import without_secrets
 from agentrl.process_limits import shortages
-from agentrl.proxy import SamplingDefaults, load_chat_format
-from agentrl.rollout.open_runner import check_for_workers, open_runner
+from agentrl.proxy import SamplingDefaults
+from agentrl.rollout.open_runner import chat_format_of, check_for_workers, open_runner
 from agentrl.rollout.run_episode import Runner, remote_runner, run_sandboxes
 from agentrl.rollout.tasks import TaskList, fingerprint, finite_tasks
 from agentrl.rollout.workflow import load_workflow
@@ -90,9 +90,7 @@ async def run_evaluation(
                 print(lacking, file=sys.stderr)
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
             model = config.model
-            chat_format = await in_thread(
-                lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
-            )
+            chat_format = await chat_format_of(model)
             engine = await stack.enter_async_context(
                 open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
             )

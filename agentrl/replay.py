@@ -18,10 +18,10 @@ from agentrl.proxy import (
     RecordedCalls,
     RecordedChoice,
     SamplingDefaults,
-    load_chat_format,
     open_proxy,
     recorded_choices,
 )
+from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.run_episode import Outcome, local_runner, run_sandboxes
 from agentrl.rollout.store import EpisodeRow, Store
 from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
@@ -129,7 +129,7 @@ async def replay(
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     model, rollout = config.model, config.rollout
-    chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
+    chat_format = await chat_format_of(model)
     engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
     answers = _Answers(recorded_choices(recorded.record))
     defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)

@@ -37,13 +37,14 @@ from agentrl.engine.launch import check_engine, open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
 from agentrl.garbage import settle
-from agentrl.proxy import ProxyLimits, load_chat_format, open_proxy
+from agentrl.proxy import ProxyLimits, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.server import Body, Proxy, Reply, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
+from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run_directory import check_model
 from agentrl.threads import in_thread
 
@@ -80,9 +81,7 @@ async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str]
     await in_thread(check_address, proxy_config.host, proxy_config.port)
     if proxy_config.session_idle_timeout_s is None:
         proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
-    chat_format = await in_thread(
-        lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
-    )
+    chat_format = await chat_format_of(model)
     limits = ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"}))
     async with (
         _scratch() as scratch,

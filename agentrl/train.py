@@ -37,10 +37,10 @@ from agentrl.garbage import settle
 from agentrl.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
-from agentrl.proxy import ChatFormat, SamplingDefaults, load_chat_format
+from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.open_runner import check_for_workers, open_runner
+from agentrl.rollout.open_runner import chat_format_of, check_for_workers, open_runner
 from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Tasks, training_and_held_out
@@ -152,8 +152,7 @@ async def _begin(
     check_model(config)
     await in_thread(check_engine, config.engine)
     check_address(config.proxy.host, config.proxy.port)
-    model = config.model
-    chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
+    chat_format = await chat_format_of(config.model)
     prepare_run_dir(config, resume=resume)
 
     async with AsyncExitStack() as stack:

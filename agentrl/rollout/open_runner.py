@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from agentrl.config import RunConfig
+from agentrl.config import ModelConfig, RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
@@ -15,6 +15,13 @@ from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner, run
 from agentrl.rollout.tasks import TaskList, Tasks
 from agentrl.rollout.workflow import Workflow
 from agentrl.threads import in_thread
+
+
+async def chat_format_of(model: ModelConfig) -> ChatFormat:
+    """The chat format of a run's model, read in a thread. Raises ConfigError."""
+    return await in_thread(
+        lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
+    )
 
 
 @asynccontextmanager
@@ -50,7 +57,7 @@ async def in_process_runner(
     """A runner in this process, with a proxy in front of `engine` and sandboxes of its own."""
     model, rollout = config.model, config.rollout
     if chat_format is None:
-        chat_format = await in_thread(lambda: load_chat_format(model.path, model.renderer, **model.renderer_options))
+        chat_format = await chat_format_of(config.model)
     defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
     async with (
         open_proxy(
