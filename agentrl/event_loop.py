@@ -13,7 +13,8 @@ A signal is no exception here: `first_signal` says what the first does; the seco
 from __future__ import annotations
 
 import asyncio
-import logging
+import atexit
+import multiprocessing
 import os
 import signal
 import sys
@@ -34,7 +35,9 @@ T = TypeVar("T")
 
 
 END_TIMEOUT_S = 2.0
-"""How long tasks may take to end after the main coroutine has, and threads after that."""
+"""How long tasks may take to end after the main coroutine has, and threads and processes that are left after that."""
+EXIT_FUNCTIONS_TIMEOUT_S = 10.0
+"""How long functions registered with `atexit` may take."""
 _left_behind: set[asyncio.Task[Any]] = set()
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -206,20 +209,30 @@ def first_signal(act: Callable[[], None]) -> Iterator[None]:
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process, also when threads that the user's code started never do.
+    """End the process, also when what the user's code left behind never ends.
 
-    Python waits at its end for every thread that is no daemon. By now all that a command writes is written, so that nothing
-    is lost with those that do not end within `END_TIMEOUT_S`.
+    Python waits at its end for threads and for processes of `multiprocessing`, then calls what was registered with `atexit`. The
+    first two get `END_TIMEOUT_S` here, and the last, which may have something to send, `EXIT_FUNCTIONS_TIMEOUT_S`. By now all that
+    a command writes is written, so that nothing of it is lost with what does not end in time.
     """
     deadline = time.monotonic() + END_TIMEOUT_S
-    while _threads_left():
-        if time.monotonic() > deadline:
-            logging.shutdown()
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+    while (waiting := _threads_left() or bool(multiprocessing.active_children())) and time.monotonic() < deadline:
         time.sleep(0.02)
-    sys.exit(code)
+    with suppress(RuntimeError):  # no room for a thread
+        threading.Thread(target=_end_in_time, args=(code,), daemon=True).start()
+    if not waiting:
+        sys.exit(code)
+    for child in multiprocessing.active_children():
+        child.terminate()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _end_in_time(code: int) -> None:
+    time.sleep(EXIT_FUNCTIONS_TIMEOUT_S)
+    os._exit(code)
 
 
 def _threads_left() -> bool:

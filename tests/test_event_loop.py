@@ -6,19 +6,22 @@ import asyncio
 import gc
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import anyio
 import anyio.to_thread
 import pytest
 
 from agentrl.errors import EpisodeError
-from agentrl.event_loop import END_TIMEOUT_S, first_signal, run_loop
+from agentrl.event_loop import END_TIMEOUT_S, EXIT_FUNCTIONS_TIMEOUT_S, first_signal, run_loop
 from agentrl.logger import logger
 
 
@@ -259,17 +262,45 @@ def test_the_first_signal_acts_in_the_loop_and_the_handlers_are_restored() -> No
 
 
 ENDING = """
-import sys, threading, time
+import atexit, logging, multiprocessing, sys, threading, time
 from agentrl.errors import EpisodeError
 from agentrl.event_loop import end_process
-threading.Thread(target=time.sleep, args=(60,)).start()
-print("flushed", end="")
-end_process(7)
+
+class Hanging(logging.Handler):
+    def flush(self): time.sleep(60)
+
+if __name__ == "__main__":
+    LEFT
+    print("flushed", end="", flush=True)
+    end_process(7)
 """
+LEFT = {
+    "thread": "threading.Thread(target=time.sleep, args=(60,)).start()",
+    "process": "multiprocessing.get_context('spawn').Process(target=time.sleep, args=(60,)).start()",
+    "forked process": "multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,)).start()",
+    "pool of processes": "pool = multiprocessing.Pool(1); pool.apply_async(time.sleep, (60,))",
+    "exit function": "atexit.register(time.sleep, 60)",
+    "log that is never written": "logging.getLogger().addHandler(Hanging())",
+}
 
 
-def test_the_process_ends_though_a_thread_does_not() -> None:
+@pytest.mark.parametrize("left", sorted(LEFT))
+def test_the_process_ends_though_what_user_code_left_does_not(left: str, tmp_path: Path) -> None:
+    program = tmp_path / "ending.py"
+    program.write_text(ENDING.replace("LEFT", LEFT[left]))
     started = time.perf_counter()
-    done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stdout) == (7, "flushed")
-    assert time.perf_counter() - started < 15
+    process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        output, _ = process.communicate(timeout=30)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (process.returncode, output) == (7, "flushed")
+    assert time.perf_counter() - started < EXIT_FUNCTIONS_TIMEOUT_S + 10
+
+
+def test_exit_functions_run_beside_a_thread_that_does_not_end(tmp_path: Path) -> None:
+    program = tmp_path / "ending.py"
+    program.write_text(ENDING.replace("LEFT", LEFT["thread"] + "; atexit.register(print, ' and sent')"))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (7, "flushed and sent\n")
