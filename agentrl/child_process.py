@@ -18,12 +18,15 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from agentrl.errors import AgentRLError, error_line
 from agentrl.forks import kept_from_forks
 from agentrl.privacy import open_private
+from agentrl.threads import in_thread
 
 STOP_TIMEOUT_S = 10.0
 """How long a child may take to end after its standard input closed; then it is killed."""
 CHILDREN_TIMEOUT_S = 3.0
 """How long what the child started may outlive it."""
 MAX_LINE_BYTES = 2**20
+LOG_TAIL_BYTES = 2**16
+"""How much of the end of a child's log is searched for what ended it."""
 
 
 class ChildProcess:
@@ -72,12 +75,17 @@ class ChildProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
 
     async def _died(self) -> AgentRLError:
-        try:
-            log = await anyio.Path(self._log).read_text(errors="replace")
-        except OSError:
-            log = ""
-        said = error_line(log) or "nothing in its log"
+        said = error_line(await in_thread(_end_of, self._log)) or "nothing in its log"
         return self._error(f"the {self._name} ended: {said}; its log is {self._log}")
+
+
+def _end_of(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(-min(LOG_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Process:

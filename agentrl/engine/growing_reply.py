@@ -68,6 +68,7 @@ class GrowingReply:
 
     def grow(self, state: Any) -> None:
         """Take the server's next state in. Raises BadReplyError when it cannot be right, EngineError when it is a refusal."""
+        self._settled, self._settled_spans = len(self._logprobs), self._reported
         if not isinstance(state, dict):
             raise self._bad(f"it sent {type(state).__name__}, not an object")
         if "meta_info" not in state:
@@ -82,7 +83,6 @@ class GrowingReply:
                 "otherwise than the model's renderer"
             )
         expected = self._expected()
-        self._settled, self._settled_spans = len(self._logprobs), self._reported
         finish = meta.get("finish_reason")
         if finish is not None and not (isinstance(finish, dict) and finish.get("type") in ("stop", "length", "abort")):
             raise self._bad(f"it ended with {finish!r:.80}")
@@ -179,6 +179,11 @@ class GrowingReply:
                 "behind our back",
                 self.so_far(),
             )
+
+    @property
+    def judged_ids(self) -> list[int]:
+        """The tokens that may be shown: those that have been judged, of whatever version."""
+        return self.output_ids[: len(self._logprobs)]
 
     def so_far(self) -> Generation:
         """The tokens that have come and are sure, to be gone on from. One that has ended says so with its `finish`."""

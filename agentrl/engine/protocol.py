@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -103,6 +103,18 @@ def join(first: Generation, second: Generation) -> Generation:
     )
 
 
+def beginning(generation: Generation, count: int, finish: FinishReason) -> Generation:
+    """The first `count` tokens of a reply, as one that ended there."""
+    return replace(
+        generation,
+        output_ids=generation.output_ids[:count],
+        logprobs=generation.logprobs[:count],
+        versions=[replace(span, end=min(span.end, count)) for span in generation.versions if span.start < count],
+        finish=finish,
+        top_logprobs=generation.top_logprobs[:count],
+    )
+
+
 @dataclass
 class Draft:
     """A reply that is being made: where it starts from, and a look at what it has."""
@@ -114,7 +126,7 @@ class Draft:
 
 
 OnProgress = Callable[[list[int]], None]
-"""Called with all output ids so far, while a reply grows."""
+"""Called with all output ids so far, while a reply grows. The reply keeps them, or fails."""
 
 
 class Engine(Protocol):

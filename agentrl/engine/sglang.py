@@ -162,27 +162,40 @@ class SGLangEngine:
         self, server: SGLangServer, bad: list[SGLangServer], request: _Request, done: Generation
     ) -> Generation:
         """The rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows. Raises EngineError."""
+        shown = 0
+
+        def show(ids: list[int]) -> None:
+            nonlocal shown
+            shown = len(ids)
+            if request.on_progress is not None:
+                request.on_progress(done.output_ids + ids)
+
         try:
-            part = await self._go_on(server, request, done)
+            part = await self._go_on(server, request, done, show)
             server.bad_in_a_row = 0
-            return part
         except ServerLostError as lost:
             self.fleet.take_out(server, str(lost))
-            return lost.partial or _NOTHING
+            part = lost.partial or _NOTHING
         except BadReplyError as reply:
             self.fleet.note_bad_reply(server, str(reply))
             bad.append(server)
             if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
                 raise EngineError(f"{len(bad)} replies in a row could not be used; the last: {reply}") from reply
-            return reply.partial or _NOTHING
+            part = reply.partial or _NOTHING
         except LocalShortageError as lacking:
             self.fleet.note_shortage(str(lacking))
             await anyio.sleep(SHORTAGE_RETRY_S)
-            return lacking.partial or _NOTHING
+            part = lacking.partial or _NOTHING
+        if len(part.output_ids) < shown:
+            # Whoever reads the stream may have acted on these tokens, so no others may take their place.
+            raise EngineError(
+                f"{shown - len(part.output_ids)} tokens were streamed of which {server.url} did not say, before it was lost, which "
+                "weights made them"
+            )
+        return part
 
-    async def _go_on(self, server: SGLangServer, request: _Request, done: Generation) -> Generation:
-        partial, sampling = done.output_ids, request.sampling
-        draft, on_progress = request.draft, request.on_progress
+    async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
+        partial, sampling, draft = done.output_ids, request.sampling, request.draft
 
         def watch(so_far: Callable[[], Generation]) -> None:
             if draft is not None:
@@ -196,7 +209,7 @@ class SGLangEngine:
                 session=request.session,
                 images=request.images,
                 adapter=adapter,
-                on_ids=None if on_progress is None else lambda ids: on_progress(partial + ids),
+                on_ids=None if request.on_progress is None else show,
                 watch=watch,
             )
         except EngineError as error:

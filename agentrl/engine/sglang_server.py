@@ -249,7 +249,7 @@ class SGLangServer:
                 async for event in _events(response.content):
                     reply.grow(_from_json(event, self.url, reply))
                     if on_ids is not None:
-                        on_ids(reply.output_ids)
+                        on_ids(reply.judged_ids)
         except _FAILURES as error:
             raise self._failure("/generate", error, reply.so_far()) from error
 

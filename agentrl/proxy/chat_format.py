@@ -6,6 +6,7 @@ One `ChatFormat` a model. It adds to a renderer only what the OpenAI API has and
 
 from __future__ import annotations
 
+import bisect
 import json
 import sys
 import uuid
@@ -183,6 +184,17 @@ class ChatFormat:
         ends = bool(output_ids) and output_ids[-1] in self.stop_token_ids
         content, stopped_by = _until(stop, self.decode(output_ids[:-1] if ends else output_ids), growing=growing)
         return AssistantMessage(content, stopped_by=stopped_by)
+
+
+    def tokens_to_stop(self, output_ids: list[int], stop: Sequence[str]) -> int:
+        """How many tokens of a reply there are up to the first stop string, and with it; all where there is none."""
+
+        def stopped(count: int) -> bool:
+            text = self.decode(output_ids[:count])
+            return any(string in text for string in stop)
+
+        whole = len(output_ids)
+        return bisect.bisect_left(range(whole), True, key=stopped) if stop and stopped(whole) else whole
 
 
 def _json_text(arguments: object) -> str | None:

@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import anyio
 
-from agentrl.engine.protocol import Draft, Engine, Generation, Sampling
+from agentrl.engine.protocol import Draft, Engine, Generation, Sampling, beginning
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError, invalid
@@ -29,6 +29,7 @@ from agentrl.proxy.session import Prompt, Session
 from agentrl.proxy_config import ProxyLimits
 
 Json = dict[str, Any]
+T = TypeVar("T")
 _BYTES_PER_TOKEN = 8
 _REMEMBERED_TOKENS = 2**15
 OBJECT_SCHEMA = '{"type":"object"}'
@@ -253,6 +254,7 @@ class Policy:
             await self._record(call, index, reply, names)
             return reply
         sent = _Sent()
+        shown: list[int] = []
         replies: list[Generation] = []
         newest, arrived = anyio.create_memory_object_stream[list[int]](1)
 
@@ -270,11 +272,14 @@ class Policy:
             async with anyio.create_task_group() as group:
                 group.start_soon(generate)
                 async with arrived:
-                    async for output_ids in arrived:
-                        message = await self._read(call, output_ids, names, growing=True)
+                    async for shown in arrived:
+                        message = await self._read(call, shown, names, growing=True)
                         for delta in sent.growth(message, final=False):
                             await emit(delta)
-        reply = Reply(replies[0], await self._read(call, replies[0].output_ids, names, growing=False))
+        final = replies[0].output_ids
+        if final[: len(shown)] != shown[: len(final)]:
+            raise ApiError(503, "The engine took back what it had streamed of this reply.", code="engine_error")
+        reply = Reply(replies[0], await self._read(call, final, names, growing=False))
         await self._record(call, index, reply, names)
         for delta in sent.growth(reply.message, final=True):
             await emit(delta)
@@ -288,8 +293,7 @@ class Policy:
                 return self.format.plain(ids, stop=stop, growing=growing)
             return self.format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
 
-        size = _BYTES_PER_TOKEN * len(ids)
-        return await self.work.run(call.session.key, size, read) if size > INLINE_BYTES else read()
+        return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
 
     async def _generate(
         self, call: Call, index: int, names: list[str], on_progress: Callable[[list[int]], None] | None = None
@@ -312,11 +316,25 @@ class Policy:
             async with call.session.activity.generations:
                 self._check_open(call)
                 with journal.watch(self._choice(call, index, [], nothing), draft) if journal else nullcontext():
-                    return await self.engine.generate(
+                    generation = await self.engine.generate(
                         prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, draft=draft
                     )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
+        return await self._up_to_stop(call, generation)
+
+    async def _up_to_stop(self, call: Call, generation: Generation) -> Generation:
+        """A reply without what follows its first stop string. A server looks for one in what it makes itself: in a reply that
+        went on from tokens of before, it misses one that began in them."""
+        ids, stop = generation.output_ids, call.sampling.stop
+        if not stop:
+            return generation
+        size = _BYTES_PER_TOKEN * len(ids)
+        count = await self._sized(call, size, lambda: self.format.tokens_to_stop(ids, stop))
+        return generation if count == len(ids) else beginning(generation, count, "stop")
+
+    async def _sized(self, call: Call, size: int, work: Callable[[], T]) -> T:
+        return await self.work.run(call.session.key, size, work) if size > INLINE_BYTES else work()
 
     def _choice(self, call: Call, index: int, names: list[str], generation: Generation) -> RecordedChoice:
         return RecordedChoice(call.request, call.id, index, names, generation)

@@ -104,10 +104,11 @@ class JournalWriter:
                 self.add_draft(*growing)
         waiting, self._waiting = self._waiting, []
         written, self._written, self._asked = self._written, anyio.Event(), anyio.Event()
-        async with self.writing:
-            rows = [KeptCall(j.group_id, j.sample, choice) for j, choice in waiting if not j.closed]
-            if rows:
-                await in_thread(self.store.keep_calls, rows)
+        with anyio.CancelScope(shield=True):  # these replies are in no list now
+            async with self.writing:
+                rows = [KeptCall(j.group_id, j.sample, choice) for j, choice in waiting if not j.closed]
+                if rows:
+                    await in_thread(self.store.keep_calls, rows)
         written.set()
 
 

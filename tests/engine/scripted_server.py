@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +13,7 @@ from aiohttp import web
 
 Json = dict[str, Any]
 Answer = list[Any] | web.Response
-"""The states of a streamed reply (bytes are sent as they are), or a response in its place."""
+"""The states of a streamed reply (bytes are sent as they are, a coroutine function is called), or a response in its place."""
 
 
 def sound_states(
@@ -66,6 +67,9 @@ class ScriptedServer:
         await response.prepare(http)
         with suppress(ConnectionError):  # a client that has read enough is gone
             for state in answer:
+                if inspect.iscoroutinefunction(state):
+                    await state()
+                    continue
                 event = state if isinstance(state, bytes) else b"data: " + json.dumps(state).encode() + b"\n\n"
                 await response.write(event)
             await response.write(b"data: [DONE]\n\n")

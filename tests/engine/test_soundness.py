@@ -215,6 +215,14 @@ def test_a_sound_stream_is_read_as_it_is(piece: int, incremental: bool) -> None:
     assert generation.versions == [VersionSpan(0, 0, COUNT)]
 
 
+@given(st.integers(1, COUNT - 1), st.sampled_from([[1], "x", 5, None, {"output_ids": 3, "meta_info": {}}]))
+def test_what_is_no_state_takes_nothing_away_from_what_came_before(piece: int, junk: Any) -> None:
+    states = sound_states(COUNT, piece=piece)[:-1]
+    generation, partial, _ = read([*states, junk])
+    assert generation is None
+    assert partial.output_ids == [token for state in states for token in state["output_ids"]]
+
+
 def test_a_generation_is_judged_against_what_was_asked() -> None:
     sound = Generation(output_ids=[1, 2], logprobs=[-1.0, 0], versions=[VersionSpan(2, 0, 2)], finish="stop")
     assert fault_of(sound, EXPECTED) is None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
@@ -25,6 +26,20 @@ from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("turns", range(12))
+async def test_a_reply_that_was_handed_over_is_written_whenever_the_run_is_cancelled(turns: int, store: Store) -> None:
+    whole = Generation(output_ids=[1], logprobs=[-0.1], versions=[VersionSpan(0, 0, 1)], finish="stop")
+    with anyio.CancelScope() as scope:
+        async with open_journal(store) as journals, anyio.create_task_group() as group:
+            journal = journals.episode(0, 0)
+            group.start_soon(journals.keep, journal, RecordedChoice("request", "call", 0, [], whole))
+            for _ in range(turns + 1):
+                await anyio.lowlevel.checkpoint()
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert len(await in_thread(store.kept_calls, 0, 0)) == 1
 
 
 @pytest.fixture
