@@ -185,7 +185,6 @@ class ChatFormat:
         content, stopped_by = _until(stop, self.decode(output_ids[:-1] if ends else output_ids), growing=growing)
         return AssistantMessage(content, stopped_by=stopped_by)
 
-
     def tokens_to_stop(self, output_ids: list[int], stop: Sequence[str]) -> int:
         """How many tokens of a reply there are up to the first stop string, and with it; all where there is none."""
 
