@@ -47,8 +47,8 @@ class _Story:
             self.lives[life] = [started_at, config]
             self.finished = False
         elif kind == "open":
-            group, epoch, task, version = values
-            self.groups[group] = [epoch, task, "open", None, None, version]
+            group, epoch, task, version, digest = values
+            self.groups[group] = [epoch, task, "open", None, None, version, digest]
         elif kind == "close":
             group, state, reason = values
             self.groups[group][2:4] = [state, reason]
@@ -107,9 +107,8 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
         violations.append(f"episode {row[0]} is not in the ledger")
     yield from violations
     yield from _differences(db, "life", "SELECT life, started_at, config FROM lives", story.lives)
-    yield from _differences(
-        db, "group", "SELECT id, epoch, task, state, reason, step, version FROM groups", story.groups
-    )
+    groups = "SELECT id, epoch, task, state, reason, step, version, task_digest FROM groups"
+    yield from _differences(db, "group", groups, story.groups)
     made = "SELECT step, life, path, score, made_at, kept, damaged, score_groups FROM checkpoints"
     yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
     tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()

@@ -166,6 +166,7 @@ def _found(
     try:
         with Store(run_dir / "store.sqlite", must_exist=True) as store:
             recorded = store.episode(episode_id)
+            digest = store.task_digest(recorded.group_id)
     except (sqlite3.Error, zlib.error, ValueError, KeyError, TypeError, OverflowError) as error:
         raise StoreError(
             f"episode {episode_id} cannot be read from {run_dir / 'store.sqlite'}: {one_line(error)}; agentrl audit {run_dir} "
@@ -177,4 +178,8 @@ def _found(
         raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
     if found.task is None:
         raise StoreError(f"the task of group {recorded.group_id} cannot be used any more: {found.fault}")
+    if found.digest != digest:
+        raise StoreError(
+            f"the task of group {recorded.group_id} is another now than the one that episode {episode_id} had"
+        )
     return config, recorded, found.task, workflow or load_workflow(Path(config.workflow))

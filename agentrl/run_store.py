@@ -32,6 +32,12 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
     return store
 
 
+def known_tasks(run_dir: Path) -> list[str]:
+    """What tells the tasks of a run's groups 0, 1, ... from others. Raises StoreError."""
+    with Store(run_dir / "store.sqlite", must_exist=True) as store:
+        return store.task_digests()
+
+
 def write_noted(store: Store, path: Path, text: str) -> None:
     """Write a file of the run directory, with its digest in the store's ledger before and after, so that it is seen when others
     change it or take it away."""

@@ -43,7 +43,7 @@ from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import chat_format_of, check_for_workers, open_runner
 from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import Tasks, training_and_held_out
+from agentrl.rollout.tasks import Tasks, check_same_tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
@@ -57,9 +57,9 @@ from agentrl.run_directory import (
     weights_directory,
     write_config,
 )
-from agentrl.run_store import begin_store, note_lines, write_noted
+from agentrl.run_store import begin_store, known_tasks, note_lines, write_noted
 from agentrl.serve import check_address
-from agentrl.threads import in_thread
+from agentrl.threads import in_thread, in_users_thread
 from agentrl.trainer_client import open_trainer
 
 SUMMED_UP_STEPS = 5
@@ -145,7 +145,7 @@ async def _begin(
 ) -> dict[str, Any]:
     """Check everything that can be checked, make the run's directory or take hold of it, and run."""
     check_groups(config)
-    source, eval_tasks = training_and_held_out(config, tasks)
+    source, eval_tasks = await in_users_thread(training_and_held_out, config, tasks)
     if config.rollout.workers:
         check_for_workers(workflow, source, eval_tasks)
     workflow = workflow or load_workflow(Path(config.workflow))
@@ -187,6 +187,8 @@ async def _run_to_the_end(
 ) -> dict[str, Any]:
     run_dir = await in_thread(Path(config.run_dir).absolute)  # a workflow may change the working directory
     async with AsyncExitStack() as stack:
+        if resume:
+            await in_users_thread(check_same_tasks, tasks, await in_thread(known_tasks, run_dir))
         identity = f"{tasks.identity}, in groups of {config.rollout.group_size}"
         store = stack.enter_context(
             await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=resume))

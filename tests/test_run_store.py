@@ -14,10 +14,19 @@ from agentrl.errors import StoreError
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
 from agentrl.run_directory import prepare_run_dir
-from agentrl.run_store import begin_store
+from agentrl.run_store import begin_store, known_tasks
 from tests.chains import commit
 
 TASKS = "3 tasks"
+
+
+def test_the_store_knows_which_task_each_group_was_given(tmp_path: Path) -> None:
+    with begin_store(tmp_path, TASKS, "{}", resume=False) as store:
+        for group in (1, 0, 2):
+            store.open_group(group, 0, group, digest=f"digest {group}")
+    assert known_tasks(tmp_path) == ["digest 0", "digest 1", "digest 2"]
+    with Store(tmp_path / "store.sqlite", must_exist=True) as store:
+        assert (store.task_digest(1), store.task_digest(9)) == ("digest 1", None)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Outcome, Runner
 from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
-from agentrl.threads import in_thread
+from agentrl.threads import in_thread, in_users_thread
 
 log = logger(__name__)
 
@@ -118,11 +118,11 @@ class Controller:
 
     async def _start_group(self, groups: TaskGroup, group: StoredGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
-        found = await in_thread(self.tasks.of_group, group.id)
+        found = await in_users_thread(self.tasks.of_group, group.id)
         if found is None:
             return False
         if not resumed:
-            await in_thread(self.store.open_group, group.id, found.epoch, found.place, self.gate.version)
+            await in_thread(self.store.open_group, group.id, found.epoch, found.place, self.gate.version, found.digest)
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [sample for sample in range(self.config.group_size) if sample not in ended]
         if found.task is None:

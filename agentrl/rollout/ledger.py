@@ -25,7 +25,7 @@ _FORMS: dict[str, TypeAdapter[Any]] = {
     kind: TypeAdapter(form)
     for kind, form in {
         "life": tuple[int, float, str, str],
-        "open": tuple[int, int, int, int],
+        "open": tuple[int, int, int, int, str],
         "close": tuple[int, str, str | None],
         "set aside": tuple[int, str, int],
         "episode": tuple[int, str],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.rollout import batches, calls, ledger
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 _RUN = """
 CREATE TABLE groups (
@@ -14,7 +14,8 @@ CREATE TABLE groups (
     state TEXT NOT NULL CHECK (state IN ('open', 'ready', 'rejected')),
     reason TEXT,
     step INTEGER REFERENCES batches (step),
-    version INTEGER NOT NULL
+    version INTEGER NOT NULL,
+    task_digest TEXT NOT NULL
 );
 CREATE TABLE episodes (
     id INTEGER PRIMARY KEY,

@@ -184,15 +184,15 @@ class Store:
         with self._writing() as db:
             ledger.append(db, "file", self._relative(path), size, digest)
 
-    def open_group(self, group_id: int, epoch: int, task: int, version: int = 0) -> None:
-        """Note that a task was handed out, and under which policy version its group starts."""
+    def open_group(self, group_id: int, epoch: int, task: int, version: int = 0, digest: str = "") -> None:
+        """Note that a task was handed out, and under which policy version its group starts. `digest` tells the task from others."""
         with self._writing() as db:
             opened = db.execute(
-                "INSERT OR IGNORE INTO groups (id, epoch, task, state, version) VALUES (?, ?, ?, 'open', ?)",
-                (group_id, epoch, task, version),
+                "INSERT OR IGNORE INTO groups (id, epoch, task, state, version, task_digest) VALUES (?, ?, ?, 'open', ?, ?)",
+                (group_id, epoch, task, version, digest),
             )
             if opened.rowcount:
-                ledger.append(db, "open", group_id, epoch, task, version)
+                ledger.append(db, "open", group_id, epoch, task, version, digest)
 
     def close_group(self, group_id: int, *, rejected: str | None = None) -> None:
         """Note that a group is ready to be trained on, or why it is not."""
@@ -399,6 +399,17 @@ class Store:
         """Return the result of a query that changes nothing."""
         with self._lock:
             return query(self._db)
+
+    def task_digests(self) -> list[str]:
+        """What tells the tasks of the groups 0, 1, ... from others."""
+        with reporting(self._path), self._lock:
+            return [digest for (digest,) in self._db.execute("SELECT task_digest FROM groups ORDER BY id")]
+
+    def task_digest(self, group_id: int) -> str | None:
+        """The same of one group; None: there is none."""
+        with reporting(self._path), self._lock:
+            row = self._db.execute("SELECT task_digest FROM groups WHERE id = ?", (group_id,)).fetchone()
+        return None if row is None else str(row[0])
 
     def next_group_id(self) -> int:
         """One more than the largest group id ever used."""

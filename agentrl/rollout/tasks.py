@@ -39,6 +39,14 @@ class GroupTask:
     fault: str = ""
     """Why not."""
 
+    @property
+    def digest(self) -> str:
+        """What tells the task from others; "" where nothing does."""
+        try:
+            return "" if self.task is None else fingerprint([self.task])
+        except TaskFileError:
+            return ""
+
 
 class Tasks(Protocol):
     """Where groups get their tasks."""
@@ -204,6 +212,23 @@ def training_and_held_out(
     if data.eval_share and not held_out:
         tasks, held_out = split_tasks(tasks, data.eval_share, config.seed)
     return TaskList(tasks, config.seed, data.shuffle, data.epochs), held_out[: config.eval.limit]
+
+
+def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
+    """Check that a stream has the tasks again that it had when the groups 0, 1, ... were given them, whose digests these are.
+    Of a list, its identity says that. May block.
+
+    Raises TaskFileError for one that has not: what was left half done would be gone on with as something else, and later tasks
+    would come twice, or never.
+    """
+    for group_id, digest in enumerate(digests if isinstance(tasks, TaskStream) else ()):
+        found = tasks.of_group(group_id)
+        if found is None or found.digest != digest:
+            raise TaskFileError(
+                f"the stream of tasks does not begin as before: task {group_id} is {'gone' if found is None else 'another'}. A run "
+                "goes on only with the same tasks in the same order: give its source a seed, or start a new run, which may take a "
+                "checkpoint of this one as its model"
+            )
 
 
 def finite_tasks(source: str, limit: int | None = None) -> list[Task]:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import sys
+import threading
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -331,6 +332,36 @@ async def test_the_last_epoch_ends_with_the_groups_that_are_left(
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         visited = await in_thread(lambda: store._db.execute("SELECT task FROM groups").fetchall())
     assert sorted(task for (task,) in visited) == sorted([*range(5), *range(5)])
+
+
+async def test_a_stream_of_tasks_that_blocks_does_not_keep_a_run_from_ending(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    release, blocked = threading.Event(), threading.Event()
+
+    def tasks() -> Iterator[Any]:
+        yield {"n": 0}
+        blocked.set()
+        release.wait(60)
+
+    async def run(episode: Episode) -> float:
+        await call(episode)
+        return 1.0
+
+    with await in_thread(Store, tmp_path / "store.sqlite") as store:
+        await in_thread(store.begin_life)
+        async with runner_of(run, server_url, nano_format) as runner:
+            gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
+            rollout = RolloutConfig(batch_size=2, group_size=2)
+            controller = Controller(TaskStream(tasks), rollout, 0, runner, store, gate)
+            try:
+                with anyio.fail_after(30):
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(controller.run)
+                        assert await in_thread(blocked.wait, 20)
+                        group.cancel_scope.cancel()
+            finally:
+                release.set()
 
 
 async def test_equal_rewards_do_not_drop_a_group_whose_calls_have_their_own(

@@ -17,6 +17,7 @@ from agentrl.rollout.tasks import (
     GroupTask,
     TaskList,
     TaskStream,
+    check_same_tasks,
     finite_tasks,
     open_tasks,
     split_tasks,
@@ -61,6 +62,24 @@ def test_a_stream_ends_after_its_epochs() -> None:
     assert [stream.of_group(group) is None for group in (0, 13, 14, 6)] == [False, False, True, False]
     with pytest.raises(TaskFileError, match="stream of tasks is empty"):
         TaskStream(lambda: iter(())).of_group(0)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.data())
+def test_a_run_goes_on_only_with_a_stream_that_gives_the_same_tasks_in_the_same_order(
+    before: list[int], data: st.DataObject
+) -> None:
+    """Tasks of open groups would change in the middle of a group, and others would come twice or never."""
+    given = data.draw(st.integers(0, len(before)))
+    digests = [GroupTask(0, n, {"n": value}).digest for n, value in enumerate(before[:given])]
+    now = data.draw(st.permutations(before) | st.lists(st.integers(0, 3), max_size=12))
+    stream = TaskStream(lambda: iter({"n": value} for value in now), epochs=1)
+    if now[:given] == before[:given]:
+        check_same_tasks(stream, digests)
+    else:
+        with pytest.raises(
+            TaskFileError, match=r"the stream of tasks (is empty|does not begin as before: task \d+ is)"
+        ):
+            check_same_tasks(stream, digests)
 
 
 def numbers(bad: dict[int, Any], count: int = 6) -> Iterator[Any]:
