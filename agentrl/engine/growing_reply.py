@@ -97,9 +97,11 @@ class GrowingReply:
         scored, top = meta.get("output_token_logprobs") or [], meta.get("output_top_logprobs") or []
         if not isinstance(scored, list) or not isinstance(top, list):
             raise self._bad("its logprobs are no list")
-        if self._incremental and self._repeats(ids, meta):
-            return
-        if not self._incremental:
+        whole = not self._incremental
+        if self._incremental and (count := self._repeated(scored, meta)) is not None:
+            scored, top, whole = scored[len(scored) - count :], top[max(0, len(top) - count) :], True
+            ids = [entry[1] if isinstance(entry, list) and len(entry) > 1 else None for entry in scored]
+        if whole:
             known = self.output_ids[: len(ids)]
             if ids[: len(known)] != known:
                 raise self._bad("it changed tokens that it had sent before")
@@ -127,17 +129,17 @@ class GrowingReply:
         self._logprobs += map(rounded, logprobs)
         self._top += tops
 
-    def _repeats(self, ids: list[Any], meta: dict[str, Any]) -> bool:
-        """Whether a state holds tokens that came before. SGLang ends a reply that it aborts while it is queued, as after a
-        pause in mode `retract`, with the last token and all logprobs once more, and with the count of its tokens."""
-        known, finish = self.output_ids, meta.get("finish_reason")
+    def _repeated(self, scored: list[Any], meta: dict[str, Any]) -> int | None:
+        """How many tokens a last state repeats: all that the reply has. None: it holds new tokens alone, as any other.
+
+        SGLang ends a reply that it aborts while it is queued, as after a pause in mode `retract`, with the logprobs of all tokens,
+        after those that no state has brought yet, and with the last token once more.
+        """
+        count, finish = meta.get("completion_tokens"), meta.get("finish_reason")
         aborted = finish is not None and finish["type"] == "abort"
-        return (
-            aborted
-            and bool(known)
-            and meta.get("completion_tokens") == len(known)
-            and ids == known[len(known) - len(ids) :]
-        )
+        if aborted and type(count) is int and len(self.output_ids) <= count <= len(scored):
+            return count
+        return None
 
     def _take_version(self, meta: dict[str, Any], expected: Expected) -> None:
         if self._fixed:

@@ -223,6 +223,66 @@ def test_what_is_no_state_takes_nothing_away_from_what_came_before(piece: int, j
     assert partial.output_ids == [token for state in states for token in state["output_ids"]]
 
 
+@given(st.integers(0, COUNT), st.integers(0, COUNT), st.integers(1, COUNT), st.booleans())
+def test_a_reply_that_sglang_aborts_in_its_queue_has_each_token_once(
+    sent: int, unsent: int, piece: int, top: bool
+) -> None:
+    """Its last state holds what it has not sent yet, then all logprobs again, and the last token again."""
+    count = min(COUNT, sent + unsent)
+    whole = sound_states(count, piece=1)
+    scored = [entry for state in whole for entry in state["meta_info"]["output_token_logprobs"]]
+    states = [state for state in sound_states(sent, piece=piece) if sent]
+    for state in states:
+        state["meta_info"].update(finish_reason=None)
+        state["meta_info"].pop("weight_versions", None)
+    sent = min(sent, count)
+    meta: Json = {
+        "finish_reason": {"type": "abort", "message": "Abort in waiting queue"},
+        "weight_version": "0",
+        "weight_versions": [{"version": "0", "start": 0, "end": count}],
+        "output_token_logprobs": scored[sent:] + scored,
+        "completion_tokens": count,
+    }
+    if top:
+        tops = [[[-0.5, token, None]] for token in range(count)]
+        meta["output_top_logprobs"] = tops[sent:] + tops
+        for state in states:
+            ids = state["output_ids"]
+            state["meta_info"]["output_top_logprobs"] = [tops[token] for token in ids]
+    states.append({"output_ids": [*range(sent, count), *range(count)[-1:]], "meta_info": meta})
+    generation, _, _ = read(states)
+    assert generation is not None
+    assert generation.finish == "abort"
+    assert generation.output_ids == list(range(count))
+    assert generation.logprobs == [-0.5] * count
+    assert len(generation.top_logprobs) == (count if top else 0)
+
+
+async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_known(tmp_path: Path) -> None:
+    """Until a reply's last state, a server names the version that it serves when it sends, not that of the tokens."""
+    known: list[Generation] = []
+    draft = Draft()
+
+    async def look() -> None:
+        await anyio.sleep(0.05)
+        assert draft.so_far is not None
+        known.append(draft.so_far())
+
+    async def update() -> None:
+        await engine.update_weights(tmp_path, 1)
+
+    def answer(body: Json) -> Answer:
+        late = sound_states(COUNT, piece=2)
+        for state in late[2:]:
+            state["meta_info"]["weight_version"] = "1"  # made by version 0, and sent late
+        return [look, late[0], look, update, late[1], look, late[2], look, *late[3:]]
+
+    async with engine_over(answer) as (engine, _):
+        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s", draft=draft)
+    assert [len(partial.output_ids) for partial in known] == [0, 2, 2, 2]
+    assert generation.versions == [VersionSpan(0, 0, COUNT)]
+
+
 def test_a_generation_is_judged_against_what_was_asked() -> None:
     sound = Generation(output_ids=[1, 2], logprobs=[-1.0, 0], versions=[VersionSpan(2, 0, 2)], finish="stop")
     assert fault_of(sound, EXPECTED) is None
