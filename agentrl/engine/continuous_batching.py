@@ -80,6 +80,7 @@ class BatchingEngine:
         self._slots = itertools.count()
         self._pause: AbstractContextManager[None] | None = None
         self._pause_mode: PauseMode | None = None
+        self._shares_prefixes = False
         self.adapter: str | None = None
         """Name of the LoRA adapter that every token is computed with."""
 
@@ -102,7 +103,7 @@ class BatchingEngine:
         """Start the generation loop and wait until it can be paused."""
         self._manager.start()
         with self._manager.pause():
-            pass
+            self._shares_prefixes = self._manager.batch_processor.cache.use_prefix_sharing
 
     def stop(self) -> None:
         """End the generation loop; requests in flight are dropped."""
@@ -169,8 +170,10 @@ class BatchingEngine:
                     parameter.copy_(tensors[name])
             if version is not None:
                 self._sampler.version = version
-            if flush_cache:
-                self._manager.batch_processor.cache.evict_cached_blocks()
+            cache = self._manager.batch_processor.cache
+            cache.evict_cached_blocks()
+            # Replies that stay open in mode `in_place` go on with blocks of the old weights: later ones must not find these.
+            cache.use_prefix_sharing = cache.allow_block_sharing = self._shares_prefixes and flush_cache
         finally:
             if own_pause:
                 self.resume()

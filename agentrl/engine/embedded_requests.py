@@ -39,6 +39,8 @@ class GenerateBody(Strict):
     logprob_start_len: Annotated[int, Field(ge=-1)] = -1
     top_logprobs_num: Annotated[int, Field(ge=0)] = 0
     lora_path: str | None = None
+    extra_key: str | None = None
+    """Which requests' prefixes it may share: of no effect, since no weight update leaves a cached prefix behind here."""
     stream: bool = False
 
 

@@ -73,6 +73,7 @@ class SGLangEngine:
     ) -> None:
         self.fleet = fleet
         self._model = model
+        self._model.keeps_cache = pause_mode == "in_place"
         self._asked_pause_mode = pause_mode
         self._limits = limits
         self._version = version

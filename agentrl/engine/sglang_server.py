@@ -56,6 +56,8 @@ class ServedModel:
     """The newest weights that any server was given."""
     updates: int = 0
     """How many weight updates have begun to load."""
+    keeps_cache: bool = False
+    """Whether updates leave the servers' caches as they are: in pause mode `in_place`."""
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,8 @@ class SGLangServer:
             body["image_data"] = [image.url for image in images]
         if adapter is not None:
             body["lora_path"] = adapter.name
+        if self._model.keeps_cache:
+            body["extra_key"] = f"after {self._model.updates} updates"  # requests of the same key alone share prefixes
         given, updates = self._model.version, self._model.updates
         reply = GrowingReply(
             self.url,

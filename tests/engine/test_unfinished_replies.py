@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,6 +17,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.engine.protocol import Draft, Generation, Sampling
 from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.trajectory import TokenRecord
+from tests.components import wait_until
 from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
@@ -49,83 +51,85 @@ def detokenizer(url: str) -> Iterator[psutil.Process]:
         process.resume()
 
 
-async def under_replies(
-    engine: SGLangEngine, work: Callable[[], Awaitable[None]], seen: list[Reply], *, whole: list[Reply]
-) -> None:
-    """Do some work while replies are made. Note what is known of them meanwhile, and those that ended."""
-    drafts: dict[int, tuple[list[int], Draft]] = {}
+@dataclass
+class Replies:
+    """Replies that a server makes all the while, what was known of them meanwhile, and those that ended."""
 
-    async def converse(index: int) -> None:
+    engine: SGLangEngine
+    known: dict[str, Reply] = field(default_factory=dict)
+    whole: list[Reply] = field(default_factory=list)
+    _drafts: dict[int, tuple[list[int], Draft]] = field(default_factory=dict)
+
+    async def converse(self, index: int) -> None:
         prompt = [1, 2, 3, 4 + index]
         watched = (lambda ids: None) if index % 2 else None  # a watched reply is streamed token by token
         while True:
-            drafts[index] = prompt, (draft := Draft())
+            self._drafts[index] = prompt, (draft := Draft())
             sampling = Sampling(max_new_tokens=100)
-            whole.append((prompt, await engine.generate(prompt, sampling, f"s{index}", watched, draft=draft)))
+            generation = await self.engine.generate(prompt, sampling, f"s{index}", watched, draft=draft)
+            self.whole.append((prompt, generation))
 
-    async def look() -> None:
+    async def look(self) -> None:
         while True:
             await anyio.sleep(0.01)
-            for prompt, draft in drafts.values():
+            for prompt, draft in self._drafts.values():
                 if draft.so_far is not None and (known := draft.so_far()).output_ids:
-                    seen.append((prompt, known))
+                    self.known.setdefault(repr((prompt, known)), (prompt, known))
 
-    async with anyio.create_task_group() as group:
-        for index in range(REPLIES):
-            group.start_soon(converse, index)
-        group.start_soon(look)
-        await work()
-        group.cancel_scope.cancel()
+    async def grow(self, by: int = 4) -> None:
+        """Wait until so much more was known."""
+        count = len(self.known) + by
+        await wait_until(lambda: len(self.known) >= count, 60)
 
+    def some(self) -> list[Reply]:
+        """What was known, or a part of it."""
+        chosen = random.Random(0).sample(list(self.known.values()), min(MAX_CHECKED, len(self.known)))
+        return chosen + self.whole
 
-def sample_of(replies: list[Reply]) -> list[Reply]:
-    unlike = {repr(reply): reply for reply in replies}
-    return random.Random(0).sample(list(unlike.values()), min(MAX_CHECKED, len(unlike)))
+    @asynccontextmanager
+    async def made(self) -> AsyncIterator[None]:
+        async with anyio.create_task_group() as group:
+            for index in range(REPLIES):
+                group.start_soon(self.converse, index)
+            group.start_soon(self.look)
+            yield
+            group.cancel_scope.cancel()
 
 
 async def test_tokens_that_arrive_after_a_weight_update_are_not_taken_for_tokens_of_the_new_weights(
     sglang_url: str, versions: list[Path]
 ) -> None:
-    seen: list[Reply] = []
-    whole: list[Reply] = []
     chance = random.Random(1)
     async with sglang_engine([sglang_url]) as engine:
         await engine.update_weights(versions[0], 0)
-
-        async def update() -> None:
-            for version in range(1, 1 + UPDATES):
-                await anyio.sleep(chance.uniform(0.1, 0.4))
-                process.suspend()
-                await anyio.sleep(chance.uniform(0, 0.1))
-                await engine.update_weights(versions[version % len(versions)], version)
-                await anyio.sleep(chance.uniform(0, 0.1))
-                process.resume()
-
+        replies = Replies(engine)
         with detokenizer(sglang_url) as process:
-            await under_replies(engine, update, seen, whole=whole)
+            async with replies.made():
+                for version in range(1, 1 + UPDATES):
+                    await replies.grow()
+                    process.suspend()
+                    await anyio.sleep(chance.uniform(0, 0.1))
+                    await engine.update_weights(versions[version % len(versions)], version)
+                    await anyio.sleep(chance.uniform(0, 0.1))
+                    process.resume()
+                await wait_until(lambda: sum(len(reply.versions) > 1 for _, reply in replies.whole) >= 4, 60)
         await engine.update_weights(versions[0], 0)
-    assert any(len(generation.versions) > 1 for _, generation in whole), "no update interrupted a reply"
-    assert len(sample_of(seen)) >= 20
-    await assert_exact(sample_of(seen) + whole, [versions[v % len(versions)] for v in range(1 + UPDATES)])
+    await assert_exact(replies.some(), [versions[v % len(versions)] for v in range(1 + UPDATES)])
 
 
 async def test_a_reply_that_is_aborted_in_the_queue_goes_on_from_what_was_sent_of_it(
     sglang_url: str, versions: list[Path]
 ) -> None:
-    seen: list[Reply] = []
-    whole: list[Reply] = []
     async with sglang_engine([sglang_url]) as engine:
         await engine.update_weights(versions[0], 0)
         (server,) = engine.fleet.servers
-
-        async def abort_queued() -> None:
+        replies = Replies(engine)
+        async with replies.made():
             for _ in range(UPDATES):
-                await anyio.sleep(0.2)
+                await replies.grow()
                 await engine.pause("retract")  # puts all replies back into the queue
                 await server.abort_all(10)
                 await engine.resume()
-
-        await under_replies(engine, abort_queued, seen, whole=whole)
+            await wait_until(lambda: len(replies.whole) >= 4, 60)
         assert engine.fleet.bad_replies == engine.fleet.losses == 0
-    assert whole
-    await assert_exact(sample_of(seen) + whole, versions)
+    await assert_exact(replies.some(), versions)
