@@ -70,8 +70,9 @@ class RolloutConfig(Section):
     """Keep every model call of an unfinished episode in the store as it happens, so that a crash costs no tokens."""
     workers: NotNegative = 0
     """Processes that run the workflows; 0: they run in the main process, where a breakpoint works."""
-    worker_hang_timeout_s: Seconds = 30
-    """A worker whose event loop is blocked for so long is killed; its episodes go on elsewhere from their log."""
+    hang_timeout_s: Seconds = 30
+    """How long a line of a workflow may block the event loop. Then its episode fails; with `workers`, its worker is killed, whose
+    episodes go on elsewhere from their log."""
 
     @model_validator(mode="after")
     def _fits(self) -> RolloutConfig:

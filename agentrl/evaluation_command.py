@@ -107,7 +107,9 @@ async def run_evaluation(
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = runner.with_defaults(defaults)
         settle()
-        stack.enter_context(watch_loop())  # from here on, what blocks it is a workflow
+        stack.enter_context(
+            watch_loop(interrupt_after_s=config.rollout.hang_timeout_s)
+        )  # from here on, what blocks it is a workflow
         result = await evaluate(
             runner,
             tasks,

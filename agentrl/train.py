@@ -225,7 +225,7 @@ async def _run_to_the_end(
             await engine.update_weights(weights.path, weights.version)
 
         settle()
-        watchdog = stack.enter_context(watch_loop())
+        watchdog = stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,
             max_staleness=config.rollout.max_staleness,

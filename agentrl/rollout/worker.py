@@ -286,7 +286,7 @@ class Worker:
             self._silent_s += step_s
             if facts != (facts := engine_facts(self.engine)):
                 self.tasks.start_soon(self._send, facts)
-        blocked = f"was blocked for {hang_timeout_s:g} s (rollout.worker_hang_timeout_s)"
+        blocked = f"was blocked for {hang_timeout_s:g} s (rollout.hang_timeout_s)"
         try:
             await child.write_line("what blocks?")
             episode, where, stack = _stack(await child.read_line(STACK_TIMEOUT_S))
@@ -369,7 +369,7 @@ async def open_worker(
 
     Raises WorkerError when it cannot be started, and the UsageError that it meets itself.
     """
-    hang_timeout_s = config.rollout.worker_hang_timeout_s
+    hang_timeout_s = config.rollout.hang_timeout_s
     async with AsyncExitStack() as stack:
         try:
             own_log = await in_thread(_open_log, log)

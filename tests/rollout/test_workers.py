@@ -281,13 +281,13 @@ async def run_beside(runner: WorkerRunner, workflow: Path, *todo: str) -> list[O
 
 async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server_url: str, workflow: Path) -> None:
     said: list[str] = []
-    async with workers(server_url, settings(workflow, worker_hang_timeout_s=2), said) as (runner, engine):
+    async with workers(server_url, settings(workflow, hang_timeout_s=2), said) as (runner, engine):
         blocks, *others = await run_beside(runner, workflow, "sleeps", *["waits_in_the_middle"] * 3)
         lost = runner.metrics()["workers_lost"]
     assert [outcome.status for outcome in (blocks, *others)] == ["failed"] + ["finished"] * 3
     assert blocks.error is not None
     where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
-    assert f"blocked for 2 s (rollout.worker_hang_timeout_s) by {where}" in blocks.error
+    assert f"blocked for 2 s (rollout.hang_timeout_s) by {where}" in blocks.error
     assert where in said[0]
     assert lost == 2, "it is known whose task blocks: nobody else is suspected"
     calls = sum(len(outcome.record.turns) for outcome in others)
@@ -295,7 +295,7 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
 
 
 async def test_what_blocks_a_worker_outside_of_python_is_named_too(server_url: str, workflow: Path) -> None:
-    async with workers(server_url, settings(workflow, worker_hang_timeout_s=2), []) as (runner, _):
+    async with workers(server_url, settings(workflow, hang_timeout_s=2), []) as (runner, _):
         (outcome,) = await run_all(runner, "matches")
     assert outcome.error is not None
     assert f'File "{workflow}", line {line_of("re.match")} in matches' in outcome.error
