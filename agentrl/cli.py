@@ -166,7 +166,7 @@ def _split_overrides(words: Sequence[str], parser: argparse.ArgumentParser) -> t
             continue
         key = name.removeprefix("--")
         if key.partition(".")[0] not in RunConfig.model_fields:
-            meant = next(iter(difflib.get_close_matches(name, own, n=1)), None) or close_key(key)
+            meant = close_key(key.replace("-", "_")) or next(iter(difflib.get_close_matches(name, own, 1, 0.75)), None)
             raise ConfigError(
                 f"unknown option {name}" + (f"; did you mean --{meant.removeprefix('--')}?" if meant else "")
             )

@@ -80,6 +80,8 @@ class Controller:
     health: HealthCounts = field(default_factory=HealthCounts)
     rewards: RewardsInOrder = field(default_factory=RewardsInOrder)
     last_error: str = ""
+    last_failed: int = 0
+    """The episode that failed last; 0: none yet."""
     _running_groups: int = 0
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
@@ -220,14 +222,14 @@ class Controller:
                     with anyio.CancelScope(shield=True):
                         if journal is not None:
                             await journal.close()
-                        await in_thread(self.store.add, group.id, sample, seed, outcome)
+                        number = await in_thread(self.store.add, group.id, sample, seed, outcome)
                     self.health.attempt_ended(outcome)
                     self.progress.abandoned += outcome.abandoned
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
                         self.progress.finished += 1
                         return outcome
-                    self.last_error = outcome.error or ""
+                    self.last_error, self.last_failed = outcome.error or "", number
             self.progress.failed += 1
             self._check_failures()
             return outcome
@@ -240,8 +242,12 @@ class Controller:
         if ended >= MIN_EPISODES_TO_JUDGE and self.progress.failed > self.config.max_failed_share * ended:
             raise TooManyFailuresError(
                 f"{self.progress.failed} of {ended} episodes failed, more than rollout.max_failed_share = "
-                f"{self.config.max_failed_share:g} allows. The last failure: {error_line(self.last_error)} (its traceback, "
-                "and all others, are in the run's store)"
+                f"{self.config.max_failed_share:g} allows. The last failure: {error_line(self.last_error)}"
+                + (
+                    f" (agentrl replay {self.store.directory} {self.last_failed} runs it again)"
+                    if self.last_failed
+                    else ""
+                )
             )
 
     def _wake(self) -> None:

@@ -119,6 +119,11 @@ class Store:
         with reporting(path):
             self.life: int = self._db.execute("SELECT COALESCE(MAX(life), 0) FROM lives").fetchone()[0]
 
+    @property
+    def directory(self) -> Path:
+        """The run's directory."""
+        return self._path.parent
+
     def __enter__(self) -> Store:
         return self
 
