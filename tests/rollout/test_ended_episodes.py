@@ -74,8 +74,7 @@ async def test_what_comes_after_the_end_is_refused(nano_format: ChatFormat, chan
                 try:
                     await made(episode, call)
                 except (EpisodeError, openai.APIStatusError, openai.APIConnectionError) as error:
-                    assert "ended" in str(error) or isinstance(error, openai.APIConnectionError)
-                    refused += 1
+                    refused += "ended" in str(error) or isinstance(error, openai.APIConnectionError)
                     return
                 await anyio.sleep(delay_s)
 
