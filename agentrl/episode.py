@@ -80,7 +80,10 @@ class RunSandboxes:
 
 @dataclass(eq=False)
 class Kept:
-    """What an episode logged, and what must be closed when it ends. The runner has it, whatever becomes of the `Episode`."""
+    """What an episode logged, and what must be closed when it ends. The runner has it, whatever becomes of the `Episode`.
+
+    Once it is `closed`, nothing that the workflow left running changes anything of the episode.
+    """
 
     metrics: dict[str, float] = field(default_factory=dict)
     loans: list[Loan] = field(default_factory=list)
@@ -112,9 +115,12 @@ class Branch:
     api_key: str
     model: str
     _session: Session | None
+    _kept: Kept
 
     def reward(self, value: float) -> None:
-        """What this role earned, in place of the episode's reward. Raises BadRewardError as `Reward` does."""
+        """What this role earned, in place of the episode's reward. Raises BadRewardError as `Reward` does, EpisodeError once the
+        episode has ended."""
+        self._kept.check_open()
         number = checked_number(f"the reward of the branch {self.name!r}", value, MAX_REWARD)
         if self._session is not None:
             self._session.branch_rewards[self.name] = number
@@ -255,7 +261,7 @@ class Episode:
         """Give one model call (`completion.id`) a reward of its own.
 
         docs/credit.md says what that does to the advantages of its tokens, and of those before it. Raises
-        BadRewardError as `Reward` does, EpisodeError when no call of this episode has that id.
+        BadRewardError as `Reward` does, EpisodeError when no call of this episode has that id, and once the episode has ended.
         """
         number = checked_number(f"the reward of {shown(completion_id)}", value, MAX_REWARD)
         for turn in self._turns(completion_id):
@@ -264,7 +270,8 @@ class Episode:
     def mark_failed(self, completion_id: str) -> None:
         """Say that the reply of one model call could not be used, such as a tool call that makes no sense.
 
-        `trainer.failed_turns` says what happens to its tokens. Raises EpisodeError when no call of this episode has that id.
+        `trainer.failed_turns` says what happens to its tokens. Raises EpisodeError when no call of this episode has that id, and
+        once the episode has ended.
         """
         for turn in self._turns(completion_id):
             turn.failed = True
@@ -279,12 +286,14 @@ class Episode:
         if not name.replace("-", "_").isidentifier():
             raise EpisodeError(f"the branch name {name!r} is no word of letters, digits, - and _")
         if self._session is None:
-            return Branch(name, self.client, self.base_url, self.api_key, self.model, None)
+            return Branch(name, self.client, self.base_url, self.api_key, self.model, None, self._kept)
         self._session.branch(name).trained = bool(trained)
         key = f"{self.api_key}.{name}"
-        return Branch(name, self.client.with_options(api_key=key), self.base_url, key, self.model, self._session)
+        client = self.client.with_options(api_key=key)
+        return Branch(name, client, self.base_url, key, self.model, self._session, self._kept)
 
     def _turns(self, completion_id: str) -> list[Turn]:
+        self._kept.check_open()
         if self._session is None:
             return []  # evaluation against a foreign endpoint: there is no record
         try:
@@ -300,8 +309,9 @@ class Episode:
     def log(self, **metrics: float) -> None:
         """Chart numbers of this episode; a later value of a name replaces the earlier.
 
-        The first `MAX_METRICS` names are kept. Raises BadRewardError as `Reward` does.
+        The first `MAX_METRICS` names are kept. Raises BadRewardError as `Reward` does, EpisodeError once the episode has ended.
         """
+        self._kept.check_open()
         add_metrics(self._kept.metrics, metrics)
 
 

@@ -33,6 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.config import RunConfig
 from agentrl.credit import turn_scores
+from agentrl.engine.growing_reply import VERSION_DIGITS
 from agentrl.engine.launch import check_engine, open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
@@ -141,7 +142,7 @@ class WeightsBody(_Body):
     """`POST /weights`: a directory with safetensors that the servers can read."""
 
     path: str
-    version: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0, lt=10**VERSION_DIGITS)]
 
 
 SERVICE_APIS: Paths = {

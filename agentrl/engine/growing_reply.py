@@ -17,6 +17,9 @@ from agentrl.engine.soundness import (
 )
 from agentrl.errors import EngineError
 
+VERSION_DIGITS = 18
+"""Digits that a version may have: as many as fit into 64 bits."""
+
 
 class GrowingReply:
     """The sound tokens of a reply, as they come.
@@ -259,6 +262,6 @@ def version_number(reported: object) -> int:
         return reported
     if not isinstance(reported, str):
         return -1
-    if reported.isascii() and reported.isdecimal() and len(reported) <= 18:
+    if reported.isascii() and reported.isdecimal() and len(reported) <= VERSION_DIGITS:
         return int(reported)
     return -1 if reported[:1] in ("", "-", "+", ".") or reported[:1].isdecimal() else 0

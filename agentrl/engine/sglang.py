@@ -24,6 +24,7 @@ import anyio
 
 from agentrl.background import background_tasks
 from agentrl.engine.fleet import EngineLimits, Fleet, Revive
+from agentrl.engine.growing_reply import VERSION_DIGITS, version_number
 from agentrl.engine.protocol import (
     ADAPTER_CONFIG,
     Draft,
@@ -146,9 +147,8 @@ class SGLangEngine:
                 async with self.fleet.streams:
                     server = await self.fleet.choose(session, bad)
                     part = await self._part(server, bad, request, done)
-                if part.finish == "abort" and sampling.json_schema is not None:
-                    continue
-                done = join(done, part)
+                if part.finish != "abort" or sampling.json_schema is None:
+                    done = join(done, part)
                 if done.finish != "abort":
                     return done
                 if self.fleet.running.is_set():
@@ -215,9 +215,13 @@ class SGLangEngine:
             )
         except EngineError as error:
             blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)
-            if blamed or adapter is self._adapter:
+            if blamed or adapter is None:
                 raise
-            return _NOTHING  # it named an adapter that the server has unloaded meanwhile
+            if adapter is not self._adapter:
+                return _NOTHING  # it named an adapter that the server has unloaded meanwhile
+            if adapter.name not in str(error):
+                raise
+            raise ServerLostError(f"{server.url} lost the adapter that it was given: {error}") from error
 
     def end_session(self, session: str) -> None:
         """Forget which server a session prefers."""
@@ -238,7 +242,7 @@ class SGLangEngine:
 
     async def swap_weights(self, checkpoint: Path, version: int, load: Load) -> float:
         """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
-        async with self._updating:
+        async with self._changing(version):
             started = time.perf_counter()
             try:
                 await self.pause(self.pause_mode)
@@ -248,9 +252,21 @@ class SGLangEngine:
                 self._checkpoint, self._version, self._adapter = checkpoint, version, None
                 self._model.version = version
             finally:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(CONTROL_TIMEOUT_S):
+                with anyio.move_on_after(CONTROL_TIMEOUT_S):
                     await self.resume()
             return time.perf_counter() - started
+
+    @asynccontextmanager
+    async def _changing(self, version: int) -> AsyncIterator[None]:
+        """Change what all servers serve: alone, and to the end, whoever is cancelled meanwhile, as servers of different weights would
+        stay in service otherwise. What is done in it is bounded. Raises EngineError for a version that no reply could name."""
+        if version < 0 or version_number(str(version)) != version:
+            raise EngineError(
+                f"{version} is no version of weights: it must be a number of at most {VERSION_DIGITS} digits, from 0 on"
+            )
+        async with self._updating:
+            with anyio.CancelScope(shield=True):
+                yield
 
     async def _swap_adapter(self, checkpoint: Path, version: int) -> float:
         """Load an adapter beside the one in use, then interrupt replies, which go on under it. Returns how long that took.
@@ -260,7 +276,7 @@ class SGLangEngine:
         # Named as no other: servers that outlive this process may know adapters of others.
         adapter = Adapter(f"v{version}-{uuid.uuid4().hex}", version)
         bound = self._limits.hang_timeout_s
-        async with self._updating:
+        async with self._changing(version):
             started = time.perf_counter()
             self._model.newest_version = max(version, self._model.newest_version or 0)
             await self.fleet.ask_all(

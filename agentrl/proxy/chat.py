@@ -43,16 +43,18 @@ class ChatCompletions:
     async def stream(self, request: ChatRequest, call: Call, send: Send) -> None:
         """The reply as `chat.completion.chunk`s, sent as the tokens arrive. Raises ApiError."""
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
+        count, ended = request.n or 1, 0
         replies: list[Reply] = []
         head = _head(call, "chat.completion.chunk")
 
         async def one(index: int) -> None:
+            nonlocal ended
             calls = 0
 
-            async def say(delta: Json, **extra: Any) -> None:
+            async def say(delta: Json, *, whole: bool = False, **extra: Any) -> None:
                 choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None, **extra}
                 chunk = {**head, "choices": [choice]}
-                await send({**chunk, "usage": None} if wants_usage else chunk)
+                await send({**chunk, "usage": None} if wants_usage else chunk, whole=whole)
 
             async def emit(delta: Delta) -> None:
                 nonlocal calls
@@ -70,9 +72,11 @@ class ChatCompletions:
             await say({"role": "assistant", "content": ""})
             reply = await self._policy.reply(call, index, emit)
             replies.append(reply)
-            await say({}, finish_reason=reply.finish, logprobs=await self._logprobs(request, call, reply))
+            logprobs = await self._logprobs(request, call, reply)
+            ended += 1
+            await say({}, whole=ended == count, finish_reason=reply.finish, logprobs=logprobs)
 
-        await all_of(one, request.n or 1)
+        await all_of(one, count)
         if wants_usage:
             await send({**head, "choices": [], "usage": usage(call, replies)})
 

@@ -100,15 +100,19 @@ class Completions:
         per_prompt = request.n or 1
         replies: list[Reply | None] = [None] * (len(calls) * per_prompt)
         head = _head(calls[0])
+        ended = 0
 
         async def one(index: int) -> None:
+            nonlocal ended
+
             async def emit(delta: Delta) -> None:
                 choice = {"index": index, "text": delta.text, "finish_reason": None, "logprobs": None}
                 await send({**head, "choices": [choice]})
 
             reply = replies[index] = await self._policy.reply(calls[index // per_prompt], index % per_prompt, emit)
             choice = await self._choice(request, calls[0], index, reply)
-            await send({**head, "choices": [{**choice, "text": ""}]})
+            ended += 1
+            await send({**head, "choices": [{**choice, "text": ""}]}, whole=ended == len(replies))
 
         await all_of(one, len(replies))
         if request.stream_options and request.stream_options.include_usage:

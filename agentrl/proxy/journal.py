@@ -46,10 +46,8 @@ class Journal(Protocol):
         """The recorded replies that the episode started with."""
         ...
 
-    @property
-    def replayed_tokens(self) -> int:
-        """Tokens that were handed out, and so not generated again."""
-        ...
+    replayed_tokens: int
+    """Tokens of the record that were recorded before, and so not generated again."""
 
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """The recorded replies to a request, by choice; each recorded call is handed out once."""
@@ -70,7 +68,7 @@ class RecordedCalls:
 
     choices: Iterable[RecordedChoice]
     replayed_tokens: int = 0
-    """Tokens that were handed out, and so not generated again."""
+    """Tokens of the record that were recorded before, and so not generated again."""
     _calls: dict[str, deque[dict[int, RecordedChoice]]] = field(default_factory=lambda: defaultdict(deque))
 
     def __post_init__(self) -> None:
@@ -85,9 +83,7 @@ class RecordedCalls:
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """The replies to the first call of this request that was not taken yet; none: {}."""
         calls = self._calls.get(request)
-        taken = calls.popleft() if calls else {}
-        self.replayed_tokens += sum(len(choice.generation.output_ids) for choice in taken.values())
-        return taken
+        return calls.popleft() if calls else {}
 
 
 def request_digest(

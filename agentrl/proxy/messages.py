@@ -74,7 +74,7 @@ class Messages:
         if index < 0:
             await begin({"type": "text", "text": ""})
         await close()
-        await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)})
+        await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)}, whole=True)
         await send({"type": "message_stop"})
 
 

@@ -1,6 +1,6 @@
 """The policy as every dialect asks it: one question in one form, answered and recorded.
 
-Ask ─► Policy.prepare ─► Call ─► Engine.generate ─► ChatFormat.parse ─► Session.add ─► Reply
+Ask ─► Policy.prepare ─► Call ─► Engine.generate ─► ChatFormat.parse ─► Journal.keep ─► Reply ─► record ─► the client
                                      │
                                      └─ as it grows: Deltas, for the dialects' streams
 """
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import anyio
 
@@ -84,6 +84,8 @@ class Call:
     """Digest of what is asked."""
     recorded: dict[int, RecordedChoice] = field(default_factory=dict)
     """Replies that are known from before, by choice: whole, or their beginnings."""
+    made: dict[int, tuple[Reply, list[str]]] = field(default_factory=dict)
+    """Its replies that are whole and kept, with the ids of their tool calls; by choice."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     def recall(self) -> None:
@@ -118,8 +120,12 @@ class Delta:
 
 
 Emit = Callable[[Delta], Awaitable[None]]
-Send = Callable[[Json], Awaitable[None]]
-"""Takes one event of a streamed reply, in a dialect's own form."""
+
+
+class Send(Protocol):
+    """Takes one event of a streamed reply, in a dialect's own form. Who has one that is `whole` has all of the reply."""
+
+    async def __call__(self, event: Json, *, whole: bool = False) -> None: ...
 
 
 class Policy:
@@ -246,12 +252,15 @@ class Policy:
         )
 
     async def reply(self, call: Call, index: int = 0, emit: Emit | None = None) -> Reply:
-        """Generate and record one reply; the `index`-th of its call. `emit` is awaited with what it gains as it grows."""
+        """Generate and keep one reply; the `index`-th of its call. `emit` is awaited with what it gains as it grows.
+
+        It enters the record with the others of its request: see `record`.
+        """
         names: list[str] = []
         if emit is None:
             generation = await self._generate(call, index, names)
             reply = Reply(generation, await self._read(call, generation.output_ids, names, growing=False))
-            await self._record(call, index, reply, names)
+            await self._keep(call, index, reply, names)
             return reply
         sent = _Sent()
         shown: list[int] = []
@@ -280,7 +289,7 @@ class Policy:
         if final[: len(shown)] != shown[: len(final)]:
             raise ApiError(503, "The engine took back what it had streamed of this reply.", code="engine_error")
         reply = Reply(replies[0], await self._read(call, final, names, growing=False))
-        await self._record(call, index, reply, names)
+        await self._keep(call, index, reply, names)
         for delta in sent.growth(reply.message, final=True):
             await emit(delta)
         return reply
@@ -304,6 +313,10 @@ class Policy:
         expected = Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.engine.vocabulary)
         if recorded is not None and fault_of(recorded.generation, expected) is not None:
             recorded = None  # an earlier version of agentrl kept it, or the disk changed it
+        if recorded is not None and recorded.generation.finish == "abort" and sampling.json_schema is not None:
+            recorded = None  # a grammar starts at a reply's first token
+        if recorded is None:
+            call.recorded.pop(index, None)
         if recorded is not None and recorded.generation.finish != "abort":
             names += recorded.call_ids
             return recorded.generation
@@ -314,7 +327,7 @@ class Policy:
         nothing = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
         try:
             async with call.session.activity.generations:
-                self._check_open(call)
+                _check_open(call)
                 with journal.watch(self._choice(call, index, [], nothing), draft) if journal else nullcontext():
                     generation = await self.engine.generate(
                         prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, draft=draft
@@ -339,21 +352,14 @@ class Policy:
     def _choice(self, call: Call, index: int, names: list[str], generation: Generation) -> RecordedChoice:
         return RecordedChoice(call.request, call.id, index, names, generation)
 
-    async def _record(self, call: Call, index: int, reply: Reply, names: list[str]) -> None:
-        """Enter a reply into the record, and, unless it comes from there, into the journal."""
-        self._check_open(call)
-        message = reply.message.to_json()
-        turn = call.session.add(call.id, call.prompt, reply.generation, call.sampling.temperature, message, index)
-        turn.request, turn.call_ids, turn.tools = call.request, names, bool(call.tools)
+    async def _keep(self, call: Call, index: int, reply: Reply, names: list[str]) -> None:
+        """Enter a reply into the journal, unless it comes from there."""
+        _check_open(call)
         known = call.recorded.get(index)
         replayed = known is not None and known.generation is reply.generation and known.call_ids == names
         if call.session.journal is not None and not replayed:
             await call.session.journal.keep(self._choice(call, index, names, reply.generation))
-
-    @staticmethod
-    def _check_open(call: Call) -> None:
-        if call.session.closed:
-            raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
+        call.made[index] = reply, names
 
     async def logprobs(self, call: Call, generation: Generation) -> list[Json]:
         """The logprobs of a reply as OpenAI writes them, one entry a token."""
@@ -373,6 +379,28 @@ class Policy:
     def _decode_token(self, token: int) -> tuple[str, list[int]]:
         text = self.format.tokenizer.decode([token])
         return text, list(text.encode())
+
+
+def record(calls: Sequence[Call]) -> None:
+    """Enter the replies of one request into the record, all of them together.
+
+    Nothing may be awaited between this and handing the last of them to the client: for a reply that nobody got, nobody did
+    anything that earned a reward. Raises ApiError once the episode has ended.
+    """
+    for call in calls:
+        _check_open(call)
+    for call in calls:
+        session, temperature = call.session, call.sampling.temperature
+        for index, (reply, names) in sorted(call.made.items()):
+            turn = session.add(call.id, call.prompt, reply.generation, temperature, reply.message.to_json(), index)
+            turn.request, turn.call_ids, turn.tools = call.request, names, bool(call.tools)
+            if session.journal is not None and (known := call.recorded.get(index)) is not None:
+                session.journal.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
+
+
+def _check_open(call: Call) -> None:
+    if call.session.closed:
+        raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
 
 
 def logprob_bytes(tokens: int, top: int) -> int:

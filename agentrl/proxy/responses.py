@@ -45,7 +45,7 @@ class Responses:
                 await stream.close_item()
             self._remember(request, call, reply)
             response = _response(request, call, reply)
-            await stream.say(f"response.{response['status']}", response=response)
+            await stream.say(f"response.{response['status']}", whole=True, response=response)
         except ApiError as error:
             failed = {**_response(request, call, None), "status": "failed"}
             failed["error"] = {"code": error.code or "server_error", "message": error.message}
@@ -71,8 +71,8 @@ class _EventStream:
         self._item: Json | None = None
         self._text = ""
 
-    async def say(self, kind: str, **fields: Any) -> None:
-        await self._send({"type": kind, "sequence_number": self._sequence, **fields})
+    async def say(self, kind: str, *, whole: bool = False, **fields: Any) -> None:
+        await self._send({"type": kind, "sequence_number": self._sequence, **fields}, whole=whole)
         self._sequence += 1
 
     async def emit(self, delta: Delta) -> None:

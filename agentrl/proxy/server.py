@@ -31,7 +31,7 @@ from agentrl.proxy.journal import Journal
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.messages import Messages
 from agentrl.proxy.openapi import openapi_document
-from agentrl.proxy.policy import Json, Policy, Send, logprob_bytes
+from agentrl.proxy.policy import Call, Json, Policy, Send, logprob_bytes, record
 from agentrl.proxy.responses import Responses
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import Sessions
@@ -154,12 +154,14 @@ class Proxy:
         with self._busy(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(session, received))
-            for call in calls if isinstance(calls, list) else [calls]:
+            asked: list[Call] = calls if isinstance(calls, list) else [calls]
+            for call in asked:
                 call.recall()
             if not request.stream:
-                content = await endpoint.complete(request, calls)
-                return await self._written(session, content, len(received))
-        return Reply(events=self._events(path, session, lambda send: endpoint.stream(request, calls, send)))
+                written = await self._written(session, await endpoint.complete(request, calls), len(received))
+                record(asked)
+                return written
+        return Reply(events=self._events(path, asked, lambda send: endpoint.stream(request, calls, send)))
 
     async def _received(self, body: Body) -> bytes:
         received = body if isinstance(body, bytes) else await body()
@@ -197,30 +199,45 @@ class Proxy:
             activity.last_used = time.monotonic()
 
     async def _events(
-        self, path: str, session: Session, stream: Callable[[Send], Awaitable[None]]
+        self, path: str, calls: list[Call], stream: Callable[[Send], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
-        """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves."""
-        send, receive = anyio.create_memory_object_stream[Json](16)
+        """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves.
+
+        It is recorded when the reader takes the event with which it has all of it.
+        """
+        send, receive = anyio.create_memory_object_stream[tuple[Json, bool]](16)
+        session = calls[0].session
         scope = anyio.CancelScope()
         named = path in ("/v1/responses", "/v1/messages")
         sent = 0
+
+        async def put(event: Json, *, whole: bool = False) -> None:
+            await send.send((event, whole))
 
         async def run() -> None:
             with scope, self._busy(session, admitted=True):
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
                     with refusals("POST", path) as answered:
-                        await stream(send.send)
+                        await stream(put)
                     if answered.error is not None:
-                        await send.send(_event_json(answered.error, path, sent))
+                        await put(_event_json(answered.error, path, sent))
 
         self._tasks.start_soon(run)
         try:
             async with receive:
-                async for event in receive:
+                async for event, whole in receive:
+                    content = await self._event_bytes(session, event)
+                    if whole:
+                        try:
+                            record(calls)
+                        except ApiError as error:
+                            event = _event_json(error, path, sent)
+                            content = to_json(event)
+                            scope.cancel()
                     sent += 1
                     name = f"event: {event['type']}\n".encode() if named and "type" in event else b""
-                    yield name + b"data: " + await self._event_bytes(session, event) + b"\n\n"
+                    yield name + b"data: " + content + b"\n\n"
             if not named:
                 yield b"data: [DONE]\n\n"
         finally:

@@ -188,7 +188,7 @@ class Session:
         return self.branches[name]
 
     def end(self) -> None:
-        """Answer no more."""
+        """Answer no more, and record no more."""
         for session in (self, *self.branches.values()):
             session.closed = True
         self.record.reward_branches(self.branch_rewards)

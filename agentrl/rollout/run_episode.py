@@ -137,7 +137,8 @@ class EpisodeRunner:
         try:
             ended = await self._contained(run, self.timeout_s)
         finally:
-            # First, so that nothing is said to an episode that has ended; and its record is final.
+            # First, so that nothing is said to an episode that has ended; and its record is final, whatever the workflow left.
+            kept.closed = True
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):

@@ -52,7 +52,7 @@ def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
 async def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat) -> None:
     events: list[dict[str, Any]] = []
 
-    async def send(event: dict[str, Any]) -> None:
+    async def send(event: dict[str, Any], *, whole: bool = False) -> None:
         events.append(event)
 
     stream = _EventStream("resp_1", send)

@@ -1,0 +1,179 @@
+"""What no client got is not in the record: choices of a call that failed, calls that were given up, streams left in the middle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import httpx2
+import openai
+import pytest
+
+from agentrl.engine.protocol import Draft, Generation
+from agentrl.errors import EngineError
+from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, RecordedChoice, Session, open_proxy
+from tests.instant_engine import InstantEngine
+
+pytestmark = pytest.mark.anyio
+USER: Any = [{"role": "user", "content": "1 2 3"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": USER},
+    "/v1/completions": {"prompt": ["1 2", "3 4"]},
+    "/v1/responses": {"input": "1 2 3"},
+    "/v1/messages": {"messages": USER, "max_tokens": 16},
+}
+ENDS = ('"finish_reason":"stop"', '"message_delta"', '"response.completed"')
+
+
+class Failing(InstantEngine):
+    """Its `failing`-th call fails, after the others have ended."""
+
+    def __init__(self, failing: int) -> None:
+        super().__init__()
+        self._failing = failing
+
+    async def generate(self, *args: Any, **options: Any) -> Generation:
+        number = len(self.order)
+        reply = await super().generate(*args, **options)
+        if number == self._failing:
+            await anyio.sleep(0.05)
+            raise EngineError("no reply")
+        return reply
+
+
+class Kept(RecordedCalls):
+    """A journal that takes `delay_s` to keep a reply."""
+
+    delay_s = 0.0
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        for _ in range(3):
+            await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.delay_s)
+
+    @contextmanager
+    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+        yield
+
+
+@asynccontextmanager
+async def opened(chat_format: ChatFormat, engine: InstantEngine | None = None) -> AsyncIterator[Proxy]:
+    async with open_proxy(engine or InstantEngine(), chat_format, "nano") as proxy:
+        yield proxy
+
+
+async def ask(proxy: Proxy, session: Session, path: str, **options: Any) -> Any:
+    body = json.dumps({"model": "nano", **BODIES[path], **options}).encode()
+    return await proxy.handle("POST", path, {"x-api-key": session.key}, body)
+
+
+@pytest.mark.parametrize("failing", range(3))
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "options"),
+    [("/v1/chat/completions", {"n": 3}), ("/v1/completions", {"prompt": ["1", "2", "3"]})],
+)
+async def test_a_call_of_which_one_choice_fails_leaves_nothing(
+    nano_format: ChatFormat, path: str, options: dict[str, Any], stream: bool, failing: int
+) -> None:
+    async with opened(nano_format, Failing(failing)) as proxy:
+        session = proxy.open_session()
+        reply = await ask(proxy, session, path, stream=stream, **options)
+        if stream:
+            assert "no reply" in "".join([event.decode() async for event in reply.events])
+        else:
+            assert reply.status == 503
+        assert session.record.turns == []
+        assert (await ask(proxy, session, path, **options)).status == 200
+        assert len(session.record.turns) == 3, "those of the call that was answered"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_wherever_a_client_gives_a_call_up_it_is_recorded_if_it_was_answered(
+    nano_format: ChatFormat, stream: bool
+) -> None:
+    async with opened(nano_format) as proxy:
+        given_up = 0
+        async with httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url="http://proxy/v1") as http:
+            for steps in range(1000):
+                session = proxy.open_session(journal=Kept([]))
+                client = openai.AsyncOpenAI(
+                    api_key=session.key, base_url="http://proxy/v1", http_client=http, max_retries=0
+                )
+                answered = False
+
+                async def call(client: openai.AsyncOpenAI = client) -> None:
+                    nonlocal answered
+                    made: Any = await client.chat.completions.create(model="nano", messages=USER, stream=stream)
+                    if stream:
+                        async for chunk in made:
+                            answered |= chunk.choices[0].finish_reason is not None
+                    answered = True
+
+                async with anyio.create_task_group() as group:
+                    group.start_soon(call)
+                    for _ in range(steps):
+                        await anyio.lowlevel.checkpoint()
+                    group.cancel_scope.cancel()
+                assert len(session.record.turns) == answered, f"given up after {steps} steps"
+                proxy.close_session(session)
+                given_up += not answered
+                if answered:
+                    break
+        assert answered
+        assert given_up > 5, "the places where a call may be given up"
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_program_that_leaves_while_its_reply_is_committed_leaves_nothing(
+    nano_format: ChatFormat, path: str
+) -> None:
+    async with opened(nano_format) as proxy:
+        journal = Kept([])
+        journal.delay_s = 0.3
+        session = proxy.open_session(journal=journal)
+        headers = {"Authorization": f"Bearer {session.key}"}
+        async with httpx2.AsyncClient(base_url=proxy.url, headers=headers, timeout=0.1) as http:
+            with pytest.raises(httpx2.ReadTimeout):
+                await http.post(path, json={"model": "nano", **BODIES[path]})
+        await anyio.sleep(0.5)
+        assert session.record.turns == []
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stream_is_recorded_once_its_reader_has_all_of_it(nano_format: ChatFormat, path: str) -> None:
+    async with opened(nano_format) as proxy:
+        session = proxy.open_session(journal=Kept([]))
+        events = [event.decode() async for event in (await ask(proxy, session, path, stream=True)).events]
+        calls = len(session.record.turns)
+        assert calls == (2 if path == "/v1/completions" else 1)
+        ends = [number for number, event in enumerate(events) if any(end in event for end in ENDS)]
+        for taken in range(len(events) + 1):
+            session = proxy.open_session(journal=Kept([]))
+            reply = await ask(proxy, session, path, stream=True)
+            for number in range(taken):
+                await anext(reply.events)
+                await anyio.sleep(0.01)  # it is made to the end meanwhile
+                assert len(session.record.turns) == (calls if number >= ends[-1] else 0)
+            await reply.events.aclose()
+            assert len(session.record.turns) == (calls if taken > ends[-1] else 0)
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_a_stream_whose_episode_ends_before_its_reader_has_it_is_refused(
+    nano_format: ChatFormat, path: str
+) -> None:
+    async with opened(nano_format) as proxy:
+        session = proxy.open_session()
+        reply = await ask(proxy, session, path, stream=True)
+        events = [await anext(reply.events)]
+        await anyio.sleep(0.05)
+        proxy.close_session(session)
+        with anyio.fail_after(5):
+            events += [event async for event in reply.events]
+        assert b"ended while the reply was being made" in b"".join(events)
+        assert session.record.turns == []
