@@ -19,6 +19,7 @@ from typing import TypeVar
 import anyio
 
 from agentrl.errors import (
+    AgentRLError,
     CheckpointError,
     DiskError,
     TrainerDiskError,
@@ -111,23 +112,23 @@ class DurableTrainer:
         """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
 
         A trainer that holds something else, such as a step whose answer nobody waited for, is started again once and goes
-        through what the run knows of. Where that fails too, the batches wait in the store, to be trained when the run goes on.
+        through what the run knows of. Where that fails too, it says so: the batches wait in the store, to be trained when the run goes on.
         """
-        with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S) as bounded:
-            await self._commit(1)
-            for _ in range(2):  # again, if the trainer dies with it
-                if self._consumed:
-                    await self._checkpoint(1)
-                    await self._commit(1)
+        why = f"not written within {SAVE_TIMEOUT_S:g} s"
+        with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
+            try:
+                await self._commit(1)
+                for _ in range(2):  # again, if the trainer dies with it
+                    if self._consumed:
+                        await self._checkpoint(1)
+                        await self._commit(1)
+                why = "lost with its trainer, twice"
+            except (AgentRLError, OSError) as error:
+                why = f"not written: {error}"
         if self._consumed:
-            why = (
-                f"not written within {SAVE_TIMEOUT_S:g} s"
-                if bounded.cancelled_caught
-                else "lost with its trainer, twice"
-            )
             self._say(
-                f"the last checkpoint was {why}: the batches of {len(self._consumed)} steps wait in the store, and are trained on "
-                f"when the run goes on with agentrl train --resume {self._run_dir}"
+                f"the last checkpoint was {why}\nThe batches of {len(self._consumed)} steps wait in the store, and are trained on when "
+                f"the run goes on with agentrl train --resume {self._run_dir}"
             )
 
     async def _checkpoint(self, losses: int) -> None:

@@ -7,7 +7,8 @@ gets `END_TIMEOUT_S`. `asyncio.all_tasks()`, whose tasks anybody may cancel or w
     task of the loop ── waits for ──► main coroutine ──► all other tasks
     in all_tasks()                    └────── in `_Loop.tasks` alone ──┘
 
-A signal is no exception here: `first_signal` says what the first does; the second ends the process.
+A signal is no exception here: `first_signal` says what the first does; the second ends the process. Time in which the process was
+stopped does not pass here.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from weakref import WeakSet
 import anyio
 
 from agentrl.errors import EpisodeError
+from agentrl.running_time import RunningTime
+from agentrl.users_signals import bounded_signals
 
 T = TypeVar("T")
 
@@ -38,6 +41,8 @@ END_TIMEOUT_S = 2.0
 """How long tasks may take to end after the main coroutine has, and threads and processes that are left after that."""
 EXIT_FUNCTIONS_TIMEOUT_S = 10.0
 """How long functions registered with `atexit` may take."""
+MAX_ERRORS_IN_A_ROW = 100
+"""A loop that raises so often without calling anything is broken for good."""
 _left_behind: set[asyncio.Task[Any]] = set()
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -46,14 +51,25 @@ class _Loop(asyncio.SelectorEventLoop):
     """An event loop that goes on until what it was started for has ended, whatever its tasks and callbacks do."""
 
     def __init__(self) -> None:
+        self._clock = RunningTime()
         super().__init__()
         self.tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
         self._main: asyncio.Future[Any] | None = None
         """What it was started for."""
+        self._awaited: asyncio.Future[Any] | None = None
+        """What it runs for now: that, or what `asyncio.Runner` clears up after it."""
+
+    def time(self) -> float:
+        """Seconds in which this process ran: all timeouts are of this time."""
+        return self._clock.now()
+
+    def close(self) -> None:
+        super().close()
+        self._clock.stop()
 
     def run_until_complete(self, future: Any) -> Any:
-        if self._main is None:
-            self._main = future = asyncio.ensure_future(future, loop=self)
+        self._awaited = future = asyncio.ensure_future(future, loop=self)
+        self._main = self._main or future
         return super().run_until_complete(future)
 
     def stop(self) -> None:
@@ -72,8 +88,8 @@ class _Loop(asyncio.SelectorEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Say what went wrong, where that can be said: a handler of the log may fail too."""
-        with suppress(Exception):
+        """Say what went wrong, where that can be said: a handler of the log, or of the loop's errors, may fail too."""
+        with suppress(BaseException):
             super().call_exception_handler(context)
 
     def _goes_on(self) -> bool:
@@ -86,17 +102,29 @@ class _Loop(asyncio.SelectorEventLoop):
             )
 
     def run_forever(self) -> None:
+        errors = 0
+
+        def turns() -> None:
+            nonlocal errors
+            errors = 0
+
         while True:
             try:
                 super().run_forever()
-            except (KeyboardInterrupt, SystemExit) as error:
-                # A task that awaits the one that raised this gets it there. Nobody else can know where it comes from.
+                return
+            except BaseException as error:
+                # KeyboardInterrupt or SystemExit of a task, which one that awaits it gets there; or what a signal handler or
+                # another thread (PyThreadState_SetAsyncExc) raised while no task ran. Nobody else can know where it comes from.
+                errors += 1
                 text = f"{type(error).__name__} was raised in the event loop, which goes on"
                 self.call_exception_handler({"message": text, "exception": error})
-                if not self._goes_on():
+                if self._awaited is None or self._awaited.done():
                     return
-            else:
-                return
+                if errors > MAX_ERRORS_IN_A_ROW:
+                    raise
+                self._thread_id = None  # it may have been raised in the lines of asyncio that say that the loop is left
+                asyncio._set_running_loop(None)
+                self.call_soon(turns)
 
     async def shutdown_asyncgens(self) -> None:
         self._check_ended("shutdown_asyncgens()")
@@ -139,7 +167,8 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
     before = signal.signal(signal.SIGINT, signal.SIG_DFL) if _in_main_thread() else None
     streams = sys.stdin, sys.stdout, sys.stderr
     try:
-        anyio.run(run_and_clear_up, backend_options={"loop_factory": _Loop})
+        with bounded_signals():
+            anyio.run(run_and_clear_up, backend_options={"loop_factory": _Loop})
     finally:
         if before is not None:
             signal.signal(signal.SIGINT, before)

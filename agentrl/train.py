@@ -261,6 +261,7 @@ async def _run_to_the_end(
         await _evaluate(run, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, eval_tasks, "after training")
+        await in_thread(store.check_in_place)
         newest = await in_thread(store.last_checkpoint)
         shown = Path(config.run_dir)
         view.say(

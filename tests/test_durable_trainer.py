@@ -17,7 +17,7 @@ import torch
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.audit import audit
-from agentrl.errors import DiskError, StoreError, TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError, TrainerLostError, TrainerNotWholeError
 from agentrl.manifest import read_manifest
 from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
@@ -190,12 +190,12 @@ async def test_the_last_checkpoint_is_bounded_in_time_and_in_attempts_and_its_ba
         monkeypatch.setattr(trainer.client, "saved", hangs)
         with anyio.fail_after(10):
             await trainer.save_the_rest()
-        assert said.pop().startswith("the last checkpoint was not written within 0.5 s: the batches of 1 steps wait")
+        assert said.pop().startswith("the last checkpoint was not written within 0.5 s\nThe batches of 1 steps wait")
         monkeypatch.setattr("agentrl.durable_trainer.SAVE_TIMEOUT_S", 120)
         monkeypatch.setattr(trainer.client, "saved", dies)
         await trainer.save_the_rest()
         assert died == 3
-        assert "the last checkpoint was lost with its trainer, twice: the batches of 1 steps wait" in said[-1]
+        assert "the last checkpoint was lost with its trainer, twice\nThe batches of 1 steps wait" in said[-1]
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained) == ([], 0)
     async with running(run_dir, said.append) as trainer:
@@ -249,6 +249,24 @@ async def test_the_disk_is_blamed_for_what_it_refused_and_for_nothing_else(
             DiskError, match=r"the checkpoint of step 1 cannot be written: .*make room, or repair the disk"
         ):
             await trainer.commit()
+
+
+@pytest.mark.parametrize("error", [TrainerDiskError("no space"), TrainerLostError("it died"), TrainerError("no")])
+async def test_a_last_checkpoint_that_is_not_made_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: TrainerError
+) -> None:
+    async def save(*_: object) -> None:
+        raise error
+
+    run_dir = tmp_path / "run"
+    said: list[str] = []
+    await in_thread(record_run, run_dir)
+    async with running(run_dir, said.append) as trainer:
+        await trainer.step(batch(1))
+        monkeypatch.setattr(trainer.client, "save", save)
+        await trainer.save_the_rest()
+    assert said[-1].startswith("the last checkpoint was not written: ")
+    assert "The batches of 1 steps wait in the store" in said[-1]
 
 
 def fails(error: Exception) -> None:

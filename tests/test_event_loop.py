@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import logging
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -304,3 +306,73 @@ def test_exit_functions_run_beside_a_thread_that_does_not_end(tmp_path: Path) ->
     program.write_text(ENDING.replace("LEFT", LEFT["thread"] + "; atexit.register(print, ' and sent')"))
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (7, "flushed and sent\n")
+
+
+def raises(*_: object) -> None:
+    raise TimeoutError("too slow")
+
+
+@pytest.fixture
+def alarms() -> Iterator[None]:
+    """SIGALRM raises, wherever it comes; set before the loop is."""
+    before = signal.signal(signal.SIGALRM, raises)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_an_exception_between_its_steps_does_not_end_it(alarms: None, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> str:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        await asyncio.sleep(0.2)
+        thread = ctypes.c_ulong(threading.get_ident())
+        set_exception = partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, ctypes.py_object(ValueError))
+        threading.Timer(0.05, set_exception).start()
+        await asyncio.sleep(0.2)
+        return "goes on"
+
+    assert run_loop(main) == "goes on"
+    assert "TimeoutError was raised in the event loop, which goes on" in caplog.text
+    assert "ValueError was raised in the event loop, which goes on" in caplog.text
+
+
+def test_exceptions_do_not_end_what_is_cleared_up_at_its_end(alarms: None) -> None:
+    closed: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            await asyncio.sleep(0.2)
+            closed.append("closed")
+
+    async def main() -> AsyncIterator[int]:
+        generator = numbers()
+        await anext(generator)
+        return generator
+
+    run_loop(main)
+    assert closed == ["closed"]
+
+
+def test_a_handler_of_errors_that_exits_does_not_end_it() -> None:
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda *_: sys.exit(3))
+        loop.call_soon(json.loads, "no JSON")
+        loop.call_soon(interrupt)
+        return await asyncio.sleep(0.05, "goes on")
+
+    assert run_loop(main) == "goes on"
+
+
+def test_a_loop_that_cannot_turn_any_more_ends() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop()._selector.close()  # type: ignore[attr-defined]
+        await asyncio.sleep(60)
+
+    started = time.perf_counter()
+    with pytest.raises((ValueError, RuntimeError)):
+        run_loop(main)
+    assert time.perf_counter() - started < 20

@@ -16,6 +16,7 @@ from agentrl.rollout.store import Store
 from agentrl.run_directory import (
     appending,
     config_text,
+    figures,
     lock_run,
     read_config,
     read_metrics,
@@ -122,3 +123,8 @@ def test_a_run_that_was_copied_or_moved_is_the_one_in_the_directory_that_was_nam
     assert "run_dir" not in json.loads(config_text(read_config(copy)))
     with pytest.raises(ConfigError, match=r"the run in .* stays where it is"):
         read_config(copy, {"run_dir": str(original)})
+
+
+def test_figures_are_finite_numbers() -> None:
+    rows = [{"a": value} for value in (1, 2.5, float("nan"), float("inf"), True, None, "3")]
+    assert figures(rows, "a") == [(1,), (2.5,)]

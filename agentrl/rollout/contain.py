@@ -24,6 +24,7 @@ import anyio
 from agentrl.code_place import place_of_task
 from agentrl.event_loop import leave_behind
 from agentrl.logger import logger
+from agentrl.users_signals import begin_users_call
 
 log = logger(__name__)
 T = TypeVar("T")
@@ -76,6 +77,7 @@ async def contained(
     errors: list[BaseException] = []
 
     async def run() -> None:
+        begin_users_call()
         # Everything, and inside the task: the event loop ends with a task that ends with SystemExit or KeyboardInterrupt.
         try:
             values.append(await call())

@@ -98,6 +98,29 @@ def transaction(db: sqlite3.Connection, path: Path, *, durable: bool = False) ->
             _empty_log(db)
 
 
+Files = list[tuple[int, int] | None]
+
+
+def files_at(path: Path) -> Files:
+    """Which files a store's path and its log's stand for, as device and inode; None for none."""
+    found: Files = []
+    for name in (path, path.with_name(path.name + "-wal")):
+        try:
+            stat = name.stat()
+            found.append((stat.st_dev, stat.st_ino))
+        except OSError:
+            found.append(None)
+    return found
+
+
+def check_in_place(path: Path, opened: Files) -> None:
+    """Raise StoreError unless the files that were opened are still those at the path: what is written to others, nobody finds."""
+    if files_at(path) != opened:
+        raise StoreError(
+            f"{path} was taken away or replaced while the run used it: what is written to it is lost. {RESTORE}."
+        )
+
+
 def _empty_log(db: sqlite3.Connection) -> None:
     """Move what the log holds into the database file."""
     db.execute(f"PRAGMA busy_timeout = {READERS_TIMEOUT_MS}")

@@ -29,7 +29,15 @@ from agentrl.manifest import Manifest
 from agentrl.proxy import RecordedChoice
 from agentrl.rollout import batches, calls, ledger
 from agentrl.rollout.batches import StoredBatch
-from agentrl.rollout.database import check_pages, create_database, open_database, reporting, transaction
+from agentrl.rollout.database import (
+    check_in_place,
+    check_pages,
+    create_database,
+    files_at,
+    open_database,
+    reporting,
+    transaction,
+)
 from agentrl.rollout.rewards import score_checkpoints
 from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
@@ -116,6 +124,7 @@ class Store:
         if not must_exist and not path.exists():
             create_database(path, SCHEMA, SCHEMA_VERSION)
         self._db = open_database(path, SCHEMA_VERSION)
+        self._files = files_at(path)
         with reporting(path):
             self.life: int = self._db.execute("SELECT COALESCE(MAX(life), 0) FROM lives").fetchone()[0]
 
@@ -140,6 +149,12 @@ class Store:
     def _writing(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
         with self._lock, transaction(self._db, self._path, durable=durable) as db:
             yield db
+        if durable:
+            self.check_in_place()
+
+    def check_in_place(self) -> None:
+        """Raise StoreError when the file was taken away or replaced since it was opened: what was written then is lost."""
+        check_in_place(self._path, self._files)
 
     def check(self) -> None:
         """Read the whole file. Raises StoreError when it is damaged."""

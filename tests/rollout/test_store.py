@@ -214,3 +214,19 @@ def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Pat
         store.commit_checkpoint(tmp_path / "step-2", again, [[2]])
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
         assert [batch.trained.step for batch in store.batches()] == [1, 2]
+
+
+@pytest.mark.parametrize("gone", ["store.sqlite", "store.sqlite-wal"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_store_that_is_taken_away_is_noticed_where_something_is_to_be_durable(
+    gone: str, replaced: bool, tmp_path: Path
+) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_life()
+        (tmp_path / gone).rename(tmp_path / "elsewhere")
+        if replaced:
+            (tmp_path / gone).write_bytes((tmp_path / "elsewhere").read_bytes())
+        with pytest.raises(
+            StoreError, match=r"store.sqlite was taken away or replaced while the run used it.*Put back"
+        ):
+            store.begin_life()
