@@ -34,11 +34,15 @@ def write(work: str, payload: bytes) -> None:
     head, _, data = payload.partition(b"\n")
     request = json.loads(head)
     fd = open_below(work, request["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, request["mode"])
-    with os.fdopen(fd, "wb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError("not a regular file")
         os.fchmod(fd, request["mode"])
-        file.write(data)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
 
 
 def read(work: str, payload: bytes) -> bytes:
