@@ -149,7 +149,8 @@ class Box:
             if kind in b"IEK":
                 self.talk(kind, number, payload)
             elif kind == b"W":
-                write(self.work, payload)
+                head, _, data = payload.partition(b"\n")
+                write(self.work, **json.loads(head), data=data)
                 self.send(b"a", number)
             elif kind == b"R":
                 self.send(b"a", number, read(self.work, payload))
@@ -176,6 +177,8 @@ class Box:
     def start(self, number: int, payload: bytes) -> Program | None:
         head, _, data = payload.partition(b"\n")
         request = json.loads(head)
+        if (files := request["only_files"]) is not None:
+            data = self.lay_out(files, data)
         cpu_base = self.cpu_used()
         child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
         if not self.running:
@@ -199,6 +202,14 @@ class Box:
             self.fds[fd] = running
             self.poller.register(fd, select.POLLIN)
         return None
+
+    def lay_out(self, files: list[tuple[str, int]], data: bytes) -> bytes:
+        """Have these files alone, whose contents `data` begins with; return what follows them."""
+        wipe(self.folders)
+        for path, length in files:
+            write(self.work, path, 0o644, memoryview(data)[:length])
+            data = data[length:]
+        return data
 
     def make_stdin(self, interactive: bool, data: bytes) -> tuple[int, int | None]:
         if interactive:
