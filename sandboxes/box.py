@@ -205,6 +205,8 @@ class Box:
         self._ready = False
         self._number = 0
         self._sending = anyio.Lock()
+        self._empty = True
+        """Whether nobody can have written to the writable folders since they were made, or emptied."""
 
     # -- programs ------------------------------------------------------------------------------------------------
 
@@ -217,12 +219,20 @@ class Box:
         env: Mapping[str, str] | None = None,
         cwd: str = "",
         limits: Limits | None = None,
+        only_files: Mapping[str, bytes] | None = None,
     ) -> Completed:
         """Run a command to its end. `timeout_s` bounds its wall-clock time; other limits are the box's, or `limits`.
 
+        With `only_files`, the writable folders are emptied and these files are written first, as by `clear` and `write`, without
+        messages of their own.
+
         Raises SandboxLostError when the box was lost with it, SandboxError for an input of more than 64 MB.
         """
-        async with await self.start(argv, stdin=stdin, timeout_s=timeout_s, env=env, cwd=cwd, limits=limits) as process:
+        program = _command(argv)
+        process = await self._start(
+            program, stdin=stdin, timeout_s=timeout_s, env=env, cwd=cwd, limits=limits, only_files=only_files
+        )
+        async with process:
             return await process.wait()
 
     async def run_python(
@@ -235,13 +245,16 @@ class Box:
         timeout_s: float | None = None,
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
+        only_files: Mapping[str, bytes] | None = None,
     ) -> Completed:
         """Run a Python file of the box, or `code`, to its end, in a process forked from an interpreter that is warm already.
 
         The same as `run(["python3", script, *args])`, without the 10 to 30 ms that an interpreter takes to start.
         """
         program = {"script": script or None, "code": code, "args": list(args)}
-        process = await self._start(program, stdin=stdin, timeout_s=timeout_s, env=env, cwd="", limits=limits)
+        process = await self._start(
+            program, stdin=stdin, timeout_s=timeout_s, env=env, cwd="", limits=limits, only_files=only_files
+        )
         async with process:
             return await process.wait()
 
@@ -256,10 +269,7 @@ class Box:
         limits: Limits | None = None,
     ) -> Process:
         """Start a command and go on. Without `stdin`, its input is what is sent to it."""
-        if not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
-            raise SandboxError(f"argv = {argv!r} must be a list of words, the program first")
-        program = {"argv": list(argv)}
-        return await self._start(program, stdin=stdin, timeout_s=timeout_s, env=env, cwd=cwd, limits=limits)
+        return await self._start(_command(argv), stdin=stdin, timeout_s=timeout_s, env=env, cwd=cwd, limits=limits)
 
     async def start_python(
         self, code: str, *, modules: Sequence[str] = (), timeout_s: float | None = None, limits: Limits | None = None
@@ -277,13 +287,16 @@ class Box:
         env: Mapping[str, str] | None,
         cwd: str,
         limits: Limits | None,
+        only_files: Mapping[str, bytes] | None = None,
     ) -> Process:
         if stdin is not None and len(stdin) > MAX_STDIN_BYTES:
             raise SandboxError(f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the box")
         limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
         limits.check_within(self.spec.limits)
+        files = None if only_files is None else [(path, len(content)) for path, content in only_files.items()]
         request = {
             **program,
+            "only_files": files,
             "interactive": stdin is None,
             "env": {**self._link.env, **(env or {})},
             "cwd": cwd or self.work,
@@ -300,7 +313,9 @@ class Box:
         self._number += 1
         process = self._processes[self._number] = Process(self, self._number, limits)
         self.runs += 1
-        await self._send(b"S", self._number, json.dumps(request).encode() + b"\n" + (stdin or b""))
+        self._empty = False
+        payload = b"".join((json.dumps(request).encode(), b"\n", *(only_files or {}).values(), stdin or b""))
+        await self._send(b"S", self._number, payload)
         return process
 
     # -- files ---------------------------------------------------------------------------------------------------
@@ -308,6 +323,7 @@ class Box:
     async def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Write a file, and the folders above it; a relative path is under `work`. Links are not followed."""
         content = data.encode() if isinstance(data, str) else data
+        self._empty = False
         await self._ask(b"W", json.dumps({"path": path, "mode": mode}).encode() + b"\n" + content)
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
@@ -320,11 +336,14 @@ class Box:
 
     async def restore(self, snapshot: bytes) -> None:
         """Empty the writable folders and put the files of a snapshot under `work`."""
+        self._empty = False
         await self._ask(b"U", snapshot)
 
     async def clear(self) -> None:
         """Empty the writable folders. Raises SandboxError when something in them cannot be removed."""
-        await self._ask(b"C")
+        if not self._empty:
+            await self._ask(b"C")
+            self._empty = not self._processes
 
     async def reset(self) -> None:
         """Make the box as new: end everything that its user had, and start in new namespaces and mounts. Raises SandboxError."""
@@ -338,6 +357,7 @@ class Box:
         if (answer := self._answers.pop(number)) is not None:
             raise SandboxError(f"the box cannot be reset: {answer[1].decode(errors='replace')}")
         self.suspect = False
+        self._empty = True
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
@@ -429,6 +449,12 @@ class Box:
     def _wake(self) -> None:
         news, self._news = self._news, anyio.Event()
         news.set()
+
+
+def _command(argv: Sequence[str]) -> dict[str, Any]:
+    if not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
+        raise SandboxError(f"argv = {argv!r} must be a list of words, the program first")
+    return {"argv": list(argv)}
 
 
 @asynccontextmanager

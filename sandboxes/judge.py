@@ -11,7 +11,7 @@ still only choose what it answers, without knowing what the answer should be.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import anyio
@@ -187,10 +187,11 @@ class _Bench:
         limits = limits.but(
             cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(limits.timeout_s * WALL_CLOCK_SLACK)
         )
-        await self._box.clear()
         if isinstance(test, CallTest):
+            await self._box.clear()
             return [await judge_call(self._box, self._source, test, name, limits, self._deadline)]
         if isinstance(test, AssertTest | TestFile):
+            await self._box.clear()
             await self._second_box.clear()
             return await run_test_code(
                 self._box,
@@ -207,9 +208,8 @@ class _Bench:
     async def _run_io(self, test: IOTest, name: str, limits: Limits) -> TestResult:
         if self._built is not None:
             await self._box.restore(self._built)
-        else:
-            await _write(self._box, self._language, self._source)
-        done = await _run(self._box, self._language, test.stdin.encode(), limits)
+        files = None if self._built is not None else {self._language.file: _encoded(self._source)}
+        done = await _run(self._box, self._language, test.stdin.encode(), limits, only_files=files)
         status, message = status_of(done)
         if status is Status.PASSED:
             status, message = await self._compare(test, done.stdout)
@@ -255,16 +255,28 @@ class _Bench:
         return await box.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
 
 
-async def _write(box: Box, language: Language, source: str) -> None:
+def _encoded(source: str) -> bytes:
     # A model's text may hold half a surrogate pair, which no encoding has.
-    await box.write(language.file, source.encode(errors="replace"))
+    return source.encode(errors="replace")
 
 
-async def _run(box: Box, language: Language, stdin: bytes, limits: Limits, args: Sequence[str] = ()) -> Completed:
+async def _write(box: Box, language: Language, source: str) -> None:
+    await box.write(language.file, _encoded(source))
+
+
+async def _run(
+    box: Box,
+    language: Language,
+    stdin: bytes,
+    limits: Limits,
+    *,
+    args: Sequence[str] = (),
+    only_files: Mapping[str, bytes] | None = None,
+) -> Completed:
     program, *rest = language.run
     if program == "python3" and rest and not rest[0].startswith("-"):
-        return await box.run_python(rest[0], args=[*rest[1:], *args], stdin=stdin, limits=limits)
-    return await box.run([program, *rest, *args], stdin=stdin, limits=limits)
+        return await box.run_python(rest[0], args=[*rest[1:], *args], stdin=stdin, limits=limits, only_files=only_files)
+    return await box.run([program, *rest, *args], stdin=stdin, limits=limits, only_files=only_files)
 
 
 def _needs_second_box(test: Test) -> bool:

@@ -14,7 +14,6 @@ user had; what the host sends after that is read by the next first process, so n
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -28,13 +27,13 @@ from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
 from agentrl.sandboxes.inside.processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
+    Filter,
     SeenTime,
     install_filter,
     kill_all,
     kill_group,
     libc,
     others,
-    out_of_memory_kills,
     proportional_memory,
     resident_memory,
     set_limits,
@@ -43,7 +42,7 @@ from agentrl.sandboxes.inside.processes import (
     waited_cpu,
 )
 from agentrl.sandboxes.inside.python_program import Program
-from agentrl.sandboxes.inside.usage import Usage
+from agentrl.sandboxes.inside.usage import OutOfMemoryKills, Usage
 
 HEADER = struct.Struct(">cII")
 TICK_S = 0.01
@@ -85,7 +84,8 @@ class Box:
         self.folders: list[str] = [path for path in [self.work, *config["scratch"]] if os.path.isdir(path)]
         # RLIMIT_NPROC counts this process too, and the pristine one where they share a user.
         self.own_processes = 1 if os.getuid() != config["pristine_uid"] else 2
-        self.filter: bytes = base64.b64decode(config["filter"])
+        self.filter: Filter | None = config["filter"]
+        self.signals: list[int] = config["signals"]
         self.usage: Usage | None = config["usage"]
         self.seen = SeenTime()
         self.memory_base = 0
@@ -93,7 +93,8 @@ class Box:
         self.poller = select.poll()
         self.fds: dict[int, Running] = {}
         self.peak = 0
-        self.oom_kills = out_of_memory_kills()
+        self.kernel_kills: OutOfMemoryKills = config["kills"]
+        self.oom_kills = self.kernel_kills.count()
         self.inbox = bytearray()
         self.next_look = 0.0
 
@@ -148,7 +149,8 @@ class Box:
             if kind in b"IEK":
                 self.talk(kind, number, payload)
             elif kind == b"W":
-                write(self.work, payload)
+                head, _, data = payload.partition(b"\n")
+                write(self.work, **json.loads(head), data=data)
                 self.send(b"a", number)
             elif kind == b"R":
                 self.send(b"a", number, read(self.work, payload))
@@ -175,10 +177,13 @@ class Box:
     def start(self, number: int, payload: bytes) -> Program | None:
         head, _, data = payload.partition(b"\n")
         request = json.loads(head)
+        if (files := request["only_files"]) is not None:
+            data = self.lay_out(files, data)
         cpu_base = self.cpu_used()
         child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
         if not self.running:
             self.peak = 0
+            self.next_look = time.monotonic() + TICK_S
             if self.usage is not None:
                 self.memory_base = self.usage.memory_bytes(self.folders, 0)
         out_r, out_w = os.pipe()
@@ -197,6 +202,14 @@ class Box:
             self.fds[fd] = running
             self.poller.register(fd, select.POLLIN)
         return None
+
+    def lay_out(self, files: list[tuple[str, int]], data: bytes) -> bytes:
+        """Have these files alone, whose contents `data` begins with; return what follows them."""
+        wipe(self.folders)
+        for path, length in files:
+            write(self.work, path, 0o644, memoryview(data)[:length])
+            data = data[length:]
+        return data
 
     def make_stdin(self, interactive: bool, data: bytes) -> tuple[int, int | None]:
         if interactive:
@@ -217,17 +230,14 @@ class Box:
             for target, fd in enumerate(stdio):
                 os.dup2(fd, target)
             os.closerange(3, 4096)
-            for number in range(1, signal.NSIG):
-                if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
-                    signal.signal(number, signal.SIG_DFL)
+            for number in self.signals:
+                signal.signal(number, signal.SIG_DFL)
             libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-            with open("/proc/self/oom_score_adj", "w") as file:
-                file.write("1000")
+            make_first_to_kill()
             set_limits(request["limits"], own_processes=self.own_processes)
             install_filter(self.filter)
             os.chdir(request["cwd"])
-            os.environ.clear()
-            os.environ.update(request["env"])
+            set_environment(request["env"])
             argv = request.get("argv")
             if argv is None:
                 return Program(request)
@@ -359,7 +369,7 @@ class Box:
         if not ended_pid:
             return  # the event was for a descriptor that has another owner by now
         duration_s = time.monotonic() - running.started
-        oom_kills = out_of_memory_kills()
+        oom_kills = self.kernel_kills.count()
         for fd in list(running.pipes):
             self.drain(running, fd)
         if len(self.running) == 1:
@@ -388,6 +398,22 @@ class Box:
             "peak_memory_bytes": max(self.peak, usage.ru_maxrss * 1024),
         }
         self.send(b"x", running.number, json.dumps(report).encode())
+
+
+def make_first_to_kill() -> None:
+    """Have the kernel kill this process before any other when memory is short."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    os.write(fd, b"1000")
+    os.close(fd)
+
+
+def set_environment(wanted: dict[str, str]) -> None:
+    """Make this process's environment variables `wanted`, and leave alone those that are so already."""
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
 
 
 def serve(config: dict[str, Any]) -> Program | None:

@@ -29,16 +29,18 @@ def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
         os.close(folder)
 
 
-def write(work: str, payload: bytes) -> None:
-    """Write the regular file that the first line of `payload` names."""
-    head, _, data = payload.partition(b"\n")
-    request = json.loads(head)
-    fd = open_below(work, request["path"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, request["mode"])
-    with os.fdopen(fd, "wb") as file:
+def write(work: str, path: str, mode: int, data: bytes | memoryview) -> None:
+    """Write a regular file, and the folders above it."""
+    fd = open_below(work, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError("not a regular file")
-        os.fchmod(fd, request["mode"])
-        file.write(data)
+        os.fchmod(fd, mode)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+    finally:
+        os.close(fd)
 
 
 def read(work: str, payload: bytes) -> bytes:

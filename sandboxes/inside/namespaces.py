@@ -22,14 +22,22 @@ HIDDEN = ("acpi", "asound", "kcore", "keys", "latency_stats", "timer_list", "tim
 KEPT_FROM_WRITING = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 
-def leave_the_old(*, network: bool) -> None:
-    """New namespaces for this process; of process ids, for its next child, which becomes process 1 there."""
-    flags = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | NEW_PIDS | (0 if network else NEW_NETWORK)
-    check(libc.unshare(flags), "the box may make no namespaces")
+def process_ids_of_this_process() -> int:
+    """A descriptor of the namespace of process ids that this process is in."""
+    return os.open("/proc/self/ns/pid", os.O_RDONLY)
+
+
+def new_process_ids(own: int) -> None:
+    """A new namespace of process ids for the next child, which becomes process 1 there. `own` is this process's."""
+    # The last child's has ended, and no namespace can be made below it.
+    check(libc.setns(own, NEW_PIDS), "the box may not return to its own namespace of process ids")
+    check(libc.unshare(NEW_PIDS), "the box may make no namespace of process ids")
 
 
 def settle(config: dict[str, Any]) -> None:
-    """As process 1 of new namespaces: mount what a user may write to, and give up every right."""
+    """As process 1: leave the other namespaces for new ones, mount what a user may write to, and give up every right."""
+    flags = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | (0 if config["network"] else NEW_NETWORK)
+    check(libc.unshare(flags), "the box may make no namespaces")
     mount(None, "/", None, RECURSIVE | PRIVATE)
     mount_proc()
     for folder in config["folders"]:
@@ -85,7 +93,8 @@ def give_up_rights(uid: int | None) -> None:
     """No capability is left after this, and none can be had, of whatever user this process becomes."""
     libc.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     for capability in range(LAST_CAPABILITY + 1):
-        libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those that the kernel does not know
+        if libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            break  # the kernel knows no more, or this process has no right to drop any
     if uid is not None:
         os.setgroups([])
         os.setresgid(uid, uid, uid)

@@ -12,6 +12,7 @@ It runs as `python3 -I -c SOURCE CONFIG` with any Python from 3.10 on, so that e
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import os
@@ -20,22 +21,31 @@ import sys
 from typing import Any
 
 from agentrl.sandboxes.inside.box_init import RESET, serve
-from agentrl.sandboxes.inside.namespaces import leave_the_old, settle
-from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, libc
+from agentrl.sandboxes.inside.namespaces import new_process_ids, process_ids_of_this_process, settle
+from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, libc, make_filter
 from agentrl.sandboxes.inside.python_program import run_program
-from agentrl.sandboxes.inside.usage import usage_of_this_box
+from agentrl.sandboxes.inside.usage import OutOfMemoryKills, usage_of_this_box
 
 
 def main() -> None:
     """Fork first processes until one ends otherwise than for a reset."""
-    config = {**json.loads(sys.argv[1]), "pristine_uid": os.getuid(), "usage": usage_of_this_box()}
+    config = json.loads(sys.argv[1])
     for number in (signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
+    # All that is the same for every user and program is made here, once.
+    config |= {
+        "pristine_uid": os.getuid(),
+        "filter": make_filter(base64.b64decode(config["filter"])),
+        "signals": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
+        "usage": usage_of_this_box(),
+        "kills": OutOfMemoryKills(),
+    }
+    process_ids = process_ids_of_this_process() if config["namespaces"] is not None else None
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     gc.freeze()  # its memory stays shared with that of its children
     while True:
-        if fork_first_process(config["namespaces"]):
+        if fork_first_process(config["namespaces"], process_ids):
             program = serve(config)
             if program is not None:
                 run_program(program)
@@ -45,15 +55,14 @@ def main() -> None:
             sys.exit(code)
 
 
-def fork_first_process(namespaces: dict[str, Any] | None) -> bool:
+def fork_first_process(namespaces: dict[str, Any] | None, process_ids: int | None) -> bool:
     """Fork the first process of the next user; whether this is it."""
-    if os.fork():
-        return False
     try:
+        if process_ids is not None:
+            new_process_ids(process_ids)
+        if os.fork():
+            return False
         if namespaces is not None:
-            leave_the_old(network=namespaces["network"])
-            if os.fork():
-                os._exit(0)
             settle(namespaces)
     except OSError as error:
         os.write(2, f"cannot make a new place for a user: {error}\n".encode())

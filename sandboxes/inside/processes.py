@@ -18,6 +18,31 @@ LARGE_ADDRESS_SPACE = 4 * 2**30
 CLOCK_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 libc = ctypes.CDLL(None, use_errno=True)
+HARD_LIMITS = {
+    kind: resource.getrlimit(kind)[1]
+    for kind in (
+        resource.RLIMIT_CORE,
+        resource.RLIMIT_CPU,
+        resource.RLIMIT_FSIZE,
+        resource.RLIMIT_DATA,
+        resource.RLIMIT_NOFILE,
+        resource.RLIMIT_NPROC,
+        resource.RLIMIT_MSGQUEUE,
+        resource.RLIMIT_STACK,
+    )
+}
+"""Of this process and those that it forks, until they set their own."""
+
+
+class Filter(ctypes.Structure):
+    """A compiled filter of system calls as the kernel takes it (`struct sock_fprog`)."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def make_filter(program: bytes) -> Filter | None:
+    """The filter of a compiled BPF `program`; None for an empty one."""
+    return Filter(len(program) // 8, program) if program else None
 
 
 def set_limits(limits: dict[str, Any], *, own_processes: int) -> None:
@@ -35,21 +60,16 @@ def set_limits(limits: dict[str, Any], *, own_processes: int) -> None:
         (resource.RLIMIT_STACK, 64 * 2**20),
     ):
         if value is not None:
-            hard = resource.getrlimit(kind)[1]
+            hard = HARD_LIMITS[kind]
             bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (bound, bound))
 
 
-def install_filter(program: bytes) -> None:
-    """Seccomp: the compiled BPF filter `program` for this process and all that it starts."""
-    if not program:
+def install_filter(filter_: Filter | None) -> None:
+    """Seccomp: the filter for this process and all that it starts."""
+    if filter_ is None:
         return
-
-    class Filter(ctypes.Structure):
-        _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
-
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    filter_ = Filter(len(program) // 8, program)
     if libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_), 0, 0):
         raise OSError(ctypes.get_errno(), "the system-call filter was refused")
 
@@ -159,17 +179,6 @@ def waited_cpu(found: dict[int, list[bytes]]) -> float:
 def reaped_cpu() -> float:
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
-
-
-def out_of_memory_kills() -> int:
-    """How often the kernel has killed for memory in this box's control group, where it can be read."""
-    for path in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"):
-        try:
-            with open(path) as file:
-                return int(dict(line.split() for line in file)["oom_kill"])
-        except (OSError, KeyError, ValueError):
-            continue
-    return 0
 
 
 def kill_all() -> None:

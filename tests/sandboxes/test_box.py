@@ -120,6 +120,23 @@ async def test_files_go_in_and_out(box: Box) -> None:
         await box.write("/usr/bin/evil", "x")
 
 
+async def test_a_run_may_bring_the_only_files_that_it_finds(box: Box) -> None:
+    await box.write("left.txt", "by somebody")
+    await box.run(["sh", "-c", "echo it > /tmp/left; echo it > /dev/shm/left"])
+    look = (
+        b"import os; print([sorted(os.listdir(f)) for f in ('/box', '/tmp', '/dev/shm')], open('a/b').read(), input())"
+    )
+    files = {"main.py": look, "a/b": b"\xc3\xa9\n\n2"}
+    seen = "[['a', 'main.py'], [], []] é\n\n2 3\n".encode()
+    assert (await box.run_python("main.py", stdin=b"3", only_files=files)).stdout == seen
+    assert (await box.run(["python3", "main.py"], stdin=b"3", only_files=files)).stdout == seen
+    await box.clear()
+    assert (await box.run(["ls", "/box"])).stdout == b""
+    await box.run(["touch", "/tmp/later"])
+    await box.clear()
+    assert (await box.run(["ls", "/tmp"])).stdout == b""
+
+
 async def test_no_link_leads_a_read_or_write_astray(box: Box) -> None:
     await box.run(["sh", "-c", "ln -s /proc/1/mem mem; ln -s /etc folder; ln -s /dev/full full; mkfifo fifo"])
     for path in ("mem", "folder/passwd", "full"):
