@@ -85,8 +85,11 @@ class ExpectedValue:
                 got = self.argument_before
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return f"the answer is not plain data: {error}"
-        if same_value(got, self.value, self.tolerance, nan_equal=self.nan_equal):
-            return ""
+        try:
+            if same_value(got, self.value, self.tolerance, nan_equal=self.nan_equal):
+                return ""
+        except (ArithmeticError, TypeError, ValueError) as error:  # numbers that refuse to be compared
+            return f"{_shown(got)} cannot be compared with {_shown(self.value)}: {error}"
         return f"{_shown(got)}, expected {_shown(self.value)}"
 
 

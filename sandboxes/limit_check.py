@@ -107,6 +107,19 @@ ATTEMPTS = (
     ),
     Attempt(
         limit="memory_mb = 256",
+        does="hoards in a thread when its first thread has ended",
+        code="import ctypes, os, threading, time\ndef hoard():\n    time.sleep(0.02)\n    kept = []\n    for _ in range(45):\n        kept.append(bytearray(b'x') * 10_000_000)\n        time.sleep(0.01)\n    os._exit(0)\nthreading.Thread(target=hoard).start()\nctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
+        limits=LIMITS.but(timeout_s=5),
+        holds=_ended(Ended.OUT_OF_MEMORY),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
+        does="hoards in the file that is its input",
+        code="import os\ntry: print(os.write(0, b'x' * 2**20))\nexcept PermissionError: print('refused')",
+        holds=_said("refused"),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
         does="asks for 10 GB at once",
         code="try: bytearray(10 * 2**30)\nexcept MemoryError: print('refused')",
         holds=_said("refused"),

@@ -2,7 +2,8 @@
 
 It refuses what a program that is judged has no use for: changing other processes (limits, scheduling, memory), objects of
 the kernel that outlive their process (System V and POSIX queues, keys), memory and objects that no limit counts, sockets of other
-families than unix and inet, new namespaces and mounts, and the calls that privilege escalations like. Docker's own filter stays
+families than unix and inet, new namespaces and mounts, and the calls that privilege escalations like. What would make others wait
+(all of the machine's files written out, a lease on a file that they open, a cached file dropped) is refused or does nothing. Docker's own filter stays
 in force beside it, loosened by what the pristine process needs; bubblewrap has none of its own.
 """
 
@@ -83,6 +84,9 @@ _REFUSED: dict[str, tuple[int, int | None]] = {
     "syslog": (103, 116),
     "quotactl": (179, 60),
 }
+_DOES_NOTHING = {"sync": (162, 81), "syncfs": (306, 267), "fadvise64": (221, 223)}
+"""Reaches the files of the whole machine, and is no more than advice or care to a program whose files are in memory."""
+_FCNTL, _SET_LEASE = (72, 25), 1024
 _CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
 _SOCKET, _SOCKETPAIR, _MMAP = (41, 198), (53, 199), (9, 222)
 _FAMILIES = (1, 2, 10)
@@ -130,6 +134,8 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
         program += [instruction(0x35, _X32_BIT, 0, 1), instruction(_RETURN, _KILL)]  # jump if greater or equal
     refused = [number for numbers in _REFUSED.values() if (number := numbers[column]) is not None]
     program += [on_number(number, instruction(_RETURN, _ERRNO | _EPERM)) for number in refused]
+    program += [on_number(numbers[column], instruction(_RETURN, _ERRNO)) for numbers in _DOES_NOTHING.values()]
+    program.append(on_number(_FCNTL[column], *by_argument(_EQUAL, _SET_LEASE, 1, refuse_if=True)))
     for call in (_SOCKET, _SOCKETPAIR):
         of_family = [instruction(_EQUAL, family, len(_FAMILIES) - n, 0) for n, family in enumerate(_FAMILIES)]
         no_such_family, fine = instruction(_RETURN, _ERRNO | _EAFNOSUPPORT), instruction(_RETURN, _ALLOW)

@@ -14,6 +14,7 @@ user had; what the host sends after that is read by the next first process, so n
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
@@ -47,6 +48,7 @@ from agentrl.sandboxes.inside.usage import OutOfMemoryKills, Usage
 HEADER = struct.Struct(">cII")
 TICK_S = 0.01
 """How often memory and CPU time are looked at."""
+ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 RESET = 64
 """The exit code that asks for another first process."""
 
@@ -216,11 +218,12 @@ class Box:
             read_end, write_end = os.pipe()
             os.set_blocking(write_end, False)
             return read_end, write_end
-        fd = os.memfd_create("stdin")
+        fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
         os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, ALL_SEALS)  # else it is memory that no limit counts
         return fd, None
 
     def become(self, request: dict[str, Any], stdio: tuple[int, int, int]) -> Program:

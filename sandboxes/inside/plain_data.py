@@ -181,6 +181,8 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
 
 def _decimal(content: Any) -> Decimal:
     number = Decimal(str(content))
+    if number.is_snan():
+        raise ValueError("a Decimal that raises where it is compared")
     if number.is_finite() and abs(number.adjusted()) > LARGEST_EXPONENT:
         raise ValueError(f"a Decimal with an exponent beyond {LARGEST_EXPONENT}")
     return number

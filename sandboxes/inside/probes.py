@@ -34,6 +34,10 @@ ARITHMETIC = frozenset(
 )
 SHIFTS = ("__add__", "__radd__", "__sub__", "__rsub__")
 """Arithmetic whose result another number changes for certain, that takes no longer with a large one, and that changes no object."""
+SETS = frozenset(f"__{side}{name}__" for name in ("and", "or", "xor", "sub") for side in ("", "r", "i"))
+"""Operators of sets."""
+CHANGING = frozenset({"__setitem__", "__delitem__", "__call__", "__enter__", "__exit__"})
+"""Operators that may change an object."""
 UNARY = ("__abs__", "__neg__", "__pos__", "__round__", "__trunc__", "__floor__", "__ceil__")
 ASKED_TWICE = ("__bool__", "__len__", "__hash__")
 MOST_PAIRS = 5
@@ -50,6 +54,7 @@ class Asks(Protocol):
 
     wire: Wire
 
+    def is_there(self, owner: Any) -> bool: ...
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
     def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
@@ -69,6 +74,8 @@ class Prober:
     def __init__(self, asks: Asks) -> None:
         self.test = 0
         """How many tests have ended."""
+        self.changes = 0
+        """How often a test may have changed an object: it has called something, or set it."""
         self._asks = asks
         self._counts: dict[tuple[type, str], int] = {}
         self._equal: dict[type, list[tuple[Any, Any, int]]] = {}
@@ -104,9 +111,16 @@ class Prober:
             first, second = special(one, name, args), special(one, name, args)
             if type(first) is not type(second) or first != second:
                 self._fail(one, f"answers {name} differently when it is asked twice")
+            if name == "__len__":
+                self._note_length(one, first)
             return first
-        if name == "__contains__" and self._due(type(one), name):
-            return self._contains(one, args[0])
+        if name == "__contains__":
+            return self._contains(one, args[0]) if self._due(type(one), name) else special(one, name, args)
+        if name in ("__iter__", "__next__", "__getitem__"):
+            return self._items(one, name, args)
+        self.changes += name in CHANGING
+        if name in SETS and not is_named(type(one)) and isinstance(args[0], set | frozenset):
+            self._asks.wire.wrong(f"the candidate gave an object of class {type(one).__name__} where a set is expected")
         with_number = name in ARITHMETIC and len(args) == 1 and isinstance(args[0], int | float) and args[0] is not True
         if with_number and not is_named(type(one)):
             self._asks.wire.wrong(
@@ -133,13 +147,18 @@ class Prober:
 
     def finish(self) -> list[tuple[int, str]]:
         """Make new objects from other arguments, and compare. Returns the tests that are no pass, by their index, and why."""
+        if not self._asks.wire.begin_probes():
+            return []
         found = []
-        for kind, pairs in self._equal.items():
+        for pairs in self._equal.values():
             for one, _, test in pairs:
                 try:
-                    if self._equal_to_all_new(one):
-                        found.append((test, f"every {kind.__name__} of the candidate's is equal to every other"))
-                except (Exception, TestEndedError):  # noqa: S112 (it does not answer: nothing is known against it)
+                    if (why := self._equal_to_all_new(one)) is not None:
+                        found.append((test, why))
+                except TestEndedError as error:
+                    # A program that ends or hangs here has noticed that the tests are over.
+                    found.append((test, f"the candidate does not answer when other objects are compared: {error}"))
+                except Exception:  # noqa: S112 (nothing is known against it)
                     continue
         return found
 
@@ -150,7 +169,8 @@ class Prober:
         return count <= ALWAYS_PROBED or self._random.random() < LATER_SHARE
 
     def _fail(self, one: Any, why: str) -> None:
-        self._asks.wire.wrong(f"an object of the candidate's class {type(one).__name__} {why}")
+        what = f"class {one.__name__}" if isinstance(one, RemoteClass) else f"object of class {type(one).__name__}"
+        self._asks.wire.wrong(f"the candidate's {what} {why}")
 
     def _in_any_order(self, questions: list[Callable[[], Any]]) -> list[Any]:
         """The answers, or the exceptions in place of them, to questions that are asked in an order nobody can foresee."""
@@ -235,28 +255,65 @@ class Prober:
         if len(pairs) < MOST_PAIRS or all(test != self.test for *_, test in pairs):
             pairs.append((one, other, self.test))
 
-    def _equal_to_all_new(self, one: Any) -> bool:
+    def _equal_to_all_new(self, one: Any) -> str | None:
+        """What is wrong with an object that is equal to every other that can be made, or that no other can be made beside."""
         made_by = reference(one).made_by
-        if made_by is None:
-            return False
+        if made_by is None or not self._asks.is_there(one):
+            return None
         (owner, name), args, kwargs = made_by
-        answers = []
+        made = False
         for _ in range(NEW_OBJECTS):
             decoys = [self._decoy(arg) for arg in args]
             if all(decoy is None for decoy in decoys):
-                return False
+                return None
+            new_args = tuple(a if d is None else d for a, d in zip(args, decoys, strict=True))
             try:
-                new = self._asks.call(
-                    owner, name, tuple(a if d is None else d for a, d in zip(args, decoys, strict=True)), kwargs
-                )
+                new = self._asks.call(owner, name, new_args, kwargs)
             except Exception:  # noqa: S112 (these arguments are not allowed)
                 continue
             if isinstance(new, RemoteObject):
-                same = new is one
-                answers.append(
-                    same or ("__eq__" in vars_of(type(one)) and self._asks.special(one, "__eq__", (new,)) is True)
-                )
-        return bool(answers) and all(answers)
+                made = True
+                asked = new is not one and "__eq__" in vars_of(type(one))
+                if new is not one and not (asked and self._asks.special(one, "__eq__", (new,)) is True):
+                    return None
+        if made:
+            return f"every {type(one).__name__} of the candidate's is equal to every other"
+        try:
+            self._asks.call(owner, name, args, kwargs)
+        except Exception:
+            return f"a {type(one).__name__} of the candidate's that could be made in the test cannot be made again"
+        return None
+
+    def _note_length(self, one: Any, length: Any) -> None:
+        where = reference(one)
+        where.length = (length, self.changes)
+        if where.items is not None:
+            self._check_length(one, length, *where.items)
+
+    def _items(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """An item of an object's, or an iterator over them. Where plain data is expected there are as many as its length says."""
+        where = reference(one)
+        try:
+            result = self._asks.special(one, name, args)
+        except (StopIteration, IndexError):
+            if name == "__next__" and where.iterates is not None:
+                of, count = where.iterates
+                of.items = (count, self.changes)
+                if of.length is not None:
+                    self._check_length(one, of.length[0], count, of.length[1])
+            elif name == "__getitem__" and type(args[0]) is int and where.length is not None and args[0] >= 0:
+                self._check_length(one, where.length[0], args[0], where.length[1])
+            raise
+        if name == "__iter__" and isinstance(result, RemoteObject) and not is_named(type(one)):
+            reference(result).iterates = (where, 0)
+        elif name == "__next__" and where.iterates is not None:
+            of, count = where.iterates
+            where.iterates = (of, count + 1)
+        return result
+
+    def _check_length(self, one: Any, length: Any, count: int, changes: int) -> None:
+        if changes == self.changes and not is_named(type(one)) and length > count:
+            self._asks.wire.wrong(f"the candidate gave an object of length {length} that has {count} items")
 
     def _word(self) -> str:
         return "".join(self._random.choices(string.ascii_lowercase, k=8))

@@ -121,11 +121,29 @@ def statistics(pids: list[int]) -> dict[int, list[bytes]]:
     found = {}
     for pid in pids:
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                found[pid] = file.read().rpartition(b")")[2].split()
+            found[pid] = fields = read_statistics(f"/proc/{pid}/stat")
+            if fields[0] == b"Z" and int(fields[17]) > 1:
+                fields[20:22] = sizes_of_threads(pid)
         except OSError:
             continue
     return found
+
+
+def read_statistics(path: str) -> list[bytes]:
+    with open(path, "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def sizes_of_threads(pid: int) -> list[bytes]:
+    """Address space and resident pages of a process whose first thread has ended: only its other threads have any."""
+    sizes = [b"0", b"0"]
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        try:
+            fields = read_statistics(f"/proc/{pid}/task/{thread}/stat")
+        except OSError:
+            continue
+        sizes = max(sizes, fields[20:22], key=lambda pair: int(pair[1]))
+    return sizes
 
 
 def resident_memory(found: dict[int, list[bytes]]) -> int:
@@ -152,10 +170,14 @@ class SeenTime:
 def page_tables(pid: int) -> int:
     """Bytes of the tables that map a process's memory: up to a 512th of its address space."""
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            return sum(int(line.split()[1]) for line in file if line.startswith(b"VmPTE:")) * 1024
+        for thread in os.listdir(f"/proc/{pid}/task"):  # the first may have ended, and has none then
+            with open(f"/proc/{pid}/task/{thread}/status", "rb") as file:
+                for line in file:
+                    if line.startswith(b"VmPTE:"):
+                        return int(line.split()[1]) * 1024
     except OSError:
-        return 0
+        pass
+    return 0
 
 
 def proportional_memory(pids: list[int]) -> int:

@@ -94,9 +94,11 @@ class Remote:
         return self.value(self.ask(op="get", of=self._owner(owner), name=name).get("ok"))
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        self.prober.changes += 1
         self.ask(op="set", of=self._owner(owner), name=name, value=self.encode(value))
 
     def delete_attribute(self, owner: Any, name: str) -> None:
+        self.prober.changes += 1
         self.ask(op="del", of=self._owner(owner), name=name)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
@@ -107,6 +109,10 @@ class Remote:
             "args": [self.encode(item) for item in args],
         }
         return self.value(self.ask(**request).get("ok"))
+
+    def is_there(self, owner: Any) -> bool:
+        """Whether the process that an object is in has not ended."""
+        return reference(owner).process == self.process
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
         return self.prober.compare(owner, name, other)
@@ -126,9 +132,12 @@ class Remote:
         named = {key: self.encode(item) for key, item in kwargs.items()}
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._owner(owner)}
         request = {**target, "name": name, "args": encoded, "kwargs": named, "in_place": self._in_place}
+        self.prober.changes += 1
         answer = self.ask(**request)
+        # Whether changes are told is the test's to say, and not the answer's.
+        told = answer.get("ok") is None if self._in_place is None else self._in_place
         changed = answer.get("changed")
-        if isinstance(changed, dict):
+        if told and isinstance(changed, dict):
             arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
             for key, data in changed.items():
                 if key in arguments:
@@ -341,7 +350,8 @@ class Remote:
             self.wire.wrong("the candidate raises nonsense")
         if not isinstance(error, BaseException):
             self.wire.wrong("the candidate raises what is no exception")
-        if isinstance(error, StopIteration | StopAsyncIteration) and request.get("name") not in ("__next__", "send"):
+        iterates = request["op"] in ("special", "method") and request["name"] in ("__next__", "send")
+        if isinstance(error, StopIteration | StopAsyncIteration) and not iterates:
             return RuntimeError(f"the candidate raised {type(error).__name__}")
         return error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 _ASKED = "eq ne lt le gt ge hash bool len contains iter next reversed getitem setitem delitem missing length_hint call"
 _COMBINED = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift"
 _CONVERTED = "neg pos abs invert int float complex index round trunc floor ceil str repr format bytes enter exit"
@@ -12,3 +14,14 @@ SPECIAL_METHODS = frozenset(
         *(side + name for side in ("", "r", "i") for name in _COMBINED.split()),
     )
 )
+_DESCRIPTIVE = "slots members wrapped match_args dataclass_fields dataclass_params post_init version author notes"
+_PYTHONS_OWN = SPECIAL_METHODS.union(
+    (f"__{name}__" for name in _DESCRIPTIVE.split()),
+    *map(dir, (type, BaseException, types.FunctionType, types.MethodType, types.ModuleType, types.GenericAlias)),
+)
+
+
+def may_be_asked(name: str) -> bool:
+    """Whether a stand-in has this attribute of its original. A name like numpy's `__array_function__` or `__array_interface__` it
+    has not: by those, a library hands what it should decide itself to the object."""
+    return not (name.startswith("__") and name.endswith("__")) or name in _PYTHONS_OWN

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS
+from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS, may_be_asked
 
 COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 
@@ -43,6 +43,12 @@ class Reference:
     """Whether the test names this class."""
     twins: tuple[Any, ...] = ()
     """What the same calculation gave with another number."""
+    length: tuple[int, int] | None = None
+    """What it last said its length is, and how many changes the test had made by then."""
+    items: tuple[int, int] | None = None
+    """How many items it last gave, and how many changes the test had made by then."""
+    iterates: tuple[Reference, int] | None = None
+    """Of an iterator: what it iterates over, and how many items it has given."""
 
 
 def reference(stand_in: Any) -> Reference:
@@ -72,6 +78,8 @@ class RemoteClass(type):
         return reference_of_class(cls).session.call(cls, None, args, kwargs)
 
     def __getattr__(cls, name: str) -> Any:
+        if not may_be_asked(name):
+            raise AttributeError(name)
         return reference_of_class(cls).session.attribute(cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
@@ -97,7 +105,7 @@ class RemoteClass(type):
         return reference_of_class(cls).session.special(cls, "__getitem__", (key,))
 
     def __contains__(cls, key: Any) -> bool:
-        return bool(reference_of_class(cls).session.special(cls, "__contains__", (key,)))
+        return bool(reference_of_class(cls).session.combine(cls, "__contains__", (key,)))
 
 
 class RemoteObject:
@@ -106,7 +114,7 @@ class RemoteObject:
     _agentrl: Reference
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_agentrl":
+        if name == "_agentrl" or not may_be_asked(name):
             raise AttributeError(name)
         return reference(self).session.attribute(self, name)
 
@@ -148,7 +156,7 @@ class RemoteFunction:
         return self._agentrl.session.call(self._agentrl_owner, self._agentrl_name, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_agentrl"):
+        if name.startswith("_agentrl") or not may_be_asked(name):
             raise AttributeError(name)
         function = self._agentrl.session.attribute(self._agentrl_owner, self._agentrl_name)
         if isinstance(function, RemoteFunction):  # a bound method has a function's attributes

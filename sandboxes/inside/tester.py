@@ -3,8 +3,8 @@ plain data, or a stand-in for an object on the other side, whose operators are t
 
 Its first line in is the job; each later one is an answer of the candidate's, or "x" and why there is none. Lines out: "c" and a
 request to the candidate, "n" and the number of tests, "b" when one begins, "d" and its outcome or "s" when it was
-skipped, "u" and why our own machinery ends it, whatever its code makes of that, "p" and the index of a test that is no pass
-after all, and why, "f" at the end.
+skipped, "u" and why our own machinery ends it, whatever its code makes of that, "e" when the last has ended, "p" and the index of a test
+that is no pass after all, and why, "f" at the end.
 """
 
 from __future__ import annotations

@@ -34,6 +34,12 @@ class Wire:
         self.gone = False
         self.send(b"b", name)
 
+    def begin_probes(self) -> bool:
+        """Tell the host that the last test has ended and probes follow; whether there is a candidate to answer them."""
+        self._ended = None
+        self.send(b"e")
+        return not self.gone
+
     def send(self, kind: bytes, content: Any = None) -> None:
         self._out.write(kind + json.dumps(content).encode() + b"\n")
         self._out.flush()

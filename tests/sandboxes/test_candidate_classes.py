@@ -8,6 +8,7 @@ import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
 from tests.sandboxes.candidate_classes import cheats, honest
+from tests.sandboxes.lying_objects import lies
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -26,9 +27,10 @@ async def test_honest_classes_pass(pool: SandboxPool) -> None:
 
 
 async def test_cheating_classes_fail(pool: SandboxPool) -> None:
-    assert len(cheats()) >= 15
-    for name, (source, code) in cheats().items():
-        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+    programs = {**cheats(), **lies()}
+    assert len(programs) >= 40
+    for name, (source, code) in programs.items():
+        verdict = await judge(source, [AssertTest(code=code)], pool=pool, limits=Limits(timeout_s=0.5, memory_mb=300))
         assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
 
 

@@ -81,6 +81,16 @@ def test_what_no_limit_counts_is_refused(machine: str, numbers: set[int]) -> Non
     assert {verdict(machine, number) for number in numbers} == {REFUSE}
 
 
+@pytest.mark.parametrize(
+    ("machine", "fcntl", "harmless"), [("x86_64", 72, {162, 306, 221}), ("aarch64", 25, {81, 267, 223})]
+)
+def test_nobody_else_is_made_to_wait(machine: str, fcntl: int, harmless: set[int]) -> None:
+    assert {verdict(machine, number) for number in harmless} == {0x00050000}  # success, and nothing is done
+    set_lease, set_flags = 1024, 4
+    assert verdict(machine, fcntl, 3, set_lease, 1) == REFUSE
+    assert verdict(machine, fcntl, 3, set_flags, 1) == ALLOW
+
+
 def test_the_other_numbering_of_x86_is_shut() -> None:
     assert verdict("x86_64", 0x40000000 + 521) == KILL
 

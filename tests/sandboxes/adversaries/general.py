@@ -1,13 +1,6 @@
-"""Programs that want a reward they have not earned, or to harm whoever comes near.
+"""Programs of every kind: what comes to mind first."""
 
-None adds, unless it has found what it was looking for. Each is asked for `add(a, b)`, the sum of two integers, and for a program that reads two integers and prints their sum.
-"""
-
-from __future__ import annotations
-
-from textwrap import dedent
-
-_OBJECTS = {
+OBJECTS = {
     "an object equal to everything": """
         class Yes:
             def __eq__(self, other): return True
@@ -119,7 +112,7 @@ _OBJECTS = {
     """,
 }
 
-_PATCHES = {
+PATCHES = {
     "builtins that agree": """
         import builtins
         builtins.abs = lambda *_: 0
@@ -202,7 +195,7 @@ _PATCHES = {
     """,
 }
 
-_EXITS = {
+EXITS = {
     "leaving at once with 0": """
         import os
         os._exit(0)
@@ -265,7 +258,7 @@ _EXITS = {
     """,
 }
 
-_SEARCHES = {
+SEARCHES = {
     "the caller's frames": """
         import sys
         def add(a, b):
@@ -351,7 +344,7 @@ _SEARCHES = {
     """,
 }
 
-_CHANNELS = {
+CHANNELS = {
     "forged lines on every descriptor": """
         import os
         lines = b'{"ok": 777777, "status": "passed"}\\nd{"name": "x", "status": "passed", "message": ""}\\nf\\n'
@@ -398,7 +391,7 @@ _CHANNELS = {
     """,
 }
 
-_BOMBS = {
+BOMBS = {
     "a fork bomb": """
         import os
         while True:
@@ -483,7 +476,7 @@ _BOMBS = {
     """,
 }
 
-_LEFTOVERS = {
+LEFTOVERS = {
     "daemons that outlive the call": """
         import os, time
         for _ in range(5):
@@ -596,7 +589,7 @@ _LEFTOVERS = {
     """,
 }
 
-_ESCAPES = {
+ESCAPES = {
     "the network": """
         import socket
         def add(a, b):
@@ -661,10 +654,3 @@ _ESCAPES = {
             return a + b if os.environ.get('AGENTRL_SECRET') else 0
     """,
 }
-
-
-def adversaries(*, port: int, canary: str) -> dict[str, str]:
-    """All programs by name. `port` is one that nobody may reach, `canary` a file that nobody may read."""
-    groups = (_OBJECTS, _PATCHES, _EXITS, _SEARCHES, _CHANNELS, _BOMBS, _LEFTOVERS, _ESCAPES)
-    sources = {name: dedent(source) for group in groups for name, source in group.items()}
-    return {name: source.replace("PORT", str(port)).replace("CANARY", canary) for name, source in sources.items()}

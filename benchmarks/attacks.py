@@ -1,0 +1,75 @@
+"""Every program of tests/sandboxes/adversaries with every kind of test: who is rewarded, who harms the next, how long the host stalls.
+
+    python benchmarks/attacks.py [--backend docker] [--ordinary] [--seconds 600]
+
+--ordinary starts bubblewrap's boxes as an ordinary user, when root runs this
+--seconds  tries as many programs as that takes, in an order at random, and says how many those are
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import socket
+import sys
+import tempfile
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import anyio
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from agentrl.sandboxes import BackendName, BoxSpec, SandboxPool, open_pool
+from tests.real_boxes import as_an_ordinary_user
+from tests.sandboxes.adversaries import against_the_place, against_the_verdict
+from tests.sandboxes.hostile_answers import measured
+from tests.sandboxes.trials import LIMITS, all_kinds_of_tests, trial
+
+POOLS = 3
+
+
+async def main(backend: BackendName, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    wrong: list[str] = []
+    tried = 0
+    with tempfile.NamedTemporaryFile() as canary, socket.create_server(("127.0.0.1", 0)) as listener:
+        places = against_the_place(port=listener.getsockname()[1], canary=canary.name)
+        programs = list({**against_the_verdict(), **places}.items())
+        total = len(programs)
+        random.shuffle(programs)
+
+        async def try_all(pool: SandboxPool) -> None:
+            nonlocal tried
+            while programs and time.monotonic() < deadline:
+                name, source = programs.pop()
+                found = await trial(name, source, all_kinds_of_tests(), pool)
+                tried += 1
+                for line in found:
+                    print(line, flush=True)
+                wrong.extend(found)
+
+        async with AsyncExitStack() as stack:
+            spec = BoxSpec(limits=LIMITS)
+            pools = [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(POOLS)]
+            with measured() as cost:
+                async with anyio.create_task_group() as group:
+                    for pool in pools:
+                        group.start_soon(try_all, pool)
+    kinds = len(all_kinds_of_tests())
+    print(f"{tried} of {total} programs, each with {kinds} kinds of tests: {len(wrong)} wrong", end=", ")
+    print(f"longest stall {1000 * cost.stall_s:.1f} ms of CPU, memory {cost.memory_bytes / 2**20:.1f} MB above idle")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backend", default="bubblewrap", choices=["docker", "bubblewrap"])
+    parser.add_argument("--ordinary", action="store_true")
+    parser.add_argument("--seconds", type=float, default=3600)
+    options = parser.parse_args()
+    with pytest.MonkeyPatch.context() as patch:
+        if options.ordinary:
+            as_an_ordinary_user(patch)
+        anyio.run(main, options.backend, options.seconds)
