@@ -17,7 +17,7 @@ from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.replay import replay
 from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import Store
-from agentrl.rollout.tasks import episode_seed, group_seed
+from agentrl.rollout.tasks import GroupTask, episode_seed, group_seed
 
 pytestmark = pytest.mark.anyio
 TASKS = [{"n": 3}]
@@ -55,7 +55,7 @@ async def run_dir(server_url: str, nano_format: ChatFormat, tmp_path: Path) -> P
         outcome = await runner.run(TASKS[0], episode_seed(0, 0, 1), group_seed(0, 0))
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         await in_thread(store.begin_life)
-        await in_thread(store.open_group, 0, 0, 0)
+        await in_thread(store.open_group, 0, 0, 0, 0, GroupTask(0, 0, TASKS[0]).digest)
         await in_thread(store.add, 0, 1, 0, outcome)
     return tmp_path
 
@@ -84,3 +84,8 @@ async def test_an_episode_that_does_not_exist(run_dir: Path, tmp_path_factory: p
         await replay(run_dir, 7, workflow=two_calls, tasks=TASKS)
     with pytest.raises(StoreError, match="holds no run"):
         await replay(tmp_path_factory.mktemp("nothing"), 1, workflow=two_calls, tasks=TASKS)
+
+
+async def test_another_task_in_the_place_of_the_episodes_own_is_refused(run_dir: Path) -> None:
+    with pytest.raises(StoreError, match="the task of group 0 is another now than the one that episode 1 had"):
+        await replay(run_dir, 1, workflow=two_calls, tasks=[{**TASKS[0], "other": 1}])
