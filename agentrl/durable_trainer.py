@@ -108,11 +108,12 @@ class DurableTrainer:
         with anyio.CancelScope(shield=True):
             await self._commit(MAX_LOSSES)
 
-    async def save_the_rest(self) -> None:
+    async def save_the_rest(self) -> str | None:
         """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
 
         A trainer that holds something else, such as a step whose answer nobody waited for, is started again once and goes
-        through what the run knows of. Where that fails too, it says so: the batches wait in the store, to be trained when the run goes on.
+        through what the run knows of. Where that fails too, this returns why: the batches wait in the store, to be trained when
+        the run goes on.
         """
         why = f"not written within {SAVE_TIMEOUT_S:g} s"
         with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
@@ -125,11 +126,12 @@ class DurableTrainer:
                 why = "lost with its trainer, twice"
             except (AgentRLError, OSError) as error:
                 why = f"not written: {error}"
-        if self._consumed:
-            self._say(
-                f"the last checkpoint was {why}\nThe batches of {len(self._consumed)} steps wait in the store, and are trained on when "
-                f"the run goes on with agentrl train --resume {self._run_dir}"
-            )
+        if not self._consumed:
+            return None
+        return (
+            f"the last checkpoint was {why}\nThe batches of {len(self._consumed)} steps wait in the store, and are trained on when "
+            f"the run goes on with agentrl train --resume {self._run_dir}"
+        )
 
     async def _checkpoint(self, losses: int) -> None:
         await self._commit(losses)
@@ -214,7 +216,8 @@ class DurableTrainer:
             except CheckpointError as damaged:
                 kept_at = await in_thread(set_aside, self._run_dir, directory)
                 await in_thread(self._store.mark_damaged, step, str(damaged))
-                self._say(f"the checkpoint of step {step} is damaged: {damaged}; what is left of it is in {kept_at}")
+                left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
+                self._say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
                 continue
             return step, directory
         return 0, None

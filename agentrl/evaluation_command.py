@@ -14,7 +14,7 @@ from agentrl.endpoint import check_endpoint
 from agentrl.engine.launch import check_engine, open_engine
 from agentrl.errors import ConfigError
 from agentrl.evaluate import EvaluationLog, evaluate
-from agentrl.garbage import settle
+from agentrl.garbage import settled
 from agentrl.loop_watchdog import watch_loop
 from agentrl.privacy import without_secrets
 from agentrl.process_limits import shortages
@@ -106,10 +106,9 @@ async def run_evaluation(
             )
             defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
             runner = runner.with_defaults(defaults)
-        settle()
-        stack.enter_context(
-            watch_loop(interrupt_after_s=config.rollout.hang_timeout_s)
-        )  # from here on, what blocks it is a workflow
+        stack.enter_context(settled())
+        # From here on, what blocks it is a workflow.
+        stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
         result = await evaluate(
             runner,
             tasks,

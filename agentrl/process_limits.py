@@ -51,7 +51,7 @@ def shortages(episodes: int, processes: int) -> Iterator[str]:
     if threads is not None and threads < needed:
         yield (
             f"this machine allows {threads:,} more threads, and a run with {processes} child processes may need {needed:,}. Raise the "
-            "limit (ulimit -u, or the container's pids limit)"
+            "limit on processes (pids.max of its control group, --pids-limit of its container)"
         )
 
 

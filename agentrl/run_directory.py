@@ -259,15 +259,17 @@ def checkpoint_directory(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
-def set_aside(run_dir: Path, checkpoint: Path) -> Path:
-    """Move what is left of a damaged checkpoint out of the way, into `damaged/`; where it is now."""
+def set_aside(run_dir: Path, checkpoint: Path) -> Path | None:
+    """Move what is left of a damaged checkpoint out of the way, into `damaged/`; where it is now, None: nothing was left here."""
     folder = run_dir / "damaged"
     folder.mkdir(exist_ok=True)
     target = next(
         path for number in itertools.count(1) if not (path := folder / f"{checkpoint.name}-{number}").exists()
     )
-    with suppress(FileNotFoundError):
+    try:
         checkpoint.rename(target)
+    except FileNotFoundError:
+        return None
     return target
 
 

@@ -37,7 +37,7 @@ from agentrl.engine.growing_reply import VERSION_DIGITS
 from agentrl.engine.launch import check_engine, open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
-from agentrl.garbage import settle
+from agentrl.garbage import settled
 from agentrl.proxy import ProxyLimits, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.json_text import json_pieces, to_json
@@ -97,9 +97,9 @@ async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str]
             around=lambda proxy: Service(proxy, admin_key).handle,
         ) as proxy,
     ):
-        settle()
-        announce(proxy.model, proxy.url)
-        await anyio.sleep_forever()
+        with settled():
+            announce(proxy.model, proxy.url)
+            await anyio.sleep_forever()
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from agentrl.process_limits import SHARED_MEMORY
 PREFIX = "agentrl-weights-"
 OWNER = "owner"
 """The file that says whose a directory is, for people."""
+UNNAMED_FOR_S = 60
+"""A directory that has no name of its own for so long will get none: who made it has ended."""
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -34,9 +37,10 @@ def shared_memory_directory(owner: str = "") -> Iterator[Path]:
     name = f"{PREFIX}{secrets.token_hex(16)}"
     # It gets its name only when it is held: until then nobody takes it for abandoned.
     unnamed, directory = SHARED_MEMORY / f".{name}", SHARED_MEMORY / name
-    unnamed.mkdir(mode=0o700)
-    held = os.open(unnamed, _OPEN_DIRECTORY)
+    held: int | None = None
     try:
+        unnamed.mkdir(mode=0o700)
+        held = os.open(unnamed, _OPEN_DIRECTORY)
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         unnamed.rename(directory)
         if owner:
@@ -44,17 +48,23 @@ def shared_memory_directory(owner: str = "") -> Iterator[Path]:
                 file.write(owner)
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        os.close(held)
+        for left in (unnamed, directory):
+            shutil.rmtree(left, ignore_errors=True)
+        if held is not None:
+            os.close(held)
 
 
 def remove_abandoned() -> None:
     """Remove what runs of this user left in shared memory that have ended without removing it."""
-    for path in SHARED_MEMORY.glob(f"{PREFIX}*") if SHARED_MEMORY.is_dir() else ():
+    if not SHARED_MEMORY.is_dir():
+        return
+    for path in [*SHARED_MEMORY.glob(f"{PREFIX}*"), *SHARED_MEMORY.glob(f".{PREFIX}*")]:
         with suppress(OSError):  # held by its run, or somebody else's, or no directory
             descriptor = os.open(path, _OPEN_DIRECTORY)
             try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
+                of = os.fstat(descriptor)
+                young = path.name.startswith(".") and time.time() - of.st_mtime < UNNAMED_FOR_S
+                if of.st_uid == os.geteuid() and not young:
                     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path, ignore_errors=True)
             finally:

@@ -29,11 +29,11 @@ from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.launch import check_engine, open_engine
 from agentrl.engine.sglang import SGLangEngine
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluate import Evaluation, evaluate
 from agentrl.event_loop import first_signal
 from agentrl.forks import kept_from_forks
-from agentrl.garbage import settle
+from agentrl.garbage import settled
 from agentrl.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.monitor import Monitor
 from agentrl.process_limits import shortages
@@ -224,7 +224,7 @@ async def _run_to_the_end(
         if engine.version != weights.version or config.engine.urls or config.trainer.lora_rank is not None:
             await engine.update_weights(weights.path, weights.version)
 
-        settle()
+        stack.enter_context(settled())
         watchdog = stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
         gate = StalenessGate(
             groups_per_batch=config.rollout.groups_per_batch,
@@ -307,18 +307,25 @@ async def _train_and_save(run: _Run) -> None:
             group.cancel_scope.cancel()
     except BaseException:
         with suppress(AgentRLError, OSError):
-            await _save_the_rest(run)
+            if lost := await _save_the_rest(run):
+                run.view.say(lost)
         raise
-    await _save_the_rest(run)
+    if lost := await _save_the_rest(run):
+        raise TrainerError(lost)
 
 
-async def _save_the_rest(run: _Run) -> None:
-    """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled."""
-    try:
-        with anyio.CancelScope(shield=True):
+async def _save_the_rest(run: _Run) -> str | None:
+    """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled. Returns why that was not done."""
+    with anyio.CancelScope(shield=True):
+        unnoted: Exception | None = None
+        try:
             await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
-    finally:
-        await run.trainer.save_the_rest()
+        except (AgentRLError, OSError) as error:
+            unnoted = error
+        lost = await run.trainer.save_the_rest()
+    if lost is None and unnoted is not None:
+        raise unnoted
+    return lost
 
 
 async def _train(run: _Run) -> None:

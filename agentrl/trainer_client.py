@@ -99,8 +99,8 @@ class TrainerClient:
     async def _ask(self, **command: Any) -> dict[str, Any]:
         while self._unread:
             await self._read()
+        self._unread += 1  # before it is sent: a cancellation may come when the trainer has it
         await self._child.write_line(json.dumps(command))
-        self._unread += 1
         reply: dict[str, Any] = json.loads(await self._read())
         if "error" in reply:
             kind = TrainerNotWholeError if reply["lost"] else TrainerDiskError if reply["disk"] else TrainerError

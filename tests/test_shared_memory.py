@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -86,3 +87,30 @@ def test_weights_pass_through_the_run_directory_where_shared_memory_is_too_small
         assert directory == tmp_path / "run" / "weights"
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     assert not os.path.exists(directory)
+
+
+def test_no_directory_is_left_by_a_start_that_failed_or_was_killed_in_its_middle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unnamed() -> set[Path]:
+        return set(SHARED_MEMORY.glob(f".{PREFIX}*"))
+
+    def fails(*_: object) -> int:
+        raise OSError(24, "Too many open files")
+
+    before = unnamed()
+    with monkeypatch.context() as lacking:
+        lacking.setattr("agentrl.shared_memory.fcntl.flock", fails)
+        with pytest.raises(OSError, match="Too many open files"):
+            shared_memory_directory().__enter__()
+    assert unnamed() == before
+    old, young = (SHARED_MEMORY / f".{PREFIX}{name}-{os.getpid()}" for name in ("old", "young"))
+    try:
+        for path in (old, young):
+            path.mkdir(mode=0o700)
+        os.utime(old, (0, 0))
+        remove_abandoned()
+        assert (old.exists(), young.exists()) == (False, True), "a young one may be about to get its name"
+    finally:
+        for path in (old, young):
+            shutil.rmtree(path, ignore_errors=True)

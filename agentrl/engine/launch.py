@@ -7,9 +7,11 @@ then gives it the current weights.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -82,9 +84,7 @@ class LocalServer:
         command, environment = self._embedded(), dict(os.environ)
         if config.kind == "sglang":
             # SGLang leaves sockets and more behind in the temporary directory.
-            scratch = await self._process.enter_async_context(
-                anyio.TemporaryDirectory(prefix="agentrl-engine-", ignore_cleanup_errors=True)
-            )
+            scratch = await self._process.enter_async_context(_scratch_folder())
             command, environment = self.sglang_command(), self._sglang_environment(scratch)
         child = await self._process.enter_async_context(
             child_process(
@@ -230,6 +230,16 @@ def vocabulary_of(model_path: Path) -> int | None:
     except (OSError, ValueError, KeyError, AttributeError):
         return None
     return rows if isinstance(rows, int) and rows > 0 else None
+
+
+@asynccontextmanager
+async def _scratch_folder() -> AsyncIterator[str]:
+    folder = await in_thread(lambda: tempfile.mkdtemp(prefix="agentrl-engine-"))
+    try:
+        yield folder
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def _lora_flags(rank: int) -> dict[str, bool | int | float | str]:

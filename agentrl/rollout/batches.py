@@ -83,12 +83,12 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
     return found
 
 
-def commit(db: sqlite3.Connection, life: int, path: str, manifest: Manifest, groups: list[list[int]]) -> None:
-    """Record a checkpoint with the batches that its manifest names, `groups` being the groups of each. One that was damaged is
-    made again with the same batches. Raises StoreError when a group is in another batch, or the chain does not go on."""
+def commit(db: sqlite3.Connection, life: int, path: str, manifest: Manifest, groups: list[list[int]]) -> bool:
+    """Record a checkpoint with the batches that its manifest names, `groups` being the groups of each; False: it is recorded already.
+    One that was damaged is made again with the same batches. Raises StoreError when a group is in another batch, or the chain does not go on."""
     known = db.execute("SELECT chain FROM checkpoints WHERE step = ? AND damaged IS NULL", (manifest.step,)).fetchone()
     if known == (manifest.chain,):
-        return  # whoever committed it was cancelled before it could know
+        return False  # whoever committed it was cancelled before it could know
     first = manifest.step - len(manifest.history) + 1
     before = db.execute("SELECT chain FROM batches WHERE step = ?", (first - 1,)).fetchone()
     if manifest.since != (before[0] if before else first_chain(db)) or known:
@@ -103,6 +103,7 @@ def commit(db: sqlite3.Connection, life: int, path: str, manifest: Manifest, gro
         if sorted(expected) != trained.group_ids:
             raise StoreError(f"step {trained.step} was to train on groups {expected}, not on {trained.group_ids}")
         _commit_batch(db, life, manifest.step, trained)
+    return True
 
 
 def _commit_batch(db: sqlite3.Connection, life: int, checkpoint: int, trained: TrainedStep) -> None:

@@ -334,8 +334,10 @@ class Store:
         """
         with self._writing(durable=True) as db:
             where = self._relative(path)
-            batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups])
+            new = batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups])
             db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
+            if not new:
+                return
             query = "SELECT step, life, path, score, made_at FROM checkpoints WHERE step = ?"
             row = db.execute(query, (manifest.step,)).fetchone()
             ledger.append(db, "checkpoint", *row, [[trained.step, trained.group_ids] for trained in manifest.history])

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from anyio.abc import SocketStream, TaskGroup
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
 from agentrl.event_loop import end_process, run_loop
-from agentrl.garbage import settle
+from agentrl.garbage import settled
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.run_episode import EpisodeRunner, Outcome
 from agentrl.rollout.worker_channel import (
@@ -120,10 +120,11 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
     try:
         workflow = load_workflow(Path(config.workflow))
         async with (
+            AsyncExitStack() as context,
             in_process_runner(config, workflow, engine, chat_format=None, training=start.training) as runner,
             anyio.create_task_group() as tasks,
         ):
-            settle()
+            context.enter_context(settled())
             await channel.send(Ready())
             on_start(tasks.cancel_scope)
             worker = _Worker(channel, engine, runner, tasks)
