@@ -29,7 +29,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.garbage import settle
+from agentrl.garbage import settled
 from agentrl.models import NANO
 from agentrl.proxy import load_chat_format, open_proxy
 from agentrl.proxy.server import Proxy
@@ -284,12 +284,12 @@ async def serve() -> None:
         return Service(proxy, ADMIN_KEY).handle
 
     chat_format = load_chat_format(NANO)
-    settle()
     async with open_proxy(InstantEngine(), chat_format, "nano", around=service) as proxy:
-        print(proxy.url, flush=True)
-        watching = asyncio.create_task(watch())
-        await asyncio.to_thread(sys.stdin.read)
-        watching.cancel()
+        with settled():
+            print(proxy.url, flush=True)
+            watching = asyncio.create_task(watch())
+            await asyncio.to_thread(sys.stdin.read)
+            watching.cancel()
     print(json.dumps([sorted(1000 * s for s in times)[-20:] for times in (stalls_s, pauses_s)]), flush=True)
 
 
