@@ -68,15 +68,17 @@ async def test_a_stop_string_ends_a_reply_wherever_it_was_interrupted(nano_forma
     ids = nano_format.tokenizer.encode(TEXT, add_special_tokens=False)
     up_to_stop = next(n for n in range(len(ids)) if "STOP" in nano_format.decode(ids[:n]))
     for made in range(1, up_to_stop):
+        begins_at: list[int] = []
 
-        def breaks_off(body: Json, made: int = made) -> Answer:
-            return [state(ids[:made], len(body["input_ids"]))]
+        def answer(body: Json, made: int = made, begins_at: list[int] = begins_at) -> Answer:
+            prompt_tokens = len(body["input_ids"])
+            if not begins_at:
+                begins_at.append(prompt_tokens)
+                return [state(ids[:made], prompt_tokens)]  # and it breaks off
+            assert body["input_ids"][begins_at[0] :] == ids[:made]
+            return [state(ids[made:], prompt_tokens, ends=True)]
 
-        def goes_on(body: Json, made: int = made) -> Answer:
-            assert body["input_ids"][-made:] == ids[:made]
-            return [state(ids[made:], len(body["input_ids"]), ends=True)]
-
-        async with setup_of(nano_format, breaks_off, goes_on) as setup:
+        async with setup_of(nano_format, answer, answer) as setup:
             assert (await setup.ask(stop="STOP", stream=stream)).strip() == "111 - 8"
             (turn,) = setup.session.record.turns
             assert turn.output_ids == ids[:up_to_stop]
@@ -119,15 +121,18 @@ async def test_what_has_not_been_judged_is_not_streamed(nano_format: ChatFormat)
     ids = nano_format.tokenizer.encode(TEXT, add_special_tokens=False)
     other = nano_format.tokenizer.encode("9", add_special_tokens=False)
 
-    def runs_ahead(body: Json) -> Answer:
+    asked = 0
+
+    def answer(body: Json) -> Answer:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            return [state(other, len(body["input_ids"]), ends=True)]
         ahead = state(ids[2:], len(body["input_ids"]))
         ahead["meta_info"]["output_token_logprobs"] = []
         return [state(ids[:2], len(body["input_ids"])), ahead]
 
-    def goes_on(body: Json) -> Answer:
-        return [state(other, len(body["input_ids"]), ends=True)]
-
-    async with setup_of(nano_format, runs_ahead, goes_on) as setup:
+    async with setup_of(nano_format, answer, answer) as setup:
         assert await setup.ask(stream=True) == nano_format.decode(ids[:2] + other)
         (turn,) = setup.session.record.turns
         assert turn.output_ids == ids[:2] + other
