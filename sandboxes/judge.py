@@ -42,7 +42,9 @@ from agentrl.sandboxes.verdict import (
 ATTEMPTS = 3
 """A box that is lost under a program is the engine's fault twice, and the program's the third time."""
 WALL_CLOCK_SLACK = 4.0
-"""A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine."""
+"""A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine,"""
+MIN_WALL_CLOCK_S = 2.0
+"""and so long at least: a machine may have no time for a program for a second."""
 MAX_DEADLINE_S = 600.0
 """Of a verdict, by default, unless the time limit of one test alone asks for more."""
 FILE_TESTS = 4
@@ -118,13 +120,18 @@ async def judge(
     return Verdict(results=tuple(results), build_output=build_output)
 
 
+def wall_clock_s(limits: Limits) -> float:
+    """How long a test may take by the clock, waiting for its turn and sleeping included."""
+    return max(MIN_WALL_CLOCK_S, limits.timeout_s * WALL_CLOCK_SLACK)
+
+
 def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits) -> float:
     """The deadline of a verdict on these tests: what they take if each of them is as slow as it may be, with all its sleeping, and
     at most MAX_DEADLINE_S, or the time limit of the slowest test where that is more."""
     total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
     longest = 0.0
     for test in tests:
-        wall_s = WALL_CLOCK_SLACK * (test.limits or limits).timeout_s
+        wall_s = wall_clock_s(test.limits or limits)
         longest = max(longest, wall_s)
         total += wall_s * (FILE_TESTS if isinstance(test, TestFile) else 1)
         if isinstance(test, IOTest) and isinstance(test.compare, Checker):
@@ -184,9 +191,7 @@ class _Bench:
     async def run(self, test: Test, name: str) -> list[TestResult]:
         """Judge one test; a file of tests gives a result for each of them."""
         limits = test.limits or self._limits
-        limits = limits.but(
-            cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(limits.timeout_s * WALL_CLOCK_SLACK)
-        )
+        limits = limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(wall_clock_s(limits)))
         if isinstance(test, CallTest):
             await self._box.clear()
             return [await judge_call(self._box, self._source, test, name, limits, self._deadline)]

@@ -14,7 +14,7 @@ from agentrl.errors import ConfigError, one_line
 from agentrl.sandboxes.cheaters import cheaters
 from agentrl.sandboxes.code_tasks import CodeTask, load_code_task
 from agentrl.sandboxes.do_nothing import measured_baseline
-from agentrl.sandboxes.judge import WALL_CLOCK_SLACK, judge
+from agentrl.sandboxes.judge import judge, wall_clock_s
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.verdict import Verdict
@@ -202,8 +202,8 @@ def _time_share(verdict: Verdict, task: CodeTask, limits: Limits) -> float:
     """The largest share of its time limit that a test takes: of CPU seconds, or of the wall clock's longer limit."""
     shares = [0.0]
     for result in verdict.results:
-        limit_s = (task.tests[result.test_index].limits or limits).timeout_s
-        shares += [result.cpu_s / limit_s, result.duration_s / (limit_s * WALL_CLOCK_SLACK)]
+        allowed = task.tests[result.test_index].limits or limits
+        shares += [result.cpu_s / allowed.timeout_s, result.duration_s / wall_clock_s(allowed)]
     return max(shares)
 
 

@@ -113,7 +113,7 @@ DAMAGES: dict[str, Damage] = {
     "a group that was dropped is gone": sql(f"DELETE FROM groups WHERE id = {REJECTED}"),
     "the newest group is gone": sql(f"DELETE FROM calls; DELETE FROM groups WHERE id = {OPEN}"),
     "a group that nobody handed out": sql(
-        "INSERT INTO groups SELECT MAX(id) + 1, 9, 0, 'open', NULL, NULL, 0 FROM groups"
+        "INSERT INTO groups SELECT MAX(id) + 1, 9, 0, 'open', NULL, NULL, 0, '' FROM groups"
     ),
     "a group of another epoch": sql(f"UPDATE groups SET epoch = epoch + 1 WHERE id = {OTHER}"),
     "a group of another task": sql(f"UPDATE groups SET task = task + 1 WHERE id = {OTHER}"),

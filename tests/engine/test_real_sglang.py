@@ -32,7 +32,7 @@ from tests.rescoring import Rescorer
 
 pytestmark = pytest.mark.anyio
 CALLS = int(os.environ.get("AGENTRL_TEST_CALLS", "400"))
-CALLS_A_SESSION = 12
+CALLS_A_SESSION = 16
 WORKERS = 32
 TOLERANCE = 1e-4
 
@@ -149,7 +149,7 @@ async def test_calls_in_every_dialect_under_weight_updates(
             await raw.update_weights(versions[0], 0)
 
     assert len(engine.calls) >= CALLS
-    assert updates >= 20
+    assert updates >= 10
     assert raw.fleet.bad_replies == raw.fleet.losses == 0
     interrupted = sum(len(generation.versions) > 1 for _, generation in engine.calls)
     assert interrupted >= 20, "too few replies were interrupted for this to say anything"
