@@ -7,6 +7,7 @@ write to: as root, or where systemd delegates one to its user.
 from __future__ import annotations
 
 import os
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -131,7 +132,8 @@ def _set(folder: Path, values: dict[str, int]) -> None:
 
 
 def remove_group(group: ControlGroup) -> None:
-    """Remove a group whose processes have been killed. What cannot be removed now is left to `remove_orphaned_groups`."""
+    """Remove a group and end what is still in it: a bubblewrap that was killed while it started leaves a child that waits for it.
+    What cannot be removed now is left to `remove_orphaned_groups`."""
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     for folder in group.folders.values():
         while folder.exists():
@@ -140,7 +142,15 @@ def remove_group(group: ControlGroup) -> None:
             except OSError:
                 if time.monotonic() > deadline:
                     return
+                _kill_all(folder)
                 time.sleep(0.005)
+
+
+def _kill_all(folder: Path) -> None:
+    with suppress(OSError):
+        for pid in (folder / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
 
 
 def remove_orphaned_groups(parents: dict[str, Path]) -> None:
@@ -148,5 +158,6 @@ def remove_orphaned_groups(parents: dict[str, Path]) -> None:
     for parent in parents.values():
         for folder in parent.glob(f"{PREFIX}*:*:*:*.*"):
             if is_dead(folder.name.removeprefix(PREFIX).rpartition(".")[0]):
+                _kill_all(folder)
                 with suppress(OSError):  # its last process may be ending
                     folder.rmdir()

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
+import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.sandboxes import BackendName, Limits, sandbox
 from agentrl.sandboxes import control_group as module
-from agentrl.sandboxes.control_group import ControlGroup, make_group, parent_groups, remove_orphaned_groups
+from agentrl.sandboxes.control_group import (
+    ControlGroup,
+    make_group,
+    parent_groups,
+    remove_group,
+    remove_orphaned_groups,
+)
 from tests.components import missing
 
 pytestmark = pytest.mark.anyio
@@ -50,6 +58,21 @@ async def test_groups_of_the_dead_are_removed(bubblewrap: BackendName, monkeypat
     assert all(folder.exists() for folder in left.folders.values())
     await in_thread(remove_orphaned_groups, parents)
     assert not any(folder.exists() for folder in left.folders.values())
+
+
+async def test_what_is_left_in_a_group_ends_with_it(bubblewrap: BackendName) -> None:
+    """As the child of a bubblewrap that is killed before it has told the child to go on."""
+    parents = await in_thread(parent_groups)
+    if parents is None:
+        missing("no control group may be made here: run as root")
+    group = await in_thread(make_group, parents, Limits())
+    async with await anyio.open_process(["sleep", "600"]) as left:
+        for folder in group.folders.values():
+            (folder / "cgroup.procs").write_text(str(left.pid))
+        with anyio.fail_after(20):
+            await in_thread(remove_group, group)
+            assert await left.wait() == -signal.SIGKILL
+    assert not any(folder.exists() for folder in group.folders.values())
 
 
 @pytest.mark.parametrize(
