@@ -55,8 +55,13 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
             "rewards_equal",
             f"the last {health.uniform_groups} groups had equal rewards within each group"
             + (f", all of them {reward:g}" if reward is not None else "")
-            + ": nothing can be learned from them. Are the tasks too hard or too easy for this model, or does the reward not see "
-            f"the answer? Look at an episode with agentrl replay {config.run_dir} ID",
+            + ": nothing can be learned from them. "
+            + (
+                "No episode of this run was worth more: if the tasks are solved, end the run here, or give it harder ones"
+                if reward is not None and 0 < reward == health.highest_reward
+                else "Are the tasks too hard or too easy for this model, or does the reward not see the answer?"
+            )
+            + f". Look at an episode with agentrl replay {config.run_dir} {health.episode}",
         )
     if health.with_tools >= JUDGED_REPLIES and not health.tool_calls:
         yield Alarm(
@@ -75,7 +80,7 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
         yield Alarm(
             "same_failure",
             f"the last {health.failures} attempts at episodes all failed with: {health.failure}. Mend the workflow, or what it "
-            f"needs; the tracebacks are in the store (agentrl replay {config.run_dir} ID)",
+            f"needs; agentrl replay {config.run_dir} {health.episode} runs one again, and shows its traceback",
         )
     if health.quiet_s >= rollout.alarm_stall_s:
         yield Alarm(

@@ -81,6 +81,9 @@ def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[i
 
 
 def _wrong_files(directory: Path, step: int, trained: dict[int, TrainedStep], began: str) -> Iterator[str]:
+    if not directory.is_dir():
+        yield "is gone; --resume goes on without it: from an older one, or from the model, through the recorded batches"
+        return
     try:
         manifest = check_files(directory)
         unlisted = unlisted_files(directory)

@@ -323,4 +323,8 @@ def _complaints(error: ValidationError) -> Iterator[str]:
         else:
             message = problem["msg"].removeprefix("Value error, ")
             shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
+            if problem["type"] == "list_type":
+                message += (
+                    """; a list is written ["A", "B"], in quotation marks of its own on a command line: '["A", "B"]'"""
+                )
             yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

@@ -30,6 +30,7 @@ from agentrl.errors import (
 from agentrl.manifest import Manifest, check_files, read_manifest
 from agentrl.rollout.store import Store
 from agentrl.run_directory import checkpoint_directory, remove_unfinished, set_aside
+from agentrl.run_store import changed_settings
 from agentrl.threads import in_thread
 from agentrl.trainer_client import TrainerClient, Weights
 from agentrl.training_history import TrainedStep
@@ -195,6 +196,8 @@ class DurableTrainer:
             self._say(
                 f"training steps {after + 1} to {after + len(recorded)} again, on the batches that the store names"
             )
+            if changed := await in_thread(changed_settings, self._store, after):
+                self._say(f"some of them were trained with other settings than they are now: {changed}")
         since, consumed, same = weights.chain, [], True
         for before in again:
             weights, trained, _ = await self.client.step(before.group_ids, weights.chain)

@@ -6,6 +6,7 @@ main loop ──── steps, rewards ──►
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,10 @@ class Health:
     """Groups in a row, up to the last that ended, within each of which all rewards were equal."""
     uniform_reward: float | None = None
     """The reward of all of them, where it is one."""
+    highest_reward: float = -math.inf
+    """The highest reward of an episode since the process started."""
+    episode: int = 0
+    """The attempt that ended last, by its number in the store."""
     failures: int = 0
     """Attempts in a row, up to the last, that failed with the same error."""
     failure: str = ""
@@ -82,6 +87,8 @@ class HealthCounts:
     _zero_gradients: int = 0
     _uniform: int = 0
     _uniform_rewards: set[float] = field(default_factory=set)
+    _highest_reward: float = -math.inf
+    _episode: int = 0
     _failures: int = 0
     _failure: str = ""
     _replies: deque[tuple[bool, bool, bool]] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
@@ -100,15 +107,17 @@ class HealthCounts:
         finally:
             self.doing = ""
 
-    def attempt_ended(self, outcome: Outcome) -> None:
-        """Count one attempt at an episode, finished or failed."""
+    def attempt_ended(self, outcome: Outcome, number: int) -> None:
+        """Count one attempt at an episode, finished or failed. `number`: what the store calls it."""
         self.last_end = time.monotonic()
+        self._episode = number
         for turn in outcome.record.turns:
             self._replies.append((turn.truncated, turn.tools, bool(turn.call_ids)))
             if turn.tools and not turn.call_ids:
                 self._example = turn.output_ids[:EXAMPLE_TOKENS]
         if outcome.status == "finished":
             self._failures = 0
+            self._highest_reward = max(self._highest_reward, outcome.reward)
             return
         failure = error_line(outcome.error or "")
         self._failures = self._failures + 1 if failure == self._failure else 1
@@ -153,6 +162,8 @@ class HealthCounts:
             zero_gradients=self._zero_gradients,
             uniform_groups=self._uniform,
             uniform_reward=next(iter(self._uniform_rewards)) if len(self._uniform_rewards) == 1 else None,
+            highest_reward=self._highest_reward,
+            episode=self._episode,
             failures=self._failures,
             failure=self._failure,
             replies=len(self._replies),

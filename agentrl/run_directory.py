@@ -47,10 +47,9 @@ _WHOLE = re.compile(r"step-\d{6,}")
 _PARTIAL = re.compile(r"step-\d{6,}\.partial")
 
 
-def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.sqlite") -> None:
-    """Check that the run directory fits a new run, or the one being resumed. One that holds the file `begins_with` holds a run."""
-    run_dir = Path(config.run_dir)
-    check_model(config)
+def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqlite") -> None:
+    """Raise StoreError unless the run directory fits a new run, or the one being resumed, and no run goes on in it. One that holds the
+    file `begins_with` holds a run."""
     exists = (run_dir / begins_with).exists()
     if exists and not resume:
         raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
@@ -58,6 +57,19 @@ def prepare_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "stor
         raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
     if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
         raise StoreError(f"{run_dir} holds no run{lost}")
+    with suppress(FileNotFoundError):
+        descriptor = os.open(run_dir / "lock", os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if _alive(owner := _owner(descriptor)):
+                raise _in_use(run_dir, owner) from None
+        finally:
+            os.close(descriptor)
+
+
+def prepare_run_dir(run_dir: Path) -> None:
+    """Make the run directory, if it is not there. Raises StoreError where nothing can be written into it."""
     with _writable(run_dir):
         make_directory(run_dir, 0o700)
         # A disk that is full takes a file, and nothing in it.
@@ -103,19 +115,28 @@ def lock_run(run_dir: Path) -> int:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
-            owner = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+            owner = _owner(descriptor)
             # A run that was killed may have left a trainer that is still writing; that ends by itself.
             if _alive(owner) or time.monotonic() > deadline:
                 os.close(descriptor)
-                held = f"the run of process {owner or 'unknown'}"
-                if not _alive(owner):
-                    by = ", ".join(map(str, _holders(run_dir / "lock"))) or "unknown"
-                    held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
-                raise StoreError(f"{run_dir} is in use by {held}; wait for it, or end it") from None
+                raise _in_use(run_dir, owner) from None
             time.sleep(0.05)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, str(os.getpid()).encode(), 0)
     return descriptor
+
+
+def _owner(lock: int) -> str:
+    """The process that took the lock last."""
+    return os.pread(lock, 32, 0).decode(errors="replace").strip()
+
+
+def _in_use(run_dir: Path, owner: str) -> StoreError:
+    held = f"the run of process {owner or 'unknown'}"
+    if not _alive(owner):
+        by = ", ".join(map(str, _holders(run_dir / "lock"))) or "unknown"
+        held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
+    return StoreError(f"{run_dir} is in use by {held}; wait for it, or end it")
 
 
 def _holders(path: Path) -> list[int]:
@@ -250,6 +271,18 @@ def read_mean_reward(evaluation: Path) -> float | None:
     """The mean reward of an evaluation that a life of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
     try:
         return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
+    """The summary of a run that has ended with all its steps; None for one that has not, or whose last step is none of a kept
+    checkpoint."""
+    run_dir = Path(config.run_dir)
+    try:
+        summary = stored_json(regular(run_dir / "summary.json").read_bytes())
+        done = type(summary["steps"]) is int and summary["steps"] >= config.steps
+        return dict(summary) if done and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

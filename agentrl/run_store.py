@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 from agentrl.disk import sync
+from agentrl.evidence import stored_json
 from agentrl.rollout.ledger import file_digest
 from agentrl.rollout.store import Store
 from agentrl.run_directory import check_checkpoints, remove_unfinished, write_whole
@@ -36,6 +39,23 @@ def known_tasks(run_dir: Path) -> list[str]:
     """What tells the tasks of a run's groups 0, 1, ... from others. Raises StoreError."""
     with Store(run_dir / "store.sqlite", must_exist=True) as store:
         return store.task_digests()
+
+
+def changed_settings(store: Store, after: int) -> str:
+    """The trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
+
+    def settings(life: int) -> dict[str, Any]:
+        return dict(stored_json(store.configuration(life).encode()).get("trainer", {}))
+
+    now = settings(store.life)
+    lives = sorted({batch.life for batch in store.batches(after)})
+    changes = {
+        f"trainer.{name} = {json.dumps(then)}, now {json.dumps(now.get(name))}": None
+        for life in lives
+        for name, then in settings(life).items()
+        if then != now.get(name)
+    }
+    return "; ".join(changes)
 
 
 def write_noted(store: Store, path: Path, text: str) -> None:

@@ -48,12 +48,14 @@ from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run_directory import (
     appending,
     check_model,
+    check_run_dir,
     config_text,
     figures,
     lock_run,
     prepare_run_dir,
     read_mean_reward,
     read_metrics,
+    summary_of_finished,
     weights_directory,
     write_config,
 )
@@ -144,7 +146,14 @@ async def _begin(
     resume: bool,
 ) -> dict[str, Any]:
     """Check everything that can be checked, make the run's directory or take hold of it, and run."""
+    run_dir = Path(config.run_dir)
     check_groups(config)
+    check_run_dir(run_dir, resume=resume)
+    if resume and (summary := await in_thread(summary_of_finished, config)):
+        view.say(
+            f"nothing is left to train: run {run_dir} ended with step {summary['steps']}, and steps = {config.steps}"
+        )
+        return summary
     source, eval_tasks = await in_users_thread(training_and_held_out, config, tasks)
     if config.rollout.workers:
         check_for_workers(workflow, source, eval_tasks)
@@ -153,10 +162,10 @@ async def _begin(
     await in_thread(check_engine, config.engine)
     check_address(config.proxy.host, config.proxy.port)
     chat_format = await chat_format_of(config.model)
-    prepare_run_dir(config, resume=resume)
+    prepare_run_dir(run_dir)
 
     async with AsyncExitStack() as stack:
-        lock = await in_thread(lock_run, Path(config.run_dir))
+        lock = await in_thread(lock_run, run_dir)
         stack.callback(os.close, lock)
         stack.enter_context(kept_from_forks(lock))
         if not resume:  # before the store, which makes a directory one that can be resumed
@@ -195,6 +204,7 @@ async def _run_to_the_end(
         )
         await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
         view.phase = "starting engine and trainer"
+        view.say(f"run {config.run_dir}: starting engine and trainer for {config.model.path}")
         for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
             view.say(lacking)
         weights_dir = await in_thread(stack.enter_context, weights_directory(config))

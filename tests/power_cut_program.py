@@ -20,7 +20,7 @@ import torch
 from agentrl.config import RunConfig
 from agentrl.durable_trainer import DurableTrainer
 from agentrl.rollout.store import KeptCall, Store
-from agentrl.run_directory import appending, config_text, prepare_run_dir, write_config
+from agentrl.run_directory import appending, check_run_dir, config_text, prepare_run_dir, write_config
 from agentrl.run_store import begin_store, note_lines, write_noted
 from agentrl.trainer.__main__ import TrainerProcess
 from agentrl.trainer_client import TrainerClient, Weights
@@ -97,7 +97,8 @@ def play(store: Store, count: int, version: int) -> list[int]:
 async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume: bool, checkpoints: int) -> None:
     """One process of the run. It ends as if killed, after the rename of a checkpoint that it does not commit."""
     settings = config(run_dir, model)
-    prepare_run_dir(settings, resume=resume)
+    check_run_dir(run_dir, resume=resume)
+    prepare_run_dir(run_dir)
     if not resume:
         write_config(settings)
     with begin_store(run_dir, TASKS, config_text(settings), resume=resume) as store:

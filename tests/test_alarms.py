@@ -63,6 +63,16 @@ def test_a_healthy_run_says_nothing() -> None:
             {"uniform_groups": 16, "uniform_reward": 0.0},
             ["the last 16 groups", "all of them 0:", "replay"],
         ),
+        (
+            "rewards_equal",
+            {"uniform_groups": 16, "uniform_reward": 1.0, "highest_reward": 1.0, "episode": 7},
+            ["all of them 1:", "if the tasks are solved, end the run here", "agentrl replay runs/x 7"],
+        ),
+        (
+            "rewards_equal",
+            {"uniform_groups": 16, "uniform_reward": 0.5, "highest_reward": 1.0},
+            ["too hard or too easy for this model"],
+        ),
         ("rewards_equal", {"uniform_groups": 40}, ["the last 40 groups had equal rewards within each group: "]),
         (
             "no_tool_call",

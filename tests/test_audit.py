@@ -71,7 +71,7 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
             "is in the checkpoint of step 9, not in the first one after",
         ),
         ("UPDATE checkpoints SET step = 3", "steps 3 have no batch"),
-        ("UPDATE checkpoints SET path = 'checkpoints/none'", "the checkpoint checkpoints/none is damaged"),
+        ("UPDATE checkpoints SET path = 'checkpoints/none'", "the checkpoint checkpoints/none is gone"),
         ("UPDATE batches SET digest = 'x' WHERE step = 1", "the digest chain breaks at step 1"),
         ("UPDATE batches SET chain = 'x' WHERE step = 1", "the digest chain breaks at step 2"),
         ("UPDATE batches SET optimizer_steps = 2 WHERE step = 2", "took 2 optimizer steps over 1 minibatches"),

@@ -27,6 +27,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
         ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24 or 32"),
         ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
         ({"steps.more": "1"}, r"steps"),
+        ({"engine.urls": "http://127.0.0.1:1"}, r'engine\.urls = .* a list is written \["A", "B"\]'),
         ({"trainer.weight_mode": "drop"}, r"trainer\.weight_mode"),
     ],
 )

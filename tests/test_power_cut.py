@@ -19,7 +19,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agentrl.audit import audit
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
-from agentrl.run_directory import appending, prepare_run_dir, read_metrics, write_config
+from agentrl.run_directory import appending, check_run_dir, prepare_run_dir, read_metrics, write_config
 from agentrl.run_store import begin_store
 from tests.components import missing
 from tests.power_cut import Call, Disk, calls, strace, write
@@ -117,13 +117,15 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
     settings = config(run_dir, model)
     if not said.created and not resumable(settings):
         # The run had not begun: then the directory must be good for a new one.
-        prepare_run_dir(settings, resume=False)
+        check_run_dir(run_dir, resume=False)
+        prepare_run_dir(run_dir)
         write_config(settings)
         begin_store(run_dir, TASKS, "{}", resume=False).close()
         return audit(run_dir).violations
     wrong = audit(run_dir).violations if before else []
     RunConfig.model_validate_json((run_dir / "config.json").read_text())
-    prepare_run_dir(settings, resume=True)
+    check_run_dir(run_dir, resume=True)
+    prepare_run_dir(run_dir)
     with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         step, _ = store.last_checkpoint() or (0, None)
         if step < said.step:
@@ -147,7 +149,7 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
 def resumable(settings: RunConfig) -> bool:
     """Whether the directory holds a run, by the check of `agentrl train`."""
     try:
-        prepare_run_dir(settings, resume=True)
+        check_run_dir(Path(settings.run_dir), resume=True)
     except AgentRLError:
         return False
     return True

@@ -37,7 +37,7 @@ def test_a_run_directory_and_all_files_in_it_are_private(tmp_path: Path, existin
     before = os.umask(0o022)
     try:
         config = RunConfig.model_validate({"run_dir": str(run_dir), "model": {"path": str(NANO)}})
-        prepare_run_dir(config, resume=False)
+        prepare_run_dir(run_dir)
         os.close(lock_run(run_dir))
         write_config(config)
         with appending(run_dir / "metrics.jsonl") as metrics:

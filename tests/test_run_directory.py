@@ -15,6 +15,7 @@ from agentrl.errors import ConfigError, StoreError
 from agentrl.rollout.store import Store
 from agentrl.run_directory import (
     appending,
+    check_run_dir,
     config_text,
     figures,
     lock_run,
@@ -43,8 +44,11 @@ def test_a_second_run_on_the_same_directory_is_refused_and_a_killed_one_holds_no
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(StoreError, match=f"is in use by the run of process {holder.pid}; wait for it, or end it"):
             lock_run(tmp_path)
+        with pytest.raises(StoreError, match=f"is in use by the run of process {holder.pid}"):
+            check_run_dir(tmp_path, resume=False)
         holder.kill()
         holder.wait(10)
+    check_run_dir(tmp_path, resume=False)
     lock = lock_run(tmp_path)
     assert (tmp_path / "lock").read_text() == str(os.getpid())
     os.close(lock)

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config import RunConfig
 from agentrl.errors import StoreError
-from agentrl.models import NANO
 from agentrl.rollout.store import Store
-from agentrl.run_directory import prepare_run_dir
+from agentrl.run_directory import check_run_dir
 from agentrl.run_store import begin_store, known_tasks
 from tests.chains import commit
 
@@ -120,11 +118,10 @@ def test_a_store_that_was_lost_is_refused_and_nothing_is_deleted(
 @pytest.mark.parametrize("resume", [True, False])
 def test_checkpoints_without_a_store_are_no_place_for_a_run(run_dir: Path, resume: bool) -> None:
     (run_dir / "store.sqlite").unlink()
-    config = RunConfig.model_validate({"run_dir": str(run_dir), "model": {"path": str(NANO)}})
     with pytest.raises(
         StoreError, match=r"holds no run.*its store.sqlite is gone, .*step-000003 is there.*Nothing was"
     ):
-        prepare_run_dir(config, resume=resume)
+        check_run_dir(run_dir, resume=resume)
 
 
 def test_the_log_of_a_store_that_is_gone_never_becomes_part_of_a_new_one(tmp_path: Path) -> None:

@@ -29,6 +29,8 @@ from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.tasks import GroupTask, Tasks, training_and_held_out
 from agentrl.run_directory import (
     appending,
+    check_model,
+    check_run_dir,
     checkpoint_directory,
     lock_run,
     prepare_run_dir,
@@ -59,8 +61,10 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     A step is `rollout.batch_size` conversations; the run ends after `steps`, or after `data.epochs`. Raises TaskFileError for a
     task that is no conversation, StoreError for a directory that holds a run already, TrainerError when one of several ranks ends.
     """
-    prepare_run_dir(config, resume=resume, begins_with="metrics.jsonl")
     run_dir = Path(config.run_dir)
+    check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
+    check_model(config)
+    prepare_run_dir(run_dir)
     lock = lock_run(run_dir)
     others = os.umask(0o077)  # checkpoints are for their user alone, whoever writes their files; ranks inherit it
     try:

@@ -223,7 +223,7 @@ class Controller:
                         if journal is not None:
                             await journal.close()
                         number = await in_thread(self.store.add, group.id, sample, seed, outcome)
-                    self.health.attempt_ended(outcome)
+                    self.health.attempt_ended(outcome, number)
                     self.progress.abandoned += outcome.abandoned
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)
                     if outcome.status == "finished":
