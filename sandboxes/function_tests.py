@@ -19,10 +19,11 @@ from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, Te
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
-CANDIDATE_MODULES = ("answer_bounds", "plain_data", "special_methods", "candidate_objects", "candidate")
+CANDIDATE_MODULES = ("answer_bounds", "plain_data", "lent", "special_methods", "candidate_objects", "candidate")
 TESTER_MODULES = (
     "answer_bounds",
     "plain_data",
+    "lent",
     "wire",
     "names",
     "special_methods",

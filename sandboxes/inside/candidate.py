@@ -12,6 +12,8 @@ null for the candidate's module.
     {"op": "copy", "of": 4, "deep": true}                        -> {"ok": ...}
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
 
+A list or the like is {"ok": [1], "lent": 7}: what the tests change in it comes with a later request, see `lent`.
+
 An exception is {"raised": {"classes": ["ValueError", ...], "text": "...", "error": ...}}; an answer that cannot be told, {"fault":
 "..."}. Where the candidate calls a function of the tests, the answer is {"callback": number, "args": ..., "kwargs": ...} instead:
 requests may follow, and {"op": "resume", "ok": ...} ends the call. What was printed comes as "printed".
@@ -35,6 +37,7 @@ from agentrl.sandboxes.inside.candidate_objects import (
     TooManyObjectsError,
     describe_class,
 )
+from agentrl.sandboxes.inside.lent import Lender
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 
 PRINTED_BYTES = 1_000_000
@@ -52,6 +55,7 @@ class Candidate:
         self.originals: dict[str, Any] = {}
         # A test that holds what a name stood for before the test set it anew means that, and not what it set.
         self.objects.named = lambda name: self.originals[name] if name in self.originals else getattr(self.module, name)
+        self._lender = Lender()
         self._requests = requests
         self._answers = answers
         self._calling_back = threading.RLock()
@@ -75,6 +79,7 @@ class Candidate:
             "class": self.describe,
         }
         try:
+            self._lender.take_back(request, self.objects.decode)
             return operations[request["op"]](request)
         except CannotTellError as error:
             return {"fault": str(error)}
@@ -111,10 +116,10 @@ class Candidate:
         owner = self._owner(request)
         method = getattr(type(owner), request["name"])
         args = [self.objects.decode(item) for item in request["args"]]
-        return {"ok": self._encode(method(owner, *args))}
+        return self._giving(method(owner, *args))
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
-        return {"ok": self._encode(getattr(self._owner(request), request["name"]))}
+        return self._giving(getattr(self._owner(request), request["name"]))
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         owner, name = self._owner(request), request["name"]
@@ -147,16 +152,16 @@ class Candidate:
         args = [self.objects.decode(item) for item in request["args"]]
         kwargs = {name: self.objects.decode(item) for name, item in request["kwargs"].items()}
         result = function(*args, **kwargs)
-        value = self._encode(result)
+        answer = self._giving(result)
         if not (result is None if request["in_place"] is None else request["in_place"]):
-            return {"ok": value}
+            return answer
         changed: dict[str, Any] = {}
         before = [*enumerate(request["args"]), *request["kwargs"].items()]
         for (name, data), argument in zip(before, [*args, *kwargs.values()], strict=True):
             after = self._encode(argument)
             if after != data:
                 changed[str(name)] = after
-        return {"ok": value, "changed": changed}
+        return {**answer, "changed": changed}
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the tests, and serve what they ask before it returns."""
@@ -165,9 +170,13 @@ class Candidate:
             self._send({"callback": number, "args": [self._encode(item) for item in args], "kwargs": encoded})
             while (request := json.loads(self._requests.readline()))["op"] != "resume":
                 self._send(self.answer(request))
+            self._lender.take_back(request, self.objects.decode)
         if "raised" in request:
             raise self.objects.decode(request["raised"])
         return self.objects.decode(request["ok"])
+
+    def _giving(self, value: Any) -> dict[str, Any]:
+        return {"ok": self._encode(value), **self._lender.lend(value)}
 
     def _owner(self, request: dict[str, Any]) -> Any:
         return self.module if request["of"] is None else self.objects.decode(request["of"])

@@ -9,6 +9,7 @@ import sys
 import types
 from typing import Any, NoReturn
 
+from agentrl.sandboxes.inside.lent import Borrowed, replace_content
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.inside.probes import Foreign, Prober, is_named
 from agentrl.sandboxes.inside.stand_ins import (
@@ -55,6 +56,7 @@ class Remote:
         self.process = 0
         """The number of the candidate's process. Objects of an earlier one are gone."""
         self._in_place = in_place
+        self._borrowed = Borrowed(self.encode)
         self._by_name: dict[str, Any] = {}
         self._objects: dict[int, Any] = {}
         self._given: list[Any] = []
@@ -84,6 +86,7 @@ class Remote:
         if self.wire.gone:
             self.process += 1
             self._objects.clear()
+            self._borrowed.clear()
         self._depth = 0
         self._failed_inside = None
         self.wire.begin(name)
@@ -91,7 +94,7 @@ class Remote:
     # -- what stand-ins ask --------------------------------------------------------------------------------------
 
     def attribute(self, owner: Any, name: str) -> Any:
-        return self.value(self.ask(op="get", of=self._owner(owner), name=name).get("ok"))
+        return self._given_value(self.ask(op="get", of=self._owner(owner), name=name))
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         self.prober.changes += 1
@@ -108,7 +111,7 @@ class Remote:
             "name": name,
             "args": [self.encode(item) for item in args],
         }
-        return self.value(self.ask(**request).get("ok"))
+        return self._given_value(self.ask(**request))
 
     def is_there(self, owner: Any) -> bool:
         """Whether the process that an object is in has not ended."""
@@ -142,7 +145,7 @@ class Remote:
             for key, data in changed.items():
                 if key in arguments:
                     replace_content(arguments[key], self.value(data))
-        value = self.value(answer.get("ok"))
+        value = self._given_value(answer)
         if isinstance(owner, RemoteClass) and name is None and not isinstance(value, owner):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
         if isinstance(value, RemoteObject):
@@ -156,10 +159,10 @@ class Remote:
             self.wire.ungradable(f"more than {LARGEST_DEPTH} calls within each other")
         self._depth += 1
         try:
-            answer = self.wire.ask(request)
+            answer = self.wire.ask(request | self._borrowed.changes())
             while "callback" in answer:
                 self._show(answer)
-                answer = self.wire.ask(self._call_back(answer))
+                answer = self.wire.ask(self._call_back(answer) | self._borrowed.changes())
         finally:
             self._depth -= 1
         self._show(answer)
@@ -210,12 +213,19 @@ class Remote:
         except NotPlainError as error:
             self.wire.wrong(f"the candidate's answer is nonsense: {error}")
 
+    def _given_value(self, answer: dict[str, Any]) -> Any:
+        """What an answer gives. A container is the candidate's own, as far as the test changes it."""
+        value = self.value(answer.get("ok"))
+        return self._borrowed.note(answer["lent"], value) if "lent" in answer else value
+
     def encode(self, value: Any) -> Any:
         """A value of the test's, to send."""
         try:
             return encode(value, self._refer)
         except RecursionError:
             self.wire.ungradable("an argument that has no end")
+        except NotPlainError as error:
+            self.wire.ungradable(f"an argument that cannot pass: {error}")
 
     def _owner(self, owner: Any) -> Any:
         return None if owner is None else self._refer(owner)
@@ -373,31 +383,3 @@ def _signature(function: Any) -> dict[str, Any]:
         pass
     doc = function.__doc__ if isinstance(function, types.FunctionType) else None
     return {"name": str(getattr(function, "__name__", "function")), "doc": doc, "parameters": parameters}
-
-
-def replace_content(argument: Any, value: Any) -> None:
-    """Give an argument of the test's what the candidate has made of its copy, nested lists and dicts too."""
-    if isinstance(argument, list) and isinstance(value, list):
-        for index, (old, new) in enumerate(zip(argument, value, strict=False)):
-            value[index] = _kept(old, new)
-        argument[:] = value
-    elif isinstance(argument, bytearray) and isinstance(value, bytearray):
-        argument[:] = value
-    elif isinstance(argument, dict) and isinstance(value, dict):
-        kept = {key: _kept(argument.get(key), new) for key, new in value.items()}
-        argument.clear()
-        argument.update(kept)
-    elif isinstance(argument, set) and isinstance(value, set):
-        argument.clear()
-        argument.update(value)
-    elif hasattr(argument, "extend") and hasattr(argument, "clear") and type(argument) is type(value):  # a deque
-        argument.clear()
-        argument.extend(value)
-
-
-def _kept(old: Any, new: Any) -> Any:
-    """The test's own object with the new content where the two are of one kind, so that its other names see it too."""
-    if type(old) is type(new) and isinstance(old, list | dict | set | bytearray):
-        replace_content(old, new)
-        return old
-    return new

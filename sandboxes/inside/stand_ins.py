@@ -127,6 +127,11 @@ class RemoteObject:
     def __delattr__(self, name: str) -> None:
         reference(self).session.delete_attribute(self, name)
 
+    @property
+    def __dict__(self) -> Any:
+        """The attributes of the original, as `vars` gives them."""
+        return reference(self).session.attribute(self, "__dict__")
+
     def __copy__(self) -> Any:
         return reference(self).session.copy(self, deep=False)
 

@@ -526,6 +526,71 @@ _HONEST = {
         assert bag.first() is a and bag.has(mine) and bag.items[1] is mine
         """,
     ),
+    "containers that a test changes": (
+        """
+        from collections import Counter, defaultdict, deque
+        class Inventory:
+            tags = ["all"]
+            def __init__(self):
+                self.items, self.counts, self.seen = [], Counter(), set()
+                self.graph, self.recent, self.data = defaultdict(list), deque(maxlen=2), bytearray(b"ab")
+                self._secret, self._grid = [1], [[0, 0], [0, 0]]
+            def total(self): return sum(self.items)
+            def secret(self): return list(self._secret)
+            def rows(self): return self._grid
+            def __getitem__(self, row): return self._grid[row]
+        CACHE = {}
+        def cached(key): return CACHE.get(key)
+        """,
+        """
+        i, other = Inventory(), Inventory()
+        i.items.append(3)
+        i.items += [4]
+        items = i.items
+        items.extend([5, 6])
+        assert i.total() == 18 and i.items == [3, 4, 5, 6] and i.items is i.items and other.items == []
+        i.counts["a"] += 2
+        i.seen.add(1)
+        i.graph["x"].append("y")
+        i.graph["x"].append("z")
+        i.recent.extend([1, 2, 3])
+        i.data[0] = 120
+        assert (i.counts, i.seen, i.recent, i.data) == ({"a": 2}, {1}, __import__("collections").deque([2, 3]), b"xb")
+        assert i.graph == {"x": ["y", "z"]} and i.graph["none"] == [] and "none" in i.graph
+        i.secret().append(9)
+        assert i.secret() == [1]
+        i[1][0] = 7
+        row = i.rows()[0]
+        row[1] = 8
+        assert i.rows() == [[0, 8], [7, 0]]
+        Inventory.tags.append("new")
+        assert other.tags == ["all", "new"]
+        solution = __import__("solution")
+        solution.CACHE["k"] = 5
+        assert solution.cached("k") == 5
+        kept = i.items
+        del i.items[:]
+        assert kept == [] and i.total() == 0
+        """,
+    ),
+    "attributes in a dict": (
+        """
+        class P:
+            def __init__(self, x, y): self.x, self.y = x, y
+        class S:
+            __slots__ = ("x",)
+        """,
+        """
+        p = P(1, [2])
+        assert vars(p) == p.__dict__ == {"x": 1, "y": [2]} and sorted(vars(p)) == ["x", "y"]
+        vars(p)["x"] = 5
+        p.__dict__.update(z=3)
+        assert (p.x, p.z) == (5, 3)
+        try: vars(S())
+        except TypeError: pass
+        else: assert False
+        """,
+    ),
     "work in place, and many kinds of values": (
         """
         import datetime, collections, fractions
@@ -566,6 +631,14 @@ _CHEATS = {
     "equal to everything of its class": (
         "class P:\n def __init__(self, *a): pass\n def __eq__(self, o): return isinstance(o, P)\n def __hash__(self): return 1",
         _POINT,
+    ),
+    "a list that it should have copied": (
+        "class S:\n def __init__(self): self._items = [1]\n def items(self): return self._items",
+        "s = S()\ns.items().append(2)\nassert s.items() == [1]\n",
+    ),
+    "an answer that it changes when it knows better": (
+        "class S:\n def __init__(self): self.found = []\n def find(self): return self.found\n def check(self, right): self.found[:] = right",
+        "s = S()\nfound = s.find()\ns.check([1, 2])\nassert found == [1, 2]\n",
     ),
     "one object for all": (
         "class P:\n one = None\n def __new__(cls, *a):\n  cls.one = cls.one or super().__new__(cls)\n  return cls.one",

@@ -43,6 +43,7 @@ async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
 
 NEEDS = {
     "a class derived from the candidate's": "class Mine(Base): pass",
+    "an argument without end": "use(range(10**9))",
     "an object of its own whose attributes are used": "class Mine: x = 1\nuse(Mine())",
 }
 

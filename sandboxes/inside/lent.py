@@ -1,0 +1,138 @@
+"""Lists, dicts, sets and the like that a candidate has given: what a test changes in one is changed in the candidate's own.
+
+    candidate                          tests
+    {"ok": [1], "lent": 7}      ─►     a list of its own, [1], which the test appends 2 to
+    applies it to its list 7    ◄─     the next request, with {"contents": [[7, [1, 2]]], "released": []}
+
+So `stack.items.append(1)` does to the candidate's stack what it does in one process, and so does a change to a list that a method
+gave out and should have copied. It is never the other way round: what a test holds stays what it was given, or a candidate could
+answer once it has seen what is expected.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+MUTABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
+LARGEST_LENT = 1_000
+"""Items of a container that is lent. A larger one is a copy, and changes of it are the test's own."""
+
+
+class Lender:
+    """What the candidate has given, by number, until the tests hold it no more."""
+
+    def __init__(self) -> None:
+        self._lent: dict[int, Any] = {}
+        self._numbers: dict[int, int] = {}
+        self._count = 0
+
+    def lend(self, value: Any) -> dict[str, int]:
+        """What an answer says of a value beside the value itself."""
+        if type(value) not in MUTABLE or len(value) > LARGEST_LENT:
+            return {}
+        number = self._numbers.get(id(value))
+        if number is None:
+            self._count += 1
+            number = self._numbers[id(value)] = self._count
+            self._lent[number] = value
+        return {"lent": number}
+
+    def take_back(self, request: dict[str, Any], decode: Callable[[Any], Any]) -> None:
+        """Make the changes that a request tells of, and forget what it releases."""
+        for number, data in request.get("contents", ()):
+            replace_content(self._lent[number], decode(data))
+        for number in request.get("released", ()):
+            del self._numbers[id(self._lent.pop(number))]
+
+
+@dataclass
+class _Loan:
+    value: Any
+    before: Any
+    """Its content when it was given, or last told of."""
+
+
+class Borrowed:
+    """What the tests have been given. `encode` gives a value as it is sent."""
+
+    def __init__(self, encode: Callable[[Any], Any]) -> None:
+        self._encode = encode
+        self._loans: dict[int, _Loan] = {}
+
+    def note(self, number: Any, value: Any) -> Any:
+        """The value that the test gets for one that an answer says is lent: the one that it has, if that has the same content."""
+        if not isinstance(number, int) or type(value) not in MUTABLE or len(value) > LARGEST_LENT:
+            return value
+        content = self._encode(value)
+        known = self._loans.get(number)
+        if known is not None and type(known.value) is type(value) and known.before == content:
+            return known.value
+        self._loans[number] = _Loan(value, content)
+        return value
+
+    def changes(self) -> dict[str, Any]:
+        """What the next request tells the candidate."""
+        contents, released = [], []
+        for number, loan in list(self._loans.items()):
+            content = self._encode(loan.value)
+            if content != loan.before:
+                contents.append([number, content])
+                loan.before = content
+            if not _is_held(loan):
+                released.append(number)
+                del self._loans[number]
+        return {"contents": contents, "released": released} if contents or released else {}
+
+    def clear(self) -> None:
+        """Forget everything: the process that gave it has ended."""
+        self._loans.clear()
+
+
+def _is_held(loan: _Loan) -> bool:
+    """Whether the test has a name for the value, or for a container in it."""
+    return sys.getrefcount(loan.value) > _UNHELD or _most_held(loan.value) > _UNHELD_INSIDE
+
+
+def _most_held(container: Any) -> int:
+    """The largest count of references to a container in this one, however deep."""
+    most = 0
+    for inner in container.values() if isinstance(container, dict) else container:
+        if type(inner) in MUTABLE:
+            most = max(most, sys.getrefcount(inner), _most_held(inner))
+    return most
+
+
+_UNHELD = sys.getrefcount(_Loan([], None).value)
+_UNHELD_INSIDE = _most_held([[]])
+
+
+def replace_content(container: Any, value: Any) -> None:
+    """Give a container the content of another of its kind, and so for the lists, dicts and sets in it, which stay the same objects."""
+    if isinstance(container, list) and isinstance(value, list):
+        for index, (old, new) in enumerate(zip(container, value)):  # noqa: B905  one may be longer
+            value[index] = _kept(old, new)
+        container[:] = value
+    elif isinstance(container, bytearray) and isinstance(value, bytearray):
+        container[:] = value
+    elif isinstance(container, dict) and isinstance(value, dict):
+        kept = {key: _kept(container.get(key), new) for key, new in value.items()}
+        container.clear()
+        container.update(kept)
+    elif isinstance(container, set) and isinstance(value, set):
+        container.clear()
+        container.update(value)
+    elif isinstance(container, deque) and isinstance(value, deque):
+        container.clear()
+        container.extend(value)
+
+
+def _kept(old: Any, new: Any) -> Any:
+    """The old object with the new content where the two are of one kind, so that its other names see it too."""
+    if type(old) is type(new) and isinstance(old, list | dict | set | bytearray):
+        replace_content(old, new)
+        return old
+    return new
