@@ -317,7 +317,6 @@ def _job(test: AssertTest | TestFile, name: str, module: str) -> dict[str, Any]:
         "entry_point": None,
     }
     if isinstance(test, TestFile):
-        files = {path: (data.encode() if isinstance(data, str) else data) for path, data in test.files.items()}
-        laid_out = {path: base64.b64encode(data).decode() for path, data in files.items()}
+        laid_out = {path: base64.b64encode(test.file(path)).decode() for path in test.files}
         return {**job, "kind": test.framework, "files": laid_out}
     return {**job, "kind": "assert", "prelude": test.prelude, "entry_point": test.entry_point}

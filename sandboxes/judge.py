@@ -198,6 +198,8 @@ class _Bench:
         if isinstance(test, AssertTest | TestFile):
             await self._box.clear()
             await self._second_box.clear()
+            for path in test.shared if isinstance(test, TestFile) else ():
+                await self._box.write(path, test.file(path))
             return await run_test_code(
                 self._box,
                 self._second_box,

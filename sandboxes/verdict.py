@@ -99,9 +99,21 @@ class TestFile:
     module: str = "solution"
     files: Mapping[str, str | bytes] = field(default_factory=dict)
     """Helper modules and data files beside the test file, by relative path. The tests alone see them; they run in that folder."""
+    shared: Sequence[str] = ()
+    """Those of `files` that the program gets too, in the folder that it runs in: what it is to read, and never what is expected."""
     in_place: bool | None = None
     name: str = ""
     limits: Limits | None = None
+
+    def __post_init__(self) -> None:
+        for path in self.shared:
+            if path not in self.files:
+                raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")
+
+    def file(self, path: str) -> bytes:
+        """What one of `files` holds."""
+        content = self.files[path]
+        return content.encode() if isinstance(content, str) else content
 
 
 Test = IOTest | CallTest | AssertTest | TestFile

@@ -68,5 +68,14 @@ class TestIt(unittest.TestCase):
         for source, passes in ((right, True), (shadows, False)):
             verdict = await judge(source, [TestFile(code=code, framework=framework, files=files)], pool=pool)
             assert verdict.passed is passes, verdict.results
+        reads = "def count(text):\n    with open('data/words.txt') as file: return len(file.read().split())"
+        looks = "import os\ndef count(text): return 2 if os.path.exists('checks.py') else 0"
+        tests = [
+            TestFile(code=code, framework=framework, files=files, shared=shared) for shared in ((), ("data/words.txt",))
+        ]
+        for source, passed in ((reads, [False, True]), (looks, [False, False])):
+            assert [result.passed for result in (await judge(source, tests, pool=pool)).results] == passed
+        with pytest.raises(ConfigError, match=r"shared names 'no', which is none of its files: \['checks.py'"):
+            TestFile(code=code, files=files, shared=("no",))
         with pytest.raises(ConfigError, match=r"files: '\.\./x' must be a path below"):
             await judge("", [TestFile(code=code, files={"../x": ""})], pool=pool)
