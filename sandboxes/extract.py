@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,20 +35,32 @@ def code_blocks(reply: str) -> list[CodeBlock]:
 
     Takes time linear in the reply, whatever is in it.
     """
-    blocks = []
-    opening: tuple[str, str, int] | None = None  # its fence, its tag, where its code starts
+    return [_block(reply, found) for found in _find(reply)]
+
+
+_Found = tuple[str, int, int, bool]
+"""The tag of a block, where its code begins and ends, and whether it is closed."""
+
+
+def _find(reply: str) -> Iterator[_Found]:
+    fence = ""  # the one that has opened a block; "" outside of blocks
+    tag, start = "", 0
     for line in _FENCE_LINE.finditer(reply):
-        fence, rest = line[1], line[2]
-        if opening is None:
+        marks, rest = line.groups()
+        if not fence:
             if "`" not in rest:
-                tag = _TAG.match(rest)
-                opening = (fence, tag[1].strip("{}.").lower() if tag else "", line.end() + 1)
-        elif fence[0] == opening[0][0] and len(fence) >= len(opening[0]) and not rest.strip(" \t\r"):
-            blocks.append(CodeBlock(opening[1], reply[opening[2] : line.start()].rstrip("\r\n")))
-            opening = None
-    if opening is not None:
-        blocks.append(CodeBlock(opening[1], reply[opening[2] :].rstrip("\r\n"), closed=False))
-    return blocks
+                fence, start = marks, line.end() + 1
+                tag = _TAG.match(rest)[1].strip("{}.").lower() if rest else ""  # type: ignore[index]
+        elif marks.startswith(fence) and not rest.strip(" \t\r"):
+            yield tag, start, line.start(), True
+            fence = ""
+    if fence:
+        yield tag, start, len(reply), False
+
+
+def _block(reply: str, found: _Found) -> CodeBlock:
+    tag, start, end, closed = found
+    return CodeBlock(tag, reply[start:end].rstrip("\r\n"), closed)
 
 
 def extract_code(
@@ -65,21 +77,21 @@ def extract_code(
     equally long ones the last. Of very long blocks it is not known whether they are valid: the first that would take the reply
     beyond MAX_PARSED_CHARACTERS, from its end backwards, and those before it, come after the valid ones.
     """
-    blocks = code_blocks(reply)
-    candidates = [block for block in blocks if block.tag in languages] or [block for block in blocks if not block.tag]
-    if not candidates:
+    found = list(_find(reply))
+    wanted = [one for one in found if one[0] in languages] or [one for one in found if not one[0]]
+    if not wanted:
         return None
     if which != "best":
-        return candidates[-1 if which == "last" else 0].code
-    best = candidates[-1].code
-    best_merit = (False, False, -1)
+        return _block(reply, wanted[-1 if which == "last" else 0]).code
+    best, best_merit = wanted[-1], (False, False, -1)
     budget = MAX_PARSED_CHARACTERS
-    for block in reversed(candidates):
-        budget -= len(block.code) + 1
-        merit = (*_merit(block.code, defines), len(block.code)) if budget >= 0 else (False, False, len(block.code))
+    for one in reversed(wanted):
+        length = one[2] - one[1]
+        budget -= length + 1
+        merit = (*_merit(_block(reply, one).code, defines), length) if budget >= 0 else (False, False, length)
         if merit > best_merit:
-            best, best_merit = block.code, merit
-    return best
+            best, best_merit = one, merit
+    return _block(reply, best).code
 
 
 def _merit(code: str, defines: str | None) -> tuple[bool, bool]:
