@@ -3,7 +3,8 @@
 A task is {"prompt": ..., "tests": [...]} (`agentrl.sandboxes.load_tests` says what tests look like); "language": "cpp" asks for C++.
 The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass, of those that a program which does
 nothing does not pass. Without it the tests after the first that fails are not run, and the metric `tests_passed` is the share that
-passed before.
+passed before. `ungradable` is 1 where a test could not be judged, which is nobody's failure and no pass either: `agentrl vet` shows
+beforehand which tasks have such tests.
 """
 
 from __future__ import annotations
@@ -44,4 +45,6 @@ def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:
         return Reward(0.0, {"has_code": 0.0})
     value = verdict.fraction if partial else float(verdict.passed)
     ran = verdict.status not in (Status.BUILD_ERROR, Status.RUNTIME_ERROR)
-    return Reward(value, {"has_code": 1.0, "tests_passed": verdict.pass_rate, "ran": float(ran)})
+    ungradable = any(result.status is Status.CHECKER_ERROR for result in verdict.results)
+    metrics = {"tests_passed": verdict.pass_rate, "ran": float(ran), "ungradable": float(ungradable)}
+    return Reward(value, {"has_code": 1.0, **metrics})

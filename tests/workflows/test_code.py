@@ -45,15 +45,23 @@ async def outcome_of(workflow: Workflow, script: Script, task: dict[str, Any]) -
 @pytest.mark.parametrize(
     ("reply", "reward", "metrics"),
     [
-        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0}),
-        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0}),
-        ("```python\nprint(\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0}),
+        (RIGHT, 1.0, {"has_code": 1.0, "tests_passed": 1.0, "ran": 1.0, "ungradable": 0.0}),
+        ("```python\nprint(3)\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.5, "ran": 1.0, "ungradable": 0.0}),
+        ("```python\nprint(\n```", 0.0, {"has_code": 1.0, "tests_passed": 0.0, "ran": 0.0, "ungradable": 0.0}),
         ("I would rather not.", 0.0, {"has_code": 0.0}),
     ],
 )
 async def test_a_reply_is_judged(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:
     outcome = await outcome_of(code.run, lambda _: reply, TASK)
     assert (outcome.status, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
+
+
+async def test_a_test_that_cannot_be_judged_is_seen(bubblewrap: BackendName) -> None:
+    needs = {"kind": "assert", "code": "class Mine: x = 1\nassert use(Mine()) == 1"}
+    outcome = await outcome_of(
+        code.run, lambda _: "```python\ndef use(it): return it.x\n```", {**TASK, "tests": [needs]}
+    )
+    assert (outcome.reward, outcome.metrics["ungradable"]) == (0.0, 1.0)
 
 
 async def test_partial_rewards_and_cpp(bubblewrap: BackendName) -> None:
