@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import importlib.resources
 import json
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import cache
 from typing import Any, Self
 
 import anyio
@@ -16,16 +13,8 @@ from anyio.abc import TaskStatus
 
 from agentrl.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.protocol import MB, WORK, Backend, BoxSpec, Completed, Ended, Limits, Link
-from agentrl.sandboxes.syscall_filter import compile_filter
-from agentrl.threads import in_thread
+from agentrl.sandboxes.protocol import MB, Backend, BoxSpec, Completed, Ended, Limits, Link
 
-FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
-"""Folders of memory besides the user's own."""
-SCRATCH = (*FOLDERS, "/dev/mqueue")
-"""All writable folders besides the user's own."""
-FILES = 16_384
-"""Files in a folder of memory."""
 HEADER = struct.Struct(">cII")
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
@@ -35,42 +24,6 @@ GRACE_S = 10.0
 MAX_STDIN_BYTES = 64 * MB
 MAX_FRAME_BYTES = 512 * MB
 """Of what a box sends at once: the largest is a snapshot of its files."""
-
-
-def inside_sources(*names: str) -> dict[str, str]:
-    """The sources of programs of `inside/`, by dotted name."""
-    return {f"agentrl.sandboxes.inside.{name}": _source(name) for name in names}
-
-
-def _read_all_sources() -> None:
-    """Read them once, outside the event loop."""
-    for file in importlib.resources.files("agentrl.sandboxes.inside").iterdir():
-        if file.name.endswith(".py"):
-            _source(file.name.removesuffix(".py"))
-
-
-@cache
-def _source(name: str) -> str:
-    return importlib.resources.files("agentrl.sandboxes.inside").joinpath(f"{name}.py").read_text()
-
-
-def init_arguments(spec: BoxSpec, *, work: str = WORK, isolated: bool = True, counted: bool = True) -> list[str]:
-    """The arguments of `python3` that make it the pristine process of a box.
-
-    One that is not `isolated` has no namespaces. What a control group alone can count is refused unless it is `counted`.
-    """
-    size = spec.limits.disk_mb * MB
-    namespaces = {"folders": [work, *FOLDERS], "network": spec.network, "size": size, "files": FILES}
-    config = {
-        "modules": inside_sources(
-            "modules", "files", "processes", "usage", "namespaces", "python_program", "box_init", "pristine"
-        ),
-        "work": work,
-        "scratch": SCRATCH if isolated else (),
-        "namespaces": namespaces if isolated else None,
-        "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
-    }
-    return ["-I", "-c", inside_sources("modules")["agentrl.sandboxes.inside.modules"], json.dumps(config)]
 
 
 class LongLineError(SandboxError):
@@ -271,11 +224,9 @@ class Box:
         """Start a command and go on. Without `stdin`, its input is what is sent to it."""
         return await self._start(_command(argv), stdin=stdin, timeout_s=timeout_s, env=env, cwd=cwd, limits=limits)
 
-    async def start_python(
-        self, code: str, *, modules: Sequence[str] = (), timeout_s: float | None = None, limits: Limits | None = None
-    ) -> Process:
-        """Start Python `code` in a warm process; it may import these `modules` of `agentrl.sandboxes.inside`."""
-        program = {"code": code, "modules": inside_sources(*modules)}
+    async def start_python(self, code: str, *, timeout_s: float | None = None, limits: Limits | None = None) -> Process:
+        """Start Python `code` in a warm process. It may import from `agentrl.sandboxes.inside`."""
+        program = {"code": code}
         return await self._start(program, stdin=None, timeout_s=timeout_s, env=None, cwd="", limits=limits)
 
     async def _start(
@@ -460,7 +411,6 @@ def _command(argv: Sequence[str]) -> dict[str, Any]:
 @asynccontextmanager
 async def open_box(backend: Backend, spec: BoxSpec, core: int | None = None) -> AsyncIterator[Box]:
     """A new box for as long as the context lasts. Raises SandboxError when it does not start."""
-    await in_thread(_read_all_sources)
     async with backend.start(spec, core) as link, background_tasks() as tasks:
         box = Box(link, spec)
         with anyio.move_on_after(START_TIMEOUT_S) as bound:

@@ -19,7 +19,7 @@ from typing import ClassVar
 import anyio
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.box import init_arguments
+from agentrl.sandboxes.box_start import init_arguments, packed_modules
 from agentrl.sandboxes.control_group import (
     ControlGroup,
     make_group,
@@ -87,6 +87,7 @@ class Bubblewrap:
     @asynccontextmanager
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """A new box."""
+        await in_thread(packed_modules, True)  # which is kept
         parents = await in_thread(parent_groups)
         if parents is None:
             async with _started(spec, core, None) as link:
@@ -110,7 +111,7 @@ def _started(spec: BoxSpec, core: int | None, group: ControlGroup | None) -> Abs
         *_file_system(spec, group),
         *("--chdir", WORK, "--"),
         str(python),
-        *init_arguments(spec, counted=group is not None),
+        *init_arguments(spec, own_python=True, counted=group is not None),
     ]
     if group is not None:
         command = group.entering(command)

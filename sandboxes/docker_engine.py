@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import anyio
 
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.box import FOLDERS, init_arguments
+from agentrl.sandboxes.box_start import FOLDERS, init_arguments
 from agentrl.sandboxes.bubblewrap import PRISTINE_RIGHTS, box_environment
 from agentrl.sandboxes.control_group import OWN_PROCESSES, memory_of_a_box
 from agentrl.sandboxes.owner import is_dead, owner
@@ -273,7 +273,7 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
     )
     created = api.create_container(
         spec.image,
-        command=["python3", *init_arguments(spec)],
+        command=["python3", *init_arguments(spec, own_python=False)],
         entrypoint=[],
         environment={"PATH": PATH, "LANG": "C.UTF-8"},
         host_config=host,

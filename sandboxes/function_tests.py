@@ -19,19 +19,6 @@ from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, Te
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
-CANDIDATE_MODULES = ("answer_bounds", "plain_data", "lent", "special_methods", "candidate_objects", "candidate")
-TESTER_MODULES = (
-    "answer_bounds",
-    "plain_data",
-    "lent",
-    "wire",
-    "names",
-    "special_methods",
-    "stand_ins",
-    "probes",
-    "remote",
-    "tester",
-)
 TEST_CODE_TIMEOUT_S = 600.0
 TEST_CODE_OUTPUT_MB = 64.0
 """For the process that runs test code. The candidate's share of its time has limits of its own."""
@@ -101,7 +88,7 @@ class _Candidate:
         if anyio.current_time() >= self._deadline:
             self.failure = (Status.TIME_LIMIT, DEADLINE_OVER)
             return None
-        self._process = await self._box.start_python(CANDIDATE, modules=CANDIDATE_MODULES, limits=self._limits)
+        self._process = await self._box.start_python(CANDIDATE, limits=self._limits)
         return await self.ask(self._load)
 
     async def ask(self, request: bytes) -> bytes | None:
@@ -198,7 +185,7 @@ async def run_test_code(
     left_s = max(0.0, deadline - anyio.current_time()) + TESTER_GRACE_S
     timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
     own_limits = test_box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
-    tester = await test_box.start_python(TESTER, modules=TESTER_MODULES, limits=own_limits)
+    tester = await test_box.start_python(TESTER, limits=own_limits)
     async with tester, _Candidate(box, source, module, limits, deadline, cpu_s=cpu_s) as candidate:
         await tester.send(b"v" + json.dumps(job).encode() + b"\n")
         session = _Session(name, candidate)

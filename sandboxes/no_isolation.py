@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import ClassVar
 
-from agentrl.sandboxes.box import init_arguments
+from agentrl.sandboxes.box_start import init_arguments, packed_modules
 from agentrl.sandboxes.bubblewrap import box_environment
 from agentrl.sandboxes.process_link import ProcessLink, process_link
 from agentrl.sandboxes.protocol import BoxSpec
+from agentrl.threads import in_thread
 
 
 class NoIsolation:
@@ -33,8 +34,9 @@ class NoIsolation:
     @asynccontextmanager
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """A first process in a temporary folder."""
+        await in_thread(packed_modules, True)  # which is kept
         with tempfile.TemporaryDirectory(prefix="agentrl-box-", ignore_cleanup_errors=True) as work:
-            command = [sys.executable, *init_arguments(spec, work=work, isolated=False)]
+            command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False)]
             env = box_environment(work, os.environ.get("PATH", os.defpath))
             async with process_link(command, work=work, env=env, nproc=None) as link:
                 yield link

@@ -88,9 +88,7 @@ class PythonSession:
     async def _start(self) -> None:
         limits = self._box.spec.limits
         # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
-        self._process = await self._box.start_python(
-            SESSION, modules=("python_repl",), limits=limits.but(timeout_s=LIFETIME_S, output_mb=1024)
-        )
+        self._process = await self._box.start_python(SESSION, limits=limits.but(timeout_s=LIFETIME_S, output_mb=1024))
 
     async def close(self) -> None:
         """End the interpreter."""

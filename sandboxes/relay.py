@@ -48,7 +48,7 @@ async def run_with_model(
     Of each output stream the last megabyte is kept. Raises SandboxLostError when the box is lost.
     """
     limits = box.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
-    process = await box.start_python(RELAY, modules=["relay"], timeout_s=timeout_s, limits=limits)
+    process = await box.start_python(RELAY, timeout_s=timeout_s, limits=limits)
     upstream = base_url.removesuffix("/").removesuffix("/v1")
     headers = {"authorization": f"Bearer {api_key}", "x-api-key": api_key}
     async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:

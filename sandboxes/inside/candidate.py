@@ -21,14 +21,12 @@ requests may follow, and {"op": "resume", "ok": ...} ends the call. What was pri
 
 from __future__ import annotations
 
-import copy
 import io
 import json
 import os
 import sys
-import threading
-import traceback
 import types
+from _thread import RLock
 from typing import Any
 
 from agentrl.sandboxes.inside.candidate_objects import (
@@ -58,7 +56,7 @@ class Candidate:
         self._lender = Lender()
         self._requests = requests
         self._answers = answers
-        self._calling_back = threading.RLock()
+        self._calling_back = RLock()
         self._printed = io.BytesIO()
         self._may_print = PRINTED_BYTES
 
@@ -138,6 +136,8 @@ class Candidate:
         return {"ok": None}
 
     def copy(self, request: dict[str, Any]) -> dict[str, Any]:
+        import copy
+
         owner = self._owner(request)
         return {"ok": self._encode(copy.deepcopy(owner) if request["deep"] else copy.copy(owner))}
 
@@ -188,6 +188,8 @@ class Candidate:
             raise CannotTellError(f"an answer that cannot pass: {error}") from None
 
     def _raised(self, error: BaseException) -> dict[str, Any]:
+        import traceback
+
         traceback.print_exception(error)
         classes = [kind.__name__ for kind in type(error).__mro__]
         return {"raised": {"classes": classes, "text": str(error)[:10_000], "error": self.objects.encode_error(error)}}

@@ -5,7 +5,6 @@ functions as functions that call back, exceptions with their class, arguments an
 from __future__ import annotations
 
 import builtins
-import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -161,6 +160,8 @@ class Objects:
         function.__name__ = function.__qualname__ = content["name"]
         function.__doc__ = content["doc"]
         if content["parameters"] is not None:
+            import inspect
+
             made = [
                 inspect.Parameter(name, inspect._ParameterKind(kind), default=None if has_default else inspect._empty)
                 for name, kind, has_default in content["parameters"]

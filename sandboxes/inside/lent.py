@@ -14,7 +14,6 @@ from __future__ import annotations
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 MUTABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
@@ -49,11 +48,11 @@ class Lender:
             del self._numbers[id(self._lent.pop(number))]
 
 
-@dataclass
 class _Loan:
-    value: Any
-    before: Any
-    """Its content when it was given, or last told of."""
+    def __init__(self, value: Any, before: Any) -> None:
+        self.value = value
+        self.before = before
+        """Its content when it was given, or last told of."""
 
 
 class Borrowed:

@@ -1,25 +1,77 @@
-"""Makes the modules of this package importable in a box, where agentrl is not installed; as a program, starts the box."""
+"""Makes the modules of this package importable in a box, where agentrl is not installed; as a program, starts the box.
+
+    python3 -I -c SOURCE CONFIG MODULES...
+
+The last arguments hold all of them, packed by `box_start`: compiled, where the box has the host's own Python, or else as sources.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
+import marshal
+import os
 import sys
 import types
+import zlib
+from importlib.machinery import ModuleSpec
+from typing import Any
+
+PACKAGES = ("agentrl", "agentrl.sandboxes", "agentrl.sandboxes.inside")
 
 
-def register(modules: dict[str, str]) -> None:
-    """Make modules of their sources, by dotted name, in the order of their imports."""
-    for dotted, source in modules.items():
-        parts = dotted.split(".")
-        for end in range(1, len(parts)):
-            package = sys.modules.setdefault(".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
-            package.__path__ = []
-        sys.modules[dotted] = module = types.ModuleType(dotted)
-        exec(compile(source, f"<{dotted}>", "exec", dont_inherit=True), module.__dict__)
+class Library:
+    """Finds the modules, as an entry of `sys.meta_path`."""
+
+    def __init__(self, code: dict[str, bytes]) -> None:
+        self._code = code  # marshalled: what is never imported takes no memory that every program's process would share
+        self._pythons_own = frozenset(sys.modules)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """As Python's import asks for it."""
+        if name in self._code or name in PACKAGES:
+            return ModuleSpec(name, self, is_package=name in PACKAGES)  # type: ignore[arg-type]
+        return None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """An ordinary module."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run the module's code."""
+        if module.__name__ in self._code:
+            exec(marshal.loads(self._code[module.__name__]), module.__dict__)  # noqa: S302  our own
+
+    def make_way(self, folder: str) -> None:
+        """Let a program import the modules that lie beside it in `folder`, also where this process has imported others of their names,
+        as a Python that was started afresh would not have."""
+        beside = {entry.partition(".")[0] for entry in os.listdir(folder)} - self._pythons_own
+        for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
+            _kept.append(sys.modules.pop(name))  # noqa: PERF401  rarely any
+
+
+_kept: list[types.ModuleType] = []
+"""Modules that made way: they would be torn down one by one."""
+
+
+def unpack(packed: str) -> dict[str, bytes]:
+    """The marshalled code of modules, by dotted name."""
+    form, _, content = packed.partition(":")
+    data = zlib.decompress(base64.b64decode(content))
+    if form == "compiled":
+        return dict(marshal.loads(data))  # noqa: S302  the host's own
+    return marshalled(json.loads(data))
+
+
+def marshalled(sources: dict[str, str]) -> dict[str, bytes]:
+    """The code of modules, compiled of their sources."""
+    return {
+        name: marshal.dumps(compile(text, f"<{name}>", "exec", dont_inherit=True)) for name, text in sources.items()
+    }
 
 
 if __name__ == "__main__":
-    register(json.loads(sys.argv[1])["modules"])
+    library = Library(unpack("".join(sys.argv[2:])))
+    sys.meta_path.insert(0, library)  # type: ignore[arg-type]
     from agentrl.sandboxes.inside.pristine import main
 
-    main()
+    main(library)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
 import importlib
 import symtable
@@ -35,6 +34,10 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 def _star_imported(source: str, candidate: str) -> set[str]:
     """The names that `from X import *` binds, of every X but the candidate."""
     names: set[str] = set()
+    if "*" not in source:
+        return names
+    import ast
+
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module != candidate:
             if all(alias.name != "*" for alias in node.names):

@@ -6,13 +6,10 @@ data, so that no method of a candidate's ever runs where its result is judged: i
 
 from __future__ import annotations
 
-import datetime
-import pathlib
-import uuid
+import importlib
+import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_hashes
@@ -22,15 +19,23 @@ LARGEST_EXPONENT = 10_000
 """Of a Decimal. A larger one is a number that takes seconds to turn into another kind."""
 CONSTANTS = {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}
 SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
-MOMENTS: dict[str, Any] = {"datetime": datetime.datetime, "date": datetime.date, "time": datetime.time}
 DICTS: dict[str, Any] = {"counter": Counter, "ordered": OrderedDict}
 BUILTIN_TYPES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
         *(object, bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range, type),
-        *(slice, type(None), datetime.datetime, datetime.date, datetime.timedelta, Decimal, Fraction, deque, Counter),
+        *(slice, type(None), deque, Counter),
     )
 }
+STANDARD = {
+    **dict.fromkeys(("datetime", "date", "time", "timedelta"), "datetime"),
+    "Decimal": "decimal",
+    "Fraction": "fractions",
+    "UUID": "uuid",
+    "PurePath": "pathlib",
+    "Path": "pathlib",
+}
+"""Classes of the standard library, and the modules that they are in: imported with the first value of theirs, and not before."""
 PLAIN_BASES = (int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, deque)
 """Classes whose subclasses have a plain value besides being objects."""
 PLAIN_CLASSES = {*PLAIN_BASES, bool, Counter, OrderedDict, defaultdict}
@@ -78,7 +83,7 @@ def _encode(value: Any, refer: Callable[[Any], Any] | None, subclass: Callable[[
         items = [[item(key), item(inner)] for key, inner in value.items()]
         if isinstance(value, defaultdict):
             factory: Any = value.default_factory
-            name = factory.__name__ if isinstance(factory, type) and factory in BUILTIN_TYPES.values() else None
+            name = name_of_type(factory) if isinstance(factory, type) else None
             return {"defaultdict": [name, items]}
         return {next((name for name, kind in DICTS.items() if isinstance(value, kind)), "dict"): items}
     for name, kind in SEQUENCES.items():
@@ -108,25 +113,49 @@ def _encode(value: Any, refer: Callable[[Any], Any] | None, subclass: Callable[[
 def _encode_simple(value: Any) -> dict[str, Any] | None:
     """Values that have nothing inside; None for anything else."""
     kind = type(value)
-    for name, moment in MOMENTS.items():
-        if kind is moment:
-            return {name: value.isoformat()}
-    if kind is datetime.timedelta:
-        return {"timedelta": [value.days, value.seconds, value.microseconds]}
-    if kind is Decimal:
-        return {"decimal": str(value)}
-    if kind is Fraction:
-        return {"fraction": [hex(value.numerator), hex(value.denominator)]}
-    if kind is uuid.UUID:
-        return {"uuid": value.hex}
-    if isinstance(value, pathlib.PurePath):
+    name = _class_name(kind)
+    if name in _STANDARD_CONTENT and kind is _imported(name):
+        key, content = _STANDARD_CONTENT[name]
+        return {key: content(value)}
+    if (path := _imported("PurePath")) is not None and isinstance(value, path):
         return {"path": str(value)}
-    if kind is type and value in BUILTIN_TYPES.values():
-        return {"type": value.__name__}
+    if kind is type and (name := name_of_type(value)) is not None:
+        return {"type": name}
     for name, constant in CONSTANTS.items():
         if value is constant:
             return {"constant": name}
     return None
+
+
+_class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
+"""A class's name, whatever its metaclass says."""
+_STANDARD_CONTENT: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    **{name: (name, lambda value: value.isoformat()) for name in ("datetime", "date", "time")},
+    "timedelta": ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+    "Decimal": ("decimal", str),
+    "Fraction": ("fraction", lambda value: [hex(value.numerator), hex(value.denominator)]),
+    "UUID": ("uuid", lambda value: value.hex),
+}
+
+
+def _imported(name: str) -> Any:
+    """A class of STANDARD, or None as long as nobody has imported its module: then no value is of it."""
+    return getattr(sys.modules.get(STANDARD[name]), name, None)
+
+
+def _standard(name: str) -> Any:
+    return getattr(importlib.import_module(STANDARD[name]), name)
+
+
+def name_of_type(kind: type) -> str | None:
+    """What a class that both sides have is called; None for any other."""
+    name = _class_name(kind)
+    known = _imported(name) if name in STANDARD else BUILTIN_TYPES.get(name)
+    return name if kind is known else None
+
+
+def _type_called(name: str) -> Any:
+    return _standard(name) if name in STANDARD else BUILTIN_TYPES[name]
 
 
 def decode(data: Any, dereference: Callable[[Any], Any] | None = None) -> Any:
@@ -165,7 +194,7 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
         check_hashes(keys)
         made = {key: _decode(item, dereference) for key, (_, item) in zip(keys, pairs)}  # noqa: B905  of the same list
         if kind == "defaultdict":
-            return defaultdict(BUILTIN_TYPES[factory] if factory is not None else None, made)
+            return defaultdict(_type_called(factory) if factory is not None else None, made)
         return DICTS[kind](made) if kind in DICTS else made
     if kind == "deque":
         items_, length = content
@@ -179,8 +208,8 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
     return dereference(data)
 
 
-def _decimal(content: Any) -> Decimal:
-    number = Decimal(str(content))
+def _decimal(content: Any) -> Any:
+    number = _standard("Decimal")(str(content))
     if number.is_snan():
         raise ValueError("a Decimal that raises where it is compared")
     if number.is_finite() and abs(number.adjusted()) > LARGEST_EXPONENT:
@@ -201,12 +230,14 @@ _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "bytearray": lambda content: bytearray(content.encode("latin-1")),
     "complex": lambda content: complex(*(float(_decode(part, None)) for part in content)),
     "range": _range,
-    **{name: kind.fromisoformat for name, kind in MOMENTS.items()},
-    "timedelta": lambda content: datetime.timedelta(*map(int, content)),
+    "datetime": lambda content: _standard("datetime").fromisoformat(content),
+    "date": lambda content: _standard("date").fromisoformat(content),
+    "time": lambda content: _standard("time").fromisoformat(content),
+    "timedelta": lambda content: _standard("timedelta")(*map(int, content)),
     "decimal": _decimal,
-    "fraction": lambda content: Fraction(*(int(part, 16) for part in content)),
-    "uuid": lambda content: uuid.UUID(hex=content),
-    "path": pathlib.Path,
-    "type": BUILTIN_TYPES.__getitem__,
+    "fraction": lambda content: _standard("Fraction")(*(int(part, 16) for part in content)),
+    "uuid": lambda content: _standard("UUID")(hex=content),
+    "path": lambda content: _standard("Path")(content),
+    "type": _type_called,
     "constant": CONSTANTS.__getitem__,
 }

@@ -8,7 +8,6 @@ arguments come when the last test is over.
 from __future__ import annotations
 
 import random
-import string
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -17,6 +16,7 @@ from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
 ALWAYS_PROBED = 12
 """Comparisons of one class and operator, of which each is probed. Of later ones every eighth is."""
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LATER_SHARE = 1 / 8
 DECOYS = 6
 SWAPPED = {
@@ -316,7 +316,7 @@ class Prober:
             self._asks.wire.wrong(f"the candidate gave an object of length {length} that has {count} items")
 
     def _word(self) -> str:
-        return "".join(self._random.choices(string.ascii_lowercase, k=8))
+        return "".join(self._random.choices(LETTERS, k=8))
 
     def _decoy(self, value: Any) -> Any:
         """A value of the same kind that is another one; None where there is none to make."""
@@ -335,7 +335,7 @@ class Prober:
             letters = [*value] or [""]
             place = self._random.randrange(len(letters))
             letters[place] = self._random.choice(
-                [c for c in string.ascii_letters + string.digits if c.lower() != letters[place].lower()]
+                [c for c in LETTERS + LETTERS.upper() + "0123456789" if c.lower() != letters[place].lower()]
             )
             return "".join(letters)
         if isinstance(value, list | tuple):

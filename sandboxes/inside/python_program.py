@@ -8,7 +8,7 @@ import sys
 import types
 from typing import Any
 
-from agentrl.sandboxes.inside.modules import register
+from agentrl.sandboxes.inside.modules import Library
 
 
 class Program:
@@ -18,10 +18,9 @@ class Program:
         self.script: str | None = request.get("script")
         self.code: str = request.get("code", "")
         self.args: list[str] = request.get("args", [])
-        self.modules: dict[str, str] = request.get("modules", {})
 
 
-def run_program(program: Program) -> None:
+def run_program(program: Program, library: Library) -> None:
     """Run a Python program as `python3 SCRIPT` would, in this process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -29,14 +28,15 @@ def run_program(program: Program) -> None:
     sys.stdout = open(1, "w", closefd=False, encoding="utf-8")
     sys.stderr = open(2, "w", 1, closefd=False, encoding="utf-8", errors="backslashreplace")
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
-    register(program.modules)
     name = program.script or "<program>"
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=name, __builtins__=__builtins__)
     sys.modules["__main__"] = main
     sys.argv = [name, *program.args]
     if program.script is not None:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(program.script)))
+        folder = os.path.dirname(os.path.abspath(program.script))
+        sys.path.insert(0, folder)
+        library.make_way(folder)
     code = 0
     try:
         if program.script is None:

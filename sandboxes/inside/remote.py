@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import importlib
-import inspect
 import sys
 import types
 from typing import Any, NoReturn
@@ -375,6 +374,8 @@ def _fits(base: type) -> bool:
 
 
 def _signature(function: Any) -> dict[str, Any]:
+    import inspect
+
     parameters = None
     try:
         found = inspect.signature(function).parameters.values()

@@ -7,7 +7,6 @@ an order has none here. What is asked of an object is asked through `Session`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS, may_be_asked
@@ -29,26 +28,26 @@ class Session(Protocol):
     def refuse(self, need: str) -> NoReturn: ...
 
 
-@dataclass(eq=False)
 class Reference:
     """Where the original of a stand-in is: by number in one of the candidate's processes, or by name in its module."""
 
-    session: Session
-    number: int | None = None
-    process: int = 0
-    path: str | None = None
-    made_by: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
-    """What the test called to get it, with what."""
-    named: bool = False
-    """Whether the test names this class."""
-    twins: tuple[Any, ...] = ()
-    """What the same calculation gave with another number."""
-    length: tuple[int, int] | None = None
-    """What it last said its length is, and how many changes the test had made by then."""
-    items: tuple[int, int] | None = None
-    """How many items it last gave, and how many changes the test had made by then."""
-    iterates: tuple[Reference, int] | None = None
-    """Of an iterator: what it iterates over, and how many items it has given."""
+    def __init__(self, session: Session, number: int | None = None, process: int = 0, path: str | None = None) -> None:
+        self.session = session
+        self.number = number
+        self.process = process
+        self.path = path
+        self.made_by: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+        """What the test called to get it, with what."""
+        self.named = False
+        """Whether the test names this class."""
+        self.twins: tuple[Any, ...] = ()
+        """What the same calculation gave with another number."""
+        self.length: tuple[int, int] | None = None
+        """What it last said its length is, and how many changes the test had made by then."""
+        self.items: tuple[int, int] | None = None
+        """How many items it last gave, and how many changes the test had made by then."""
+        self.iterates: tuple[Reference, int] | None = None
+        """Of an iterator: what it iterates over, and how many items it has given."""
 
 
 def reference(stand_in: Any) -> Reference:

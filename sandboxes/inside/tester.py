@@ -13,10 +13,7 @@ import base64
 import builtins
 import os
 import sys
-import tempfile
-import traceback
 import types
-import unittest
 from collections.abc import Callable
 from typing import Any
 
@@ -53,11 +50,18 @@ def outcome(wire: Wire, remote: Remote, name: str, body: Callable[[], None]) -> 
     try:
         body()
     except BaseException as error:
-        traceback.print_exc()
+        print_error()
         status = "wrong_answer" if isinstance(error, AssertionError) else "runtime_error"
         wire.send(b"d", {"name": name, "status": status, "message": _shown(error)})
     else:
         wire.send(b"d", {"name": name, "status": "passed", "message": ""})
+
+
+def print_error() -> None:
+    """Print the traceback of the exception that is handled."""
+    import traceback
+
+    traceback.print_exc()
 
 
 def _shown(error: BaseException) -> str:
@@ -65,6 +69,8 @@ def _shown(error: BaseException) -> str:
 
 
 def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
+    import unittest
+
     module = types.ModuleType("test_solution")
     sys.modules["test_solution"] = module
     exec(compile(job["code"], "test_solution.py", "exec", dont_inherit=True), module.__dict__)
@@ -113,6 +119,8 @@ def report(wire: Wire, remote: Remote, name: str, error: BaseException | None, *
 def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     # Plugins of whatever else is installed take a second to load, and could change what a test means.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    import tempfile
+
     import pytest
 
     class Reporter:
@@ -191,6 +199,8 @@ def lay_out(files: dict[str, str]) -> None:
     """Write the files beside the tests where they find them: in the folder that they run in, from which they import."""
     if not files:
         return
+    import tempfile
+
     folder = tempfile.mkdtemp()
     for path, content in files.items():
         where = os.path.join(folder, path)
@@ -240,7 +250,7 @@ def outcome_of_file(
     try:
         run(wire, remote, job)
     except BaseException as error:
-        traceback.print_exc()
+        print_error()
         wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": _shown(error)})
 
 

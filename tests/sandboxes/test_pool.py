@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool, open_sandboxes
-from agentrl.sandboxes import box as box_module
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, box_start, judge, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
 from agentrl.sandboxes.verdict import AssertTest, IOTest
 from tests.components import wait_until
@@ -158,10 +157,10 @@ async def test_a_box_is_tested_after_anything_unusual_and_now_and_then(
 
 async def test_a_box_that_fails_its_test_is_replaced(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here what every first process is forked from is at fault, which no reset mends: too few files may be made."""
-    real = box_module.FILES
-    monkeypatch.setattr(box_module, "FILES", 3)
+    real = box_start.FILES
+    monkeypatch.setattr(box_start, "FILES", 3)
     async with open_pool(backend=backend, size=1) as pool:
-        monkeypatch.setattr(box_module, "FILES", real)
+        monkeypatch.setattr(box_start, "FILES", real)
         async with pool.take() as (box,):
             await box.run(["sleep", "10"], timeout_s=0.05)
         async with pool.take() as (box,):
