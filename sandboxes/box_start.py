@@ -41,6 +41,7 @@ def init_arguments(
         "work": work,
         "scratch": SCRATCH if isolated else (),
         "namespaces": namespaces if isolated else None,
+        "counted": counted,
         "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
     }
     packed = packed_modules(own_python)

@@ -134,6 +134,13 @@ ATTEMPTS = (
     ),
     Attempt(
         limit="memory_mb = 256",
+        does="hoards in files of memory that nobody maps",
+        code="import os\nn = 0\ntry:\n    while n < 1500:\n        os.write(os.memfd_create(str(n)), b'x' * 2**23)\n        n += 8\nexcept OSError: pass\nprint(n)",
+        limits=LIMITS.but(timeout_s=10, open_files=512),
+        holds=lambda done: done.ended is Ended.OUT_OF_MEMORY or _counts(0)(done),
+    ),
+    Attempt(
+        limit="memory_mb = 256",
         does="hoards page tables",
         code="import ctypes\nl = ctypes.CDLL(None)\nl.mmap.restype = ctypes.c_void_p\nl.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\nwhile True:\n    start = l.mmap(None, 2**30, 1, 0x4022, -1, 0)\n    for page in range(start, start + 2**30, 2**21): ctypes.c_char.from_address(page).value",
         limits=LIMITS.but(timeout_s=30),
@@ -171,8 +178,8 @@ ATTEMPTS = (
     ),
     Attempt(
         limit="what nothing counts",
-        does="asks for aio, io_uring, memfd, secret memory, an LDT, keys",
-        code="import ctypes\nl, p = ctypes.CDLL(None), ctypes.create_string_buffer(256)\nx86 = ctypes.sizeof(ctypes.c_long) == 8 and __import__('os').uname().machine == 'x86_64'\ncalls = [(206 if x86 else 0, 65536, p), (425, 8, p), (319 if x86 else 279, b'x', 0), (447, 0), (248 if x86 else 217, b'user', b'x', b'x', 1, -4)] + [(154, 1, p, 16)] * x86\nprint('refused' if {l.syscall(*c) for c in calls} == {-1} else 'given')",
+        does="asks for aio, io_uring, a memfd of huge pages, secret memory, an LDT, keys",
+        code="import ctypes\nl, p = ctypes.CDLL(None), ctypes.create_string_buffer(256)\nx86 = ctypes.sizeof(ctypes.c_long) == 8 and __import__('os').uname().machine == 'x86_64'\ncalls = [(206 if x86 else 0, 65536, p), (425, 8, p), (319 if x86 else 279, b'x', 4), (447, 0), (248 if x86 else 217, b'user', b'x', b'x', 1, -4)] + [(154, 1, p, 16)] * x86\nprint('refused' if {l.syscall(*c) for c in calls} == {-1} else 'given')",
         holds=_said("refused"),
     ),
     Attempt(

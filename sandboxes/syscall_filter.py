@@ -44,7 +44,6 @@ _REFUSED: dict[str, tuple[int, int | None]] = {
     "semget": (64, 190),
     "msgget": (68, 186),
     "mq_open": (240, 180),
-    "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "io_setup": (206, 0),
     "add_key": (248, 217),
@@ -93,13 +92,16 @@ _FAMILIES = (1, 2, 10)
 """unix, inet and inet6."""
 _SHARED_ANONYMOUS = 0x21
 """MAP_SHARED and MAP_ANONYMOUS."""
+_MEMFD_CREATE, _HUGE_PAGES = (319, 279), 4
+"""MFD_HUGETLB: pages that no memory limit counts."""
 _X32_BIT = 0x40000000
 
 
 def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes:
     """The filter for `machine` (x86_64 or aarch64; default: this one). Raises SandboxError for any other.
 
-    Where no control group has `counted` it, shared anonymous memory is refused as well: no process's size shows it.
+    Where no control group has `counted` it, shared anonymous memory is refused as well, and files of memory (`memfd_create`): no
+    process's size shows them.
     """
     machine = machine or platform.machine()
     if machine not in _COLUMN:
@@ -140,7 +142,10 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
         of_family = [instruction(_EQUAL, family, len(_FAMILIES) - n, 0) for n, family in enumerate(_FAMILIES)]
         no_such_family, fine = instruction(_RETURN, _ERRNO | _EAFNOSUPPORT), instruction(_RETURN, _ALLOW)
         program.append(on_number(call[column], instruction(_LOAD, _ARGS_OFFSET), *of_family, no_such_family, fine))
-    if not counted:
+    if counted:
+        program.append(on_number(_MEMFD_CREATE[column], *by_argument(_ANY_BIT, _HUGE_PAGES, 1, refuse_if=True)))
+    else:
+        program.append(on_number(_MEMFD_CREATE[column], instruction(_RETURN, _ERRNO | _EPERM)))
         flags = instruction(_LOAD, _ARGS_OFFSET + 8 * 3) + instruction(_AND, _SHARED_ANONYMOUS)
         verdicts = instruction(_RETURN, _ERRNO | _EPERM) + instruction(_RETURN, _ALLOW)
         program.append(on_number(_MMAP[column], flags + instruction(_EQUAL, _SHARED_ANONYMOUS, 0, 1) + verdicts))

@@ -86,7 +86,7 @@ class Box:
         self.folders: list[str] = [path for path in [self.work, *config["scratch"]] if os.path.isdir(path)]
         # RLIMIT_NPROC counts this process too, and the pristine one where they share a user.
         self.own_processes = 1 if os.getuid() != config["pristine_uid"] else 2
-        self.filter: Filter | None = config["filter"]
+        self.filter: Filter | None = None if config["counted"] else config["filter"]
         self.signals: list[int] = config["signals"]
         self.usage: Usage | None = config["usage"]
         self.seen = SeenTime()
@@ -424,4 +424,8 @@ def serve(config: dict[str, Any]) -> Program | None:
     libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     os.chdir(config["work"])
+    if config["counted"]:
+        # Once for all programs: to make a filter, and to free it, takes a millisecond. Else this process needs what they may not have:
+        # files of memory, for their input.
+        install_filter(config["filter"])
     return Box(config).serve()
