@@ -71,6 +71,7 @@ class Running:
         self.pidfd = os.pidfd_open(pid)
         self.pipes = pipes  # read end -> kind of frame
         self.stdin = stdin  # write end of a pipe; None when stdin was given whole
+        self.interactive = stdin is not None
         self.pending = b""
         self.input_ended = False
         self.limits: dict[str, Any] = request["limits"]
@@ -98,6 +99,7 @@ class Box:
         self.kernel_kills: OutOfMemoryKills = config["kills"]
         self.oom_kills = self.kernel_kills.count()
         self.inbox = bytearray()
+        self.outbox = bytearray()
         self.next_look = 0.0
 
     # -- the loop ------------------------------------------------------------------------------------------------
@@ -139,10 +141,18 @@ class Box:
         self.inbox = bytearray()
         return kind, number, payload
 
-    def send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
-        view = memoryview(HEADER.pack(kind, number, len(payload)) + payload)
-        while view:
-            view = view[os.write(1, view) :]
+    def send(self, kind: bytes, number: int, payload: bytes = b"", *, later: bool = False) -> None:
+        """Send a frame: at once, or with the next one or the next look, because every message takes the host some of its time."""
+        self.outbox += HEADER.pack(kind, number, len(payload)) + payload
+        if not later or len(self.outbox) >= 1 << 18:
+            self.flush()
+
+    def flush(self) -> None:
+        with memoryview(self.outbox) as view:
+            sent = 0
+            while sent < len(view):
+                sent += os.write(1, view[sent:])
+        self.outbox.clear()
 
     def handle(self, kind: bytes, number: int, payload: bytes) -> Program | None:
         try:
@@ -303,7 +313,7 @@ class Box:
             room = running.limits["output_bytes"] - running.output
             running.output += len(data)
             if room > 0:
-                self.send(running.pipes[fd], running.number, data[:room])
+                self.send(running.pipes[fd], running.number, data[:room], later=not running.interactive)
             if len(data) > room:
                 self.stop(running, "output_limit")
                 self.close_pipe(running, fd)
@@ -323,6 +333,7 @@ class Box:
         if now < self.next_look:
             return
         self.next_look = now + TICK_S
+        self.flush()
         self.reap_orphans()
         pids = others()
         found = statistics(pids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -66,8 +67,6 @@ def exit_code(error: SystemExit) -> int:
 
 def leave(code: int) -> None:
     """End as the interpreter does, but for tearing down its modules, which takes six times as long as the fork."""
-    import atexit
-
     if (threading := sys.modules.get("threading")) is not None:
         threading._shutdown()
     atexit._run_exitfuncs()
