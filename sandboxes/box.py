@@ -156,6 +156,8 @@ class Box:
         self._answers: dict[int, tuple[bytes, bytes] | None] = {}
         self._news = anyio.Event()
         self._ready = False
+        self.priority = 0
+        """The scheduling priority of its programs, which is that of whoever started it."""
         self._number = 0
         self._sending = anyio.Lock()
         self._empty = True
@@ -329,6 +331,7 @@ class Box:
                     del inbox[:end]
                     if kind == b"r" and not self._ready:
                         self._ready = True
+                        self.priority = json.loads(payload)["priority"]
                         task_status.started()
                         task_status = anyio.TASK_STATUS_IGNORED
                     self._dispatch(kind, number, payload)

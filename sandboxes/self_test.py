@@ -33,4 +33,4 @@ async def works(box: Box) -> bool:
         done = await box.run_python(code=PROGRAM, stdin=b"read\n", timeout_s=TIMEOUT_S)
     except SandboxError:
         return False
-    return done.ok and done.stdout == b"read 0\n"
+    return done.ok and done.stdout == b"read %d\n" % box.priority

@@ -20,7 +20,6 @@ import os
 import select
 import signal
 import struct
-import sys
 import time
 from typing import Any
 
@@ -106,7 +105,7 @@ class Box:
 
     def serve(self) -> Program | None:
         """Serve the host until it hangs up. In a forked child, return the Python program to run."""
-        self.send(b"r", 0, json.dumps({"pid": os.getpid(), "python": sys.version.split()[0]}).encode())
+        self.send(b"r", 0, json.dumps({"priority": os.getpriority(os.PRIO_PROCESS, 0)}).encode())
         self.poller.register(0, select.POLLIN)
         while True:
             events = self.poller.poll(TICK_S * 1000 if self.running else None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Protocol
 
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, reference_of_class
@@ -34,12 +35,20 @@ ARITHMETIC = frozenset(
 )
 SHIFTS = ("__add__", "__radd__", "__sub__", "__rsub__")
 """Arithmetic whose result another number changes for certain, that takes no longer with a large one, and that changes no object."""
-SETS = frozenset(f"__{side}{name}__" for name in ("and", "or", "xor", "sub") for side in ("", "r", "i"))
-"""Operators of sets."""
+COMBINING = ARITHMETIC.union(
+    f"__{side}{name}__" for name in ("and", "or", "xor", "lshift", "rshift", "matmul") for side in ("", "r", "i")
+)
+"""All operators of two operands but comparisons."""
+OWN_METHODS = frozenset(
+    name for kind in (str, bytes, frozenset, int, float) for name in dir(kind) if not name.startswith("_")
+) - {"copy", "count", "index", "find", "format", "title", "center", "split", "real", "imag"}
+"""Methods that tell plain data from other plain data, and that classes of other things seldom have."""
 CHANGING = frozenset({"__setitem__", "__delitem__", "__call__", "__enter__", "__exit__"})
 """Operators that may change an object."""
 UNARY = ("__abs__", "__neg__", "__pos__", "__round__", "__trunc__", "__floor__", "__ceil__")
 ASKED_TWICE = ("__bool__", "__len__", "__hash__")
+MOST_ITEMS = 100_000
+"""Of an object of a class that the test does not name, which are looked through for one."""
 MOST_PAIRS = 5
 """Pairs of equal objects of one class that are compared with new ones at the end."""
 NEW_OBJECTS = 4
@@ -101,12 +110,36 @@ class Prober:
                 self._note_equal(one, other)
             return True if one is other else NotImplemented
         if not self._due(kind, name):
-            return self._asks.special(one, name, (other,))
+            return self._answer(one, name, other)
         return self._probe(one, name, other, remote=remote)
+
+    def _answer(self, one: Any, name: str, other: Any) -> Any:
+        """What the candidate answers to a comparison: True, False or NotImplemented, as Python would take the answer where it asks
+        whether it is true. An object is an answer too, of which nobody may ask that: nothing could probe it."""
+        answer = self._asks.special(one, name, (other,))
+        if isinstance(answer, bool) or answer is NotImplemented:
+            return answer
+        if answer is None or isinstance(answer, int | float | str):
+            return bool(answer)
+        if isinstance(answer, RemoteObject):
+            reference(answer).compares = True
+            return answer
+        return self._asks.wire.ungradable(f"comparisons that are answered with a {type(answer).__name__}")
+
+    def truth(self, one: Any) -> bool:
+        """Whether an object is true, where its class does not say."""
+        self._check_truth(one)
+        return len(one) != 0 if "__len__" in vars_of(type(one)) else True
+
+    def _check_truth(self, one: Any) -> None:
+        if reference(one).compares:
+            self._fail(one, "answers a comparison, which only True or False can")
 
     def combine(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
         """Answer any other operator of the test's."""
         special = self._asks.special
+        if name == "__bool__":
+            self._check_truth(one)
         if name in ASKED_TWICE and self._due(type(one), name):
             first, second = special(one, name, args), special(one, name, args)
             if type(first) is not type(second) or first != second:
@@ -115,17 +148,16 @@ class Prober:
                 self._note_length(one, first)
             return first
         if name == "__contains__":
-            return self._contains(one, args[0]) if self._due(type(one), name) else special(one, name, args)
+            return self._contains(one, args[0])
         if name in ("__iter__", "__next__", "__getitem__"):
             return self._items(one, name, args)
         self.changes += name in CHANGING
-        if name in SETS and not is_named(type(one)) and isinstance(args[0], set | frozenset):
-            self._asks.wire.wrong(f"the candidate gave an object of class {type(one).__name__} where a set is expected")
-        with_number = name in ARITHMETIC and len(args) == 1 and isinstance(args[0], int | float) and args[0] is not True
-        if with_number and not is_named(type(one)):
+        if name in COMBINING and not is_named(type(one)) and not isinstance(args[0], RemoteObject):
+            # It could give back what it was given, or answer the difference from it: what the test expects.
             self._asks.wire.wrong(
-                f"the candidate gave an object of class {type(one).__name__} where a number is expected"
+                f"the candidate gave an object of class {type(one).__name__} where plain data is expected"
             )
+        with_number = name in ARITHMETIC and len(args) == 1 and isinstance(args[0], int | float) and args[0] is not True
         twins = reference(one).twins
         if not ((with_number and name in SHIFTS) or (twins and (name in UNARY or name in ARITHMETIC))):
             return special(one, name, args)
@@ -185,7 +217,7 @@ class Prober:
         return answers
 
     def _probe(self, one: Any, name: str, other: Any, *, remote: bool) -> Any:
-        special = self._asks.special
+        answer_of = self._answer
         equality = name in ("__eq__", "__ne__")
         strangers: list[Any] = [Foreign(), None, self._random.randrange(10**9), self._word()] if equality else []
         decoys = (
@@ -193,14 +225,14 @@ class Prober:
         )
         swapped = SWAPPED[name]
         questions = [
-            lambda: special(one, name, (other,)),
-            lambda: special(one, name, (other,)),
-            lambda: special(one, name, (one,)),
-            lambda: special(one, swapped, (other,)) if swapped in vars_of(type(one)) else None,
-            lambda: special(other, name, (one,)) if remote and name in vars_of(type(other)) else None,
+            lambda: answer_of(one, name, other),
+            lambda: answer_of(one, name, other),
+            lambda: answer_of(one, name, one),
+            lambda: answer_of(one, swapped, other) if swapped in vars_of(type(one)) else None,
+            lambda: answer_of(other, name, one) if remote and name in vars_of(type(other)) else None,
             lambda: hash(one) if equality and remote else None,
             lambda: hash(other) if equality and remote else None,
-            *[lambda item=item: special(one, name, (item,)) for item in (*strangers, *decoys)],
+            *[lambda item=item: answer_of(one, name, item) for item in (*strangers, *decoys)],
         ]
         real, again, itself, opposite, back, hash_one, hash_other, *rest = self._in_any_order(questions)
         if isinstance(real, bool) and isinstance(again, bool) and real is not again:
@@ -221,7 +253,7 @@ class Prober:
             if real is yes and remote:
                 self._note_equal(one, other)
             for twin in reference(one).twins:
-                if real is yes and not remote and special(twin, name, (other,)) is yes:
+                if real is yes and not remote and answer_of(twin, name, other) is yes:
                     self._fail(one, "stays equal to the same value whatever is added to it")
         else:
             strict = name in ("__lt__", "__gt__")
@@ -230,25 +262,35 @@ class Prober:
             if strict and real is True and (opposite is True or back is True):
                 self._fail(one, "is both less and greater than another")
             twins = reference(one).twins
-            if real is True and not remote and twins and all(special(twin, name, (other,)) is True for twin in twins):
+            if real is True and not remote and twins and all(answer_of(twin, name, other) is True for twin in twins):
                 self._fail(one, "stays on the same side of a value whatever is added to it")
         if isinstance(real, Exception):
             raise real
         return real
 
-    def _contains(self, one: Any, item: Any) -> Any:
-        special = self._asks.special
+    def _contains(self, one: Any, item: Any) -> bool:
+        """Whether an object contains something. One of a class that the test does not name is asked for its items, and they are
+        compared here, as Python does for a class that has items and does not say what it contains."""
+        kind = type(one)
+        if not isinstance(item, RemoteObject) and not is_named(kind):
+            if "__iter__" not in vars_of(kind):
+                self._asks.wire.wrong(
+                    f"the candidate gave an object of class {kind.__name__} without items where it is asked for plain data in it"
+                )
+            return any(found is item or found == item for found in islice(iter(one), MOST_ITEMS))
+        if not self._due(kind, "__contains__"):
+            return bool(self._asks.special(one, "__contains__", (item,)))
         decoys = [Foreign(), *(decoy for decoy in (self._decoy(item), self._decoy(item)) if decoy is not None)]
 
         def ask(what: Any) -> Callable[[], Any]:
-            return lambda: special(one, "__contains__", (what,))
+            return lambda: bool(self._asks.special(one, "__contains__", (what,)))
 
         real, *others = self._in_any_order([ask(what) for what in (item, *decoys)])
         if all(answer is True for answer in others):
             self._fail(one, "contains everything")
         if isinstance(real, Exception):
             raise real
-        return real
+        return bool(real)
 
     def _note_equal(self, one: Any, other: Any) -> None:
         pairs = self._equal.setdefault(type(one), [])
@@ -274,7 +316,7 @@ class Prober:
             if isinstance(new, RemoteObject):
                 made = True
                 asked = new is not one and "__eq__" in vars_of(type(one))
-                if new is not one and not (asked and self._asks.special(one, "__eq__", (new,)) is True):
+                if new is not one and not (asked and self._answer(one, "__eq__", new) is True):
                     return None
         if made:
             return f"every {type(one).__name__} of the candidate's is equal to every other"

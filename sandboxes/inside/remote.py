@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.lent import Borrowed, replace_content
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
-from agentrl.sandboxes.inside.probes import Foreign, Prober, is_named
+from agentrl.sandboxes.inside.probes import OWN_METHODS, Foreign, Prober, is_named
 from agentrl.sandboxes.inside.stand_ins import (
     Reference,
     RemoteClass,
@@ -122,6 +122,9 @@ class Remote:
     def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         return self.prober.combine(owner, name, args)
 
+    def truth(self, owner: Any) -> bool:
+        return self.prober.truth(owner)
+
     def copy(self, owner: Any, *, deep: bool) -> Any:
         return self.value(self.ask(op="copy", of=self._owner(owner), deep=deep).get("ok"))
 
@@ -130,6 +133,10 @@ class Remote:
 
     def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the module, a method of an object, or with no name the object itself."""
+        if isinstance(owner, RemoteObject) and name in OWN_METHODS and not is_named(type(owner)):
+            self.wire.wrong(
+                f"the candidate gave an object of class {type(owner).__name__} where plain data is asked for its {name}"
+            )
         encoded = [self.encode(item) for item in args]
         named = {key: self.encode(item) for key, item in kwargs.items()}
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._owner(owner)}

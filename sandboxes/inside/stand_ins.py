@@ -24,6 +24,7 @@ class Session(Protocol):
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
     def compare(self, owner: Any, name: str, other: Any) -> Any: ...
     def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
+    def truth(self, owner: Any) -> bool: ...
     def copy(self, owner: Any, *, deep: bool) -> Any: ...
     def refuse(self, need: str) -> NoReturn: ...
 
@@ -42,6 +43,8 @@ class Reference:
         """Whether the test names this class."""
         self.twins: tuple[Any, ...] = ()
         """What the same calculation gave with another number."""
+        self.compares = False
+        """Whether it is the candidate's answer to a comparison."""
         self.length: tuple[int, int] | None = None
         """What it last said its length is, and how many changes the test had made by then."""
         self.items: tuple[int, int] | None = None
@@ -142,6 +145,9 @@ class RemoteObject:
 
     def __eq__(self, other: object) -> Any:
         return reference(self).session.compare(self, "__eq__", other)
+
+    def __bool__(self) -> bool:
+        return reference(self).session.truth(self)
 
     def __hash__(self) -> int:
         return object.__hash__(self)

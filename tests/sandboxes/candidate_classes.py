@@ -573,6 +573,29 @@ _HONEST = {
         assert kept == [] and i.total() == 0
         """,
     ),
+    "objects of a class that the test does not name": (
+        """
+        class Stack:
+            def __init__(self): self.items = []
+            def push(self, x): self.items.append(x); return self
+            def __iter__(self): return iter(self.items)
+            def __len__(self): return len(self.items)
+            def __add__(self, other): return Stack().push(len(self) + len(other))
+            def copy(self): return self
+        def make(): return Stack()
+        class Field:
+            def __init__(self, text): self.text = text
+            def __eq__(self, other): return Field(f"{self.text} = {other!r}")
+            def __and__(self, other): return Field(f"{self.text} AND {other.text}")
+        """,
+        """
+        s = make()
+        assert not s and 3 not in s
+        s.push(3).push(4)
+        assert s and 3 in s and 5 not in s and len(s) == 2 and list(s) == [3, 4] and list(s + make()) == [2]
+        assert ((Field("a") == 3) & (Field("b") == "x")).text == "a = 3 AND b = 'x'"
+        """,
+    ),
     "attributes in a dict": (
         """
         class P:
@@ -631,6 +654,39 @@ _CHEATS = {
     "equal to everything of its class": (
         "class P:\n def __init__(self, *a): pass\n def __eq__(self, o): return isinstance(o, P)\n def __hash__(self): return 1",
         _POINT,
+    ),
+    "a comparison that answers 1": ("class P:\n def __init__(s, *a): pass\n def __eq__(s, o): return 1", _POINT),
+    "a comparison that answers an object": (
+        "class T: pass\nclass P:\n def __init__(s, *a): pass\n def __eq__(s, o): return T()",
+        "assert P(1) == P(1)\n",
+    ),
+    "an order that answers 1": (
+        "class P:\n def __init__(s, *a): pass\n def __lt__(s, o): return 1\n __gt__ = __lt__",
+        "assert P(1) < P(2)\nassert P(2) > P(1)\n",
+    ),
+    "no difference from a complex number": (
+        "class A:\n def __sub__(s, o): return 0\n __rsub__ = __sub__\ndef f(*a): return A()",
+        "assert abs((1 + 2j) - f(1)) < 1e-9\n",
+    ),
+    "no difference from a Decimal": (
+        "class A:\n def __sub__(s, o): return 0\n __rsub__ = __sub__\ndef f(*a): return A()",
+        "from decimal import Decimal\nassert f(1) - Decimal(3) == 0\n",
+    ),
+    "the other operand, given back": (
+        "class A:\n def __radd__(s, o): return o\ndef f(*a): return A()",
+        "assert [1, 2] + f(1) == [1, 2]\n",
+    ),
+    "a container of all strings": (
+        "class A:\n def __contains__(s, o): return isinstance(o, str)\ndef f(*a): return A()",
+        "assert 'hello' in f(1)\n",
+    ),
+    "a string's method that agrees": (
+        "class A:\n def startswith(s, o): return True\ndef f(*a): return A()",
+        "assert f(1).startswith('x')\n",
+    ),
+    "a set's method that gives back what it is given": (
+        "class A:\n def union(s, o): return o\ndef f(*a): return A()",
+        "assert f(1).union({4}) == {4}\n",
     ),
     "a list that it should have copied": (
         "class S:\n def __init__(self): self._items = [1]\n def items(self): return self._items",

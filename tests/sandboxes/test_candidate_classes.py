@@ -34,6 +34,13 @@ async def test_cheating_classes_fail(pool: SandboxPool) -> None:
         assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
 
 
+async def test_a_comparison_that_is_answered_with_a_list_cannot_be_judged(pool: SandboxPool) -> None:
+    source = "class P:\n def __init__(self, *a): pass\n def __eq__(self, o): return [1]"
+    verdict = await judge(source, [AssertTest(code="assert P(1) == P(1)")], pool=pool)
+    assert verdict.status == "checker_error"
+    assert "comparisons that are answered with a list" in verdict.results[0].message
+
+
 async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
     source = "class P:\n def __init__(self, *a): self.a = a\n def __eq__(self, o): return isinstance(o, P)"
     code = "from solution import P\ndef test_equal(): assert P(1) == P(1)\ndef test_made(): assert P(1).a == (1,)"
