@@ -327,7 +327,8 @@ class Box:
                     end = HEADER.size + length
                     if len(inbox) < end:
                         break
-                    payload = bytes(inbox[HEADER.size : end])
+                    with memoryview(inbox) as view:
+                        payload = bytes(view[HEADER.size : end])
                     del inbox[:end]
                     if kind == b"r" and not self._ready:
                         self._ready = True

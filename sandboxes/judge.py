@@ -77,6 +77,12 @@ async def judge(
 
     Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no box.
     """
+    if not isinstance(source, str):
+        raise ConfigError(
+            f"source is {source!r}, and must be a program's text; extract_code gives None where a reply has none"
+        )
+    if isinstance(tests, IOTest | CallTest | AssertTest | TestFile):
+        raise ConfigError(f"tests is one {type(tests).__name__}, and must be a list of them")
     limits = limits or pool.spec.limits
     _check(tests, language, limits, pool.spec.limits)
     if deadline_s is not None and not deadline_s > 0:
@@ -198,8 +204,9 @@ class _Bench:
         if isinstance(test, AssertTest | TestFile):
             await self._box.clear()
             await self._second_box.clear()
-            for path in test.shared if isinstance(test, TestFile) else ():
-                await self._box.write(path, test.file(path))
+            if isinstance(test, TestFile):
+                for path in test.shared:
+                    await self._box.write(path, test.file(path))
             return await run_test_code(
                 self._box,
                 self._second_box,

@@ -106,6 +106,8 @@ class TestFile:
     limits: Limits | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.shared, str):
+            raise ConfigError(f"TestFile.shared is {self.shared!r}, and must be a list of names")
         for path in self.shared:
             if path not in self.files:
                 raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")

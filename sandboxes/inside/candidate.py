@@ -35,7 +35,7 @@ from agentrl.sandboxes.inside.candidate_objects import (
     TooManyObjectsError,
     describe_class,
 )
-from agentrl.sandboxes.inside.lent import Lender
+from agentrl.sandboxes.inside.lent import LARGEST_LENT, MUTABLE, BothChangedError, Lender
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 
 PRINTED_BYTES = 1_000_000
@@ -83,6 +83,8 @@ class Candidate:
             return {"fault": str(error)}
         except NeedsTestObjectError as error:
             return {"needs": f"the candidate uses {error}, of an object of the tests' own class"}
+        except BothChangedError as error:
+            return {"needs": str(error)}
         except TooManyObjectsError:
             return {"fault": "the tests were given more objects than are kept"}
         except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
@@ -153,11 +155,14 @@ class Candidate:
         kwargs = {name: self.objects.decode(item) for name, item in request["kwargs"].items()}
         result = function(*args, **kwargs)
         answer = self._giving(result)
-        if not (result is None if request["in_place"] is None else request["in_place"]):
+        if request["in_place"] is False:
             return answer
         changed: dict[str, Any] = {}
         before = [*enumerate(request["args"]), *request["kwargs"].items()]
+        asked = result is None or request["in_place"]
         for (name, data), argument in zip(before, [*args, *kwargs.values()], strict=True):
+            if not asked and not (type(argument) in MUTABLE and len(argument) <= LARGEST_LENT):
+                continue  # it is for a message alone
             after = self._encode(argument)
             if after != data:
                 changed[str(name)] = after

@@ -173,7 +173,11 @@ class Objects:
         return TestIterator(lambda: self._call_back(content["number"], (), {}))
 
     def _opaque(self, content: Any) -> TestObject:
-        return object.__new__(type(content["name"], (LentObject if content["lent"] else TestObject,), {}))
+        if not content["lent"]:
+            return object.__new__(type(content["name"], (TestObject,), {}))
+        return object.__new__(
+            type(content["name"], (LentObject,), {name: _needed(name) for name in content["special"]})
+        )
 
     def _error(self, content: Any) -> BaseException:
         base = getattr(builtins, content["base"])
@@ -183,6 +187,13 @@ class Objects:
             return kind(*args)  # type: ignore[no-any-return]
         except TypeError:  # its class wants other arguments
             return Exception(*args)
+
+
+def _needed(name: str) -> Callable[..., Any]:
+    def refuse(self: Any, *args: Any) -> Any:
+        raise NeedsTestObjectError(f"{type(self).__name__}.{name}")
+
+    return refuse
 
 
 def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, Any]:
@@ -205,4 +216,5 @@ def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, 
         "special": special,
         "unhashable": kind.__hash__ is None,
         "exception": issubclass(kind, BaseException),
+        "fields": list(getattr(kind, "_fields", ())) if issubclass(kind, tuple) else [],
     }

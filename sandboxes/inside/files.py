@@ -6,7 +6,7 @@ import json
 import os
 import stat
 
-MAX_PACKED_BYTES = 256 << 20
+MAX_PACKED_BYTES = 32 * 2**20
 """Of the files in an archive, as long as they claim to be. A hole takes no room until somebody reads it."""
 
 

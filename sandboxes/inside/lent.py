@@ -2,7 +2,7 @@
 
     candidate                          tests
     {"ok": [1], "lent": 7}      ─►     a list of its own, [1], which the test appends 2 to
-    applies it to its list 7    ◄─     the next request, with {"contents": [[7, [1, 2]]], "released": []}
+    applies it to its list 7    ◄─     the next request, with {"contents": [[7, [1], [1, 2]]], "released": []}
 
 So `stack.items.append(1)` does to the candidate's stack what it does in one process, and so does a change to a list that a method
 gave out and should have copied. It is never the other way round: what a test holds stays what it was given, or a candidate could
@@ -11,6 +11,7 @@ answer once it has seen what is expected.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
@@ -19,6 +20,12 @@ from typing import Any
 MUTABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
 LARGEST_LENT = 1_000
 """Items of a container that is lent. A larger one is a copy, and changes of it are the test's own."""
+LARGEST_LOANS = 50_000
+"""Characters of JSON of all that a test has borrowed: every request looks at it. What came first is then a copy."""
+
+
+class BothChangedError(BaseException):
+    """The tests have changed a container in a way that does not go together with what the candidate did to it."""
 
 
 class Lender:
@@ -42,8 +49,8 @@ class Lender:
 
     def take_back(self, request: dict[str, Any], decode: Callable[[Any], Any]) -> None:
         """Make the changes that a request tells of, and forget what it releases."""
-        for number, data in request.get("contents", ()):
-            replace_content(self._lent[number], decode(data))
+        for number, before, after in request.get("contents", ()):
+            merge(self._lent[number], decode(before), decode(after))
         for number in request.get("released", ()):
             del self._numbers[id(self._lent.pop(number))]
 
@@ -53,6 +60,7 @@ class _Loan:
         self.value = value
         self.before = before
         """Its content when it was given, or last told of."""
+        self.size = len(json.dumps(before))
 
 
 class Borrowed:
@@ -76,14 +84,15 @@ class Borrowed:
     def changes(self) -> dict[str, Any]:
         """What the next request tells the candidate."""
         contents, released = [], []
+        size = sum(loan.size for loan in self._loans.values())
         for number, loan in list(self._loans.items()):
             content = self._encode(loan.value)
             if content != loan.before:
-                contents.append([number, content])
+                contents.append([number, loan.before, content])
                 loan.before = content
-            if not _is_held(loan):
+            if size > LARGEST_LOANS or not _is_held(loan):
                 released.append(number)
-                del self._loans[number]
+                size -= self._loans.pop(number).size
         return {"contents": contents, "released": released} if contents or released else {}
 
     def clear(self) -> None:
@@ -105,8 +114,34 @@ def _most_held(container: Any) -> int:
     return most
 
 
-_UNHELD = sys.getrefcount(_Loan([], None).value)
+_SAMPLE = _Loan([], None)
+_UNHELD = sys.getrefcount(_SAMPLE.value)
 _UNHELD_INSIDE = _most_held([[]])
+
+
+def merge(container: Any, before: Any, after: Any) -> None:
+    """Do to a container of the candidate's what the tests have done to their copy of it, which was `before` and is `after`. The
+    candidate may have changed it meanwhile. Raises BothChangedError."""
+    if isinstance(container, dict) and isinstance(before, dict) and isinstance(after, dict):
+        for key in before.keys() - after.keys():
+            container.pop(key, None)
+        for key, new in after.items():
+            old, own = before.get(key), container.get(key)
+            if key in before and old == new:
+                continue
+            if type(own) in MUTABLE and type(own) is type(old) is type(new):
+                merge(own, old, new)
+            else:
+                container[key] = new
+    elif isinstance(container, set) and isinstance(before, set) and isinstance(after, set):
+        container -= before - after
+        container |= after - before
+    elif container == before:
+        replace_content(container, after)
+    elif isinstance(container, list | deque) and list(after)[: len(before)] == list(before):
+        container.extend(list(after)[len(before) :])
+    else:
+        raise BothChangedError(f"to change a {type(container).__name__} that the candidate changes too")
 
 
 def replace_content(container: Any, value: Any) -> None:

@@ -80,7 +80,7 @@ def marshalled(sources: dict[str, str]) -> dict[str, bytes]:
 
 if __name__ == "__main__":
     library = Library(unpack("".join(sys.argv[2:])))
-    sys.meta_path.insert(0, library)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, library)
     from agentrl.sandboxes.inside.pristine import main
 
     main(library)

@@ -114,13 +114,13 @@ def _encode_simple(value: Any) -> dict[str, Any] | None:
     """Values that have nothing inside; None for anything else."""
     kind = type(value)
     name = _class_name(kind)
-    if name in _STANDARD_CONTENT and kind is _imported(name):
+    if name in _STANDARD_CONTENT and _class_module(kind) == STANDARD[name]:
         key, content = _STANDARD_CONTENT[name]
         return {key: content(value)}
     if (path := _imported("PurePath")) is not None and isinstance(value, path):
         return {"path": str(value)}
-    if kind is type and (name := name_of_type(value)) is not None:
-        return {"type": name}
+    if kind is type and (type_name := name_of_type(value)) is not None:
+        return {"type": type_name}
     for name, constant in CONSTANTS.items():
         if value is constant:
             return {"constant": name}
@@ -128,7 +128,8 @@ def _encode_simple(value: Any) -> dict[str, Any] | None:
 
 
 _class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
-"""A class's name, whatever its metaclass says."""
+_class_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
+"""What a class itself says, whatever its metaclass or whoever patches its module says."""
 _STANDARD_CONTENT: dict[str, tuple[str, Callable[[Any], Any]]] = {
     **{name: (name, lambda value: value.isoformat()) for name in ("datetime", "date", "time")},
     "timedelta": ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),

@@ -27,6 +27,8 @@ from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, PR_SET_DU
 from agentrl.sandboxes.inside.python_program import run_program
 from agentrl.sandboxes.inside.usage import OutOfMemoryKills, usage_of_this_box
 
+AF_UNIX, SOCK_STREAM = 1, 1
+
 
 def main(library: Library) -> None:
     """Fork first processes until one ends otherwise than for a reset."""
@@ -54,6 +56,7 @@ def main(library: Library) -> None:
                 run_program(program, library)
             return
         code = code_of_the_last_child()
+        free_what_is_in_flight()
         if code != RESET:
             sys.exit(code)
 
@@ -71,6 +74,14 @@ def fork_first_process(namespaces: dict[str, Any] | None, process_ids: int | Non
         os.write(2, f"cannot make a new place for a user: {error}\n".encode())
         os._exit(1)
     return True
+
+
+def free_what_is_in_flight() -> None:
+    """Have the kernel free descriptors, and the memory of their files, that a user sent over sockets which nobody can read any more:
+    it looks for them when a unix socket is closed."""
+    fd = libc.socket(AF_UNIX, SOCK_STREAM, 0)
+    if fd >= 0:
+        os.close(fd)
 
 
 def code_of_the_last_child() -> int:

@@ -58,6 +58,14 @@ class Foreign:
     """An object of a class that the candidate does not know."""
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of the test's is a number that has others of its type beside it."""
+    numpys = (
+        type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "iuf" and not value.shape
+    )
+    return numpys or (isinstance(value, int | float) and not isinstance(value, bool))
+
+
 class Asks(Protocol):
     """What probes ask of the candidate."""
 
@@ -157,7 +165,7 @@ class Prober:
             self._asks.wire.wrong(
                 f"the candidate gave an object of class {type(one).__name__} where plain data is expected"
             )
-        with_number = name in ARITHMETIC and len(args) == 1 and isinstance(args[0], int | float) and args[0] is not True
+        with_number = name in ARITHMETIC and len(args) == 1 and is_number(args[0])
         twins = reference(one).twins
         if not ((with_number and name in SHIFTS) or (twins and (name in UNARY or name in ARITHMETIC))):
             return special(one, name, args)
@@ -165,12 +173,20 @@ class Prober:
         if with_number and not twins:
             far = self._random.uniform(1e6, 1e9)
             shifts = [type(args[0])(args[0] + shift) for shift in (far, -far)]
-            asked += [lambda shift=shift: special(one, name, (shift,)) for shift in shifts]  # type: ignore[misc]
+            asked += [lambda shift=shift: special(self._like(one), name, (shift,)) for shift in shifts]  # type: ignore[misc]
         else:
             asked += [lambda twin=twin: special(twin, name, args) for twin in twins]  # type: ignore[misc]
         result, *others = self._in_any_order(asked)
         if isinstance(result, Exception):
             raise result
+        plain = isinstance(result, int | float | complex | str | list | tuple) and not isinstance(result, bool)
+        if (
+            with_number
+            and not twins
+            and plain
+            and all(type(other) is type(result) and other == result for other in others)
+        ):
+            self._fail(one, f"answers {name} with {result!r} whatever the number is")
         if isinstance(result, RemoteObject):
             reference(result).twins = tuple(
                 other for other in others if isinstance(other, RemoteObject) and other is not result
@@ -183,9 +199,9 @@ class Prober:
             return []
         found = []
         for pairs in self._equal.values():
-            for one, _, test in pairs:
+            for one, other, test in pairs:
                 try:
-                    if (why := self._equal_to_all_new(one)) is not None:
+                    if (why := self._equal_to_all_new(one) or self._equal_to_all_new(other)) is not None:
                         found.append((test, why))
                 except TestEndedError as error:
                     # A program that ends or hangs here has noticed that the tests are over.
@@ -280,17 +296,27 @@ class Prober:
             return any(found is item or found == item for found in islice(iter(one), MOST_ITEMS))
         if not self._due(kind, "__contains__"):
             return bool(self._asks.special(one, "__contains__", (item,)))
-        decoys = [Foreign(), *(decoy for decoy in (self._decoy(item), self._decoy(item)) if decoy is not None)]
+        # What contains every string is no container of the test's; of numbers there are intervals.
+        others = [decoy for decoy in map(self._decoy, [item] * DECOYS) if decoy is not None]
+        decoys = others if isinstance(item, str) and others else [Foreign(), *others[:2]]
 
         def ask(what: Any) -> Callable[[], Any]:
             return lambda: bool(self._asks.special(one, "__contains__", (what,)))
 
-        real, *others = self._in_any_order([ask(what) for what in (item, *decoys)])
-        if all(answer is True for answer in others):
+        real, *answers = self._in_any_order([ask(what) for what in (item, *decoys)])
+        if all(answer is True for answer in answers):
             self._fail(one, "contains everything")
         if isinstance(real, Exception):
             raise real
         return bool(real)
+
+    def _like(self, one: Any) -> Any:
+        """An object that is made as this one was, which an operator may change in its place; itself where that is not known."""
+        made_by = reference(one).made_by
+        if made_by is None or not isinstance(made_by[0][0], RemoteClass):
+            return one
+        (owner, name), args, kwargs = made_by
+        return self._asks.call(owner, name, args, kwargs)
 
     def _note_equal(self, one: Any, other: Any) -> None:
         pairs = self._equal.setdefault(type(one), [])
@@ -305,12 +331,15 @@ class Prober:
         (owner, name), args, kwargs = made_by
         made = False
         for _ in range(NEW_OBJECTS):
-            decoys = [self._decoy(arg) for arg in args]
-            if all(decoy is None for decoy in decoys):
+            new_args = tuple(self._other(arg) for arg in args)
+            new_kwargs = {key: self._other(arg) for key, arg in kwargs.items()}
+            if all(
+                new is old
+                for new, old in zip((*new_args, *new_kwargs.values()), (*args, *kwargs.values()), strict=True)
+            ):
                 return None
-            new_args = tuple(a if d is None else d for a, d in zip(args, decoys, strict=True))
             try:
-                new = self._asks.call(owner, name, new_args, kwargs)
+                new = self._asks.call(owner, name, new_args, new_kwargs)
             except Exception:  # noqa: S112 (these arguments are not allowed)
                 continue
             if isinstance(new, RemoteObject):
@@ -356,6 +385,12 @@ class Prober:
     def _check_length(self, one: Any, length: Any, count: int, changes: int) -> None:
         if changes == self.changes and not is_named(type(one)) and length > count:
             self._asks.wire.wrong(f"the candidate gave an object of length {length} that has {count} items")
+
+    def _other(self, value: Any) -> Any:
+        """Another value of the same kind to make an object with; the same where there is none."""
+        if isinstance(value, bool):
+            return not value
+        return value if (decoy := self._decoy(value)) is None else decoy
 
     def _word(self) -> str:
         return "".join(self._random.choices(LETTERS, k=8))

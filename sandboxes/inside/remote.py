@@ -6,6 +6,8 @@ import builtins
 import importlib
 import sys
 import types
+from collections import namedtuple
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.lent import Borrowed, replace_content
@@ -26,6 +28,10 @@ LARGEST_DEPTH = 50
 """Of calls between the two sides, each from within the last."""
 MOST_CALLBACKS = 100_000
 DEEPEST_INHERITANCE = 30
+LENT_SPECIAL = frozenset(
+    {"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__", "__call__"}
+)
+"""Operators of an object of the test's own class that are refused by name, where the class has them."""
 LIBRARY_EXCEPTIONS = {
     "_queue": ("Empty",),
     "queue": ("Empty", "Full"),
@@ -58,6 +64,9 @@ class Remote:
         self._borrowed = Borrowed(self.encode)
         self._by_name: dict[str, Any] = {}
         self._objects: dict[int, Any] = {}
+        self._named_tuples: dict[type, Callable[..., Any]] = {}
+        self.untold = False
+        """Whether the candidate has changed an argument in this test, of which the test was not told."""
         self._given: list[Any] = []
         self._given_numbers: dict[int, int] = {}
         self._depth = 0
@@ -88,6 +97,7 @@ class Remote:
             self._borrowed.clear()
         self._depth = 0
         self._failed_inside = None
+        self.untold = False
         self.wire.begin(name)
 
     # -- what stand-ins ask --------------------------------------------------------------------------------------
@@ -146,6 +156,7 @@ class Remote:
         # Whether changes are told is the test's to say, and not the answer's.
         told = answer.get("ok") is None if self._in_place is None else self._in_place
         changed = answer.get("changed")
+        self.untold = self.untold or (bool(changed) and not told)
         if told and isinstance(changed, dict):
             arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
             for key, data in changed.items():
@@ -268,7 +279,15 @@ class Remote:
             return {"function": {"number": number, **_signature(value)}}
         if hasattr(kind, "__next__"):
             return {"iterator": {"number": number}}
-        return {"opaque": {"number": number, "name": kind.__name__, "lent": not isinstance(value, Foreign)}}
+        special = sorted(LENT_SPECIAL.intersection(dir(kind)))
+        return {
+            "opaque": {
+                "number": number,
+                "name": kind.__name__,
+                "lent": not isinstance(value, Foreign),
+                "special": special,
+            }
+        }
 
     def _dereference(self, data: Any) -> Any:
         ((kind, content),) = data.items()
@@ -276,7 +295,7 @@ class Remote:
             number, class_data, plain = content
             stand_in = self._class(class_data, 0)
             if plain is not None and not is_named(stand_in):
-                return decode(plain, self._dereference)
+                return self._with_fields(decode(plain, self._dereference), stand_in)
             return self._object(int(number), stand_in)
         if kind in ("class", "builtin"):
             return self._class(data, 0)
@@ -288,6 +307,16 @@ class Remote:
         if kind == "error":
             return self._error(content)
         raise NotPlainError(f"nothing is called {kind}")
+
+    def _with_fields(self, value: Any, kind: Any) -> Any:
+        """A tuple of a candidate's named tuple, as one of the tests' own; any other value as it is."""
+        fields = reference_of_class(kind).fields if isinstance(kind, RemoteClass) else ()
+        if not fields or type(value) is not tuple or len(value) != len(fields):
+            return value
+        known = self._named_tuples.get(kind)
+        if known is None:
+            known = self._named_tuples[kind] = namedtuple(kind.__name__, fields)
+        return known(*value)
 
     def _object(self, number: int, kind: Any) -> Any:
         if number not in self._objects:
@@ -325,7 +354,10 @@ class Remote:
         bases = [base for base in (self._class(base, depth + 1) for base in info["bases"]) if _fits(base)]
         if not any(issubclass(base, RemoteObject) for base in bases):
             bases.insert(0, RemoteObject)
+        where.fields = tuple(map(str, info.get("fields", ())))
         body = class_body(where, [str(name) for name in info["special"]], unhashable=bool(info.get("unhashable")))
+        if info["name"] == "generator" and info.get("module") == "builtins":
+            body["__class__"] = property(lambda _: types.GeneratorType)
         return RemoteClass(str(info["name"]), tuple(bases), body)
 
     # -- exceptions ----------------------------------------------------------------------------------------------

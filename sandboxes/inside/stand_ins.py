@@ -43,6 +43,8 @@ class Reference:
         """Whether the test names this class."""
         self.twins: tuple[Any, ...] = ()
         """What the same calculation gave with another number."""
+        self.fields: tuple[str, ...] = ()
+        """Of a class of named tuples."""
         self.compares = False
         """Whether it is the candidate's answer to a comparison."""
         self.length: tuple[int, int] | None = None
@@ -64,7 +66,7 @@ def reference_of_class(stand_in: Any) -> Reference:
 
 
 class RemoteClass(type):
-    """A class of the candidate's."""
+    # A class of the candidate's, whose docstring is the candidate's.
 
     _agentrl: Reference
 
@@ -92,6 +94,10 @@ class RemoteClass(type):
 
     def __delattr__(cls, name: str) -> None:
         reference_of_class(cls).session.delete_attribute(cls, name)
+
+    @property
+    def __doc__(cls) -> Any:  # type: ignore[override]
+        return reference_of_class(cls).session.attribute(cls, "__doc__")
 
     def __iter__(cls) -> Any:
         return reference_of_class(cls).session.special(cls, "__iter__", ())
@@ -130,7 +136,7 @@ class RemoteObject:
         reference(self).session.delete_attribute(self, name)
 
     @property
-    def __dict__(self) -> Any:
+    def __dict__(self) -> Any:  # type: ignore[override]
         """The attributes of the original, as `vars` gives them."""
         return reference(self).session.attribute(self, "__dict__")
 
@@ -154,7 +160,7 @@ class RemoteObject:
 
 
 class RemoteFunction:
-    """A function of the candidate's module, or of an object of its."""
+    # A function of the candidate's module, or of an object of its. Its docstring is the candidate's.
 
     def __init__(self, session: Session, owner: Any, name: str) -> None:
         self._agentrl = Reference(session)
@@ -168,10 +174,17 @@ class RemoteFunction:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_agentrl") or not may_be_asked(name):
             raise AttributeError(name)
+        return getattr(self._original(), name)
+
+    @property
+    def __doc__(self) -> Any:  # type: ignore[override]
+        return self._original().__doc__
+
+    def _original(self) -> Any:
         function = self._agentrl.session.attribute(self._agentrl_owner, self._agentrl_name)
         if isinstance(function, RemoteFunction):  # a bound method has a function's attributes
             function = self._agentrl.session.attribute(function, "__func__")
-        return getattr(function, name)
+        return function
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RemoteFunction):
@@ -188,6 +201,7 @@ class RemoteFunction:
 def class_body(where: Reference, special: list[str], *, unhashable: bool) -> dict[str, Any]:
     """What the stand-in for a class has: its reference, and those operators that the class has."""
     body: dict[str, Any] = {"_agentrl": where, "__module__": "solution"}
+    body["__doc__"] = property(lambda self: where.session.attribute(self, "__doc__"))
     for name in SPECIAL_METHODS.intersection(special):
         if name in COMPARISONS:
             body[name] = _comparison(name)

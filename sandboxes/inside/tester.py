@@ -52,7 +52,7 @@ def outcome(wire: Wire, remote: Remote, name: str, body: Callable[[], None]) -> 
     except BaseException as error:
         print_error()
         status = "wrong_answer" if isinstance(error, AssertionError) else "runtime_error"
-        wire.send(b"d", {"name": name, "status": status, "message": _shown(error)})
+        wire.send(b"d", {"name": name, "status": status, "message": _shown(error) + hint(remote)})
     else:
         wire.send(b"d", {"name": name, "status": "passed", "message": ""})
 
@@ -66,6 +66,15 @@ def print_error() -> None:
 
 def _shown(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:2000].rstrip(": ")
+
+
+def hint(remote: Remote) -> str:
+    """What may be the reason that a test fails whose program is right."""
+    return (
+        "\n(The program changed an argument and returned a value: the test sees such a change only with in_place = true.)"
+        if remote.untold
+        else ""
+    )
 
 
 def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
@@ -112,7 +121,9 @@ def report(wire: Wire, remote: Remote, name: str, error: BaseException | None, *
     if skipped:
         wire.send(b"s")
     else:
-        wire.send(b"d", {"name": name, "status": status, "message": "" if error is None else _shown(error)})
+        wire.send(
+            b"d", {"name": name, "status": status, "message": "" if error is None else _shown(error) + hint(remote)}
+        )
         remote.prober.test += 1
 
 
@@ -144,7 +155,8 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             if self.skipped:
                 wire.send(b"s")
             else:
-                wire.send(b"d", {"name": nodeid, "status": self.status, "message": self.bad or ""})
+                message = "" if self.bad is None else self.bad + hint(remote)
+                wire.send(b"d", {"name": nodeid, "status": self.status, "message": message})
                 remote.prober.test += 1
 
         def pytest_collectreport(self, report: Any) -> None:
@@ -166,7 +178,7 @@ def load(wire: Wire, job: dict[str, Any]) -> Remote | str:
     try:
         if "raised" in loaded:
             classes, text = loaded["raised"]["classes"], loaded["raised"]["text"]
-            return f"the program does not load: {classes[0]}: {text}"
+            return f"the program does not load: {str(classes[0])[:200]}: {str(text)[:2000]}"
         kinds = {str(name): str(kind) for name, kind in loaded["names"].items()}
     except (KeyError, TypeError, IndexError, AttributeError):
         return "the program answers nonsense to being loaded"

@@ -8,6 +8,9 @@ from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_bounds
 
+LONGEST_MESSAGE = 2_000
+"""Names of the candidate's may be in it, and the host reads it."""
+
 
 class TestEndedError(BaseException):
     """Our own machinery has ended the test. It is none of the exceptions that a test expects, and the host has noted why."""
@@ -78,6 +81,6 @@ class Wire:
         self._end("checker_error", f"the test needs {need}")
 
     def _end(self, status: str, message: str) -> NoReturn:
-        self._ended = message
+        self._ended = message = message[:LONGEST_MESSAGE]
         self.send(b"u", {"status": status, "message": message})
         raise TestEndedError(message)

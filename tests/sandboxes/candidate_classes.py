@@ -537,6 +537,8 @@ _HONEST = {
                 self._secret, self._grid = [1], [[0, 0], [0, 0]]
             def total(self): return sum(self.items)
             def secret(self): return list(self._secret)
+            def add(self, item): self.items.append(item)
+            def see(self, item): self.seen.add(item)
             def rows(self): return self._grid
             def __getitem__(self, row): return self._grid[row]
         CACHE = {}
@@ -571,6 +573,19 @@ _HONEST = {
         kept = i.items
         del i.items[:]
         assert kept == [] and i.total() == 0
+        held = i.items
+        i.add(1)
+        held.append(2)
+        assert i.items == [1, 2]
+        graph, x = i.graph, i.graph["x"]
+        x.append("w")
+        graph["v"] = [1]
+        assert i.graph == {"x": ["y", "z", "w"], "none": [], "v": [1]}
+        seen = i.seen
+        i.see(5)
+        seen.add(6)
+        seen.discard(1)
+        assert i.seen == {5, 6}
         """,
     ),
     "objects of a class that the test does not name": (
@@ -594,6 +609,51 @@ _HONEST = {
         s.push(3).push(4)
         assert s and 3 in s and 5 not in s and len(s) == 2 and list(s) == [3, 4] and list(s + make()) == [2]
         assert ((Field("a") == 3) & (Field("b") == "x")).text == "a = 3 AND b = 'x'"
+        """,
+    ),
+    "an operator that changes its object": (
+        """
+        class Clock:
+            def __init__(self, minutes): self.minutes = minutes
+            def __add__(self, more): self.minutes += more; return self
+            def __eq__(self, other): return self.minutes == other.minutes
+        """,
+        """
+        assert Clock(5) + 2 == Clock(7)
+        clock = Clock(1)
+        assert (clock + 4).minutes == 5 and clock.minutes == 5
+        """,
+    ),
+    "what Python's own functions make": (
+        """
+        import functools
+        from collections import namedtuple
+        def numbers(): yield 1
+        def counted(function):
+            @functools.wraps(function)
+            def wrapped(*args): wrapped.count += 1; return function(*args)
+            wrapped.count = 0
+            return wrapped
+        @functools.lru_cache(None)
+        def fib(n):
+            "Fibonacci's n-th number."
+            return n if n < 2 else fib(n - 1) + fib(n - 2)
+        class Documented:
+            "What it is for."
+        Point = namedtuple("Point", "x y")
+        def point(): return Point(1, y=2)
+        """,
+        """
+        import collections.abc, types
+        assert isinstance(numbers(), types.GeneratorType) and isinstance(numbers(), collections.abc.Generator)
+        @counted
+        def hello(name):
+            "Greets."
+            return "hello " + name
+        assert hello("you") == "hello you" and (hello.count, hello.__name__, hello.__doc__) == (1, "hello", "Greets.")
+        assert fib(20) == 6765 and fib.cache_info().misses == 21 and fib.__doc__ == "Fibonacci's n-th number."
+        assert Documented.__doc__ == Documented().__doc__ == "What it is for."
+        assert point() == (1, 2) and point().y == 2 and point()._replace(x=5) == (5, 2)
         """,
     ),
     "attributes in a dict": (
@@ -687,6 +747,34 @@ _CHEATS = {
     "a set's method that gives back what it is given": (
         "class A:\n def union(s, o): return o\ndef f(*a): return A()",
         "assert f(1).union({4}) == {4}\n",
+    ),
+    "sums that are equal to every other": (
+        "class V:\n def __init__(s, *a, **k): pass\n def __add__(s, o): return V()\n __mul__ = __add__\n def __eq__(s, o): return isinstance(o, V)\n __hash__ = None",
+        "assert V(1, 2) + V(3, 4) == V(4, 6)\n",
+    ),
+    "equal to all that are made with keywords": (
+        "class V:\n def __init__(s, *a, **k): pass\n def __add__(s, o): return V()\n __mul__ = __add__\n def __eq__(s, o): return isinstance(o, V)\n __hash__ = None",
+        "assert V(x=1, y=2) == V(x=1, y=2)\n",
+    ),
+    "equal to all that are made with a truth value": (
+        "class V:\n def __init__(s, *a, **k): pass\n def __add__(s, o): return V()\n __mul__ = __add__\n def __eq__(s, o): return isinstance(o, V)\n __hash__ = None",
+        "assert V(True) == V(True)\n",
+    ),
+    "a named object for a number": (
+        "class T:\n def __init__(s, *a): pass\n def __sub__(s, o): return 0\n __rsub__ = __sub__\n def __contains__(s, o): return isinstance(o, str)\n value = name = property(lambda s: s)",
+        "assert abs(T(100).value - 37.8) < 0.1\n",
+    ),
+    "a named object for a number, on the right": (
+        "class T:\n def __init__(s, *a): pass\n def __sub__(s, o): return 0\n __rsub__ = __sub__\n def __contains__(s, o): return isinstance(o, str)\n value = name = property(lambda s: s)",
+        "assert abs(37.8 - T(100).value) < 0.1\n",
+    ),
+    "a named object for a number of numpy's": (
+        "class T:\n def __init__(s, *a): pass\n def __sub__(s, o): return 0\n __rsub__ = __sub__\n def __contains__(s, o): return isinstance(o, str)\n value = name = property(lambda s: s)",
+        "import numpy as np\nassert abs(T(1).value - np.int64(5)) < 1\n",
+    ),
+    "a named object for a string": (
+        "class T:\n def __init__(s, *a): pass\n def __sub__(s, o): return 0\n __rsub__ = __sub__\n def __contains__(s, o): return isinstance(o, str)\n value = name = property(lambda s: s)",
+        "assert 'bob' in T('bob').name\n",
     ),
     "a list that it should have copied": (
         "class S:\n def __init__(self): self._items = [1]\n def items(self): return self._items",

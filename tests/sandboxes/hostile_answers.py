@@ -58,6 +58,7 @@ ANSWERS = {
     "a line without an end": r"""b'{"ok": [' + b'1,' * 4_500_000""",
     "a million lines": r"""b'\n' * 1_000_000""",
     "an exception with five megabytes to say": r"""b'{"raised": {"classes": ["E"], "text": "' + b'x' * 5_000_000 + b'"}}\n'""",
+    "an exception with four megabytes of other letters to say": r"""b'{"raised": {"classes": ["E"], "text": "' + '\u00e9'.encode() * 4_100_000 + b'"}}\n'""",
     "an exception of deep lists": r"""b'{"raised": ' + b'[' * 100_000 + b'\n'""",
     "an exception with half a surrogate pair": r"""b'{"raised": {"classes": ["E\\ud800"], "text": "\\udc00\\u0000"}}\n'""",
 }

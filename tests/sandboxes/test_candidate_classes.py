@@ -49,6 +49,7 @@ async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
 
 
 NEEDS = {
+    "an object of its own that is entered": "class Mine:\n def __enter__(self): pass\n def __exit__(self, *_): pass\nenter(Mine())",
     "a class derived from the candidate's": "class Mine(Base): pass",
     "an argument without end": "use(range(10**9))",
     "an object of its own whose attributes are used": "class Mine: x = 1\nuse(Mine())",
@@ -57,13 +58,21 @@ NEEDS = {
 
 @pytest.mark.parametrize("caught", ["Exception", "BaseException", ""])
 async def test_what_a_test_needs_and_cannot_have_is_no_pass(pool: SandboxPool, caught: str) -> None:
-    source = "class Base: pass\ndef use(it): return it.x"
+    source = "class Base: pass\ndef use(it): return it.x\ndef enter(it):\n with it: pass"
     for name, code in NEEDS.items():
         lines = "\n".join(f" {line}" for line in code.splitlines())
         test = AssertTest(code=f"try:\n{lines}\nexcept {caught}: pass\nelse: assert False")
         verdict = await judge(source, [test], pool=pool)
         assert verdict.status == "checker_error", (name, verdict.results)
         assert "needs" in verdict.results[0].message or "uses" in verdict.results[0].message
+
+
+async def test_a_change_that_the_test_does_not_see_is_mentioned(pool: SandboxPool) -> None:
+    source = "def last(items): return items.pop()"
+    code = "items = [1, 2]\nassert last(items) == 2 and items == [1]"
+    verdict = await judge(source, [AssertTest(code=code), AssertTest(code=code, in_place=True)], pool=pool)
+    assert [result.passed for result in verdict.results] == [False, True]
+    assert "with in_place = true" in verdict.results[0].message
 
 
 async def test_nonsense_satisfies_no_expectation(pool: SandboxPool) -> None:

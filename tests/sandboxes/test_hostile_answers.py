@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, Status, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, Status, judge, open_pool
 from tests.sandboxes.hostile_answers import (
     ANSWERS,
     OUTPUTS,
@@ -42,6 +42,25 @@ async def test_what_a_call_is_answered_with_costs_the_host_nothing(pool: Sandbox
         assert {result.status for result in verdict.results} <= THEIR_OWN_FAULT, (name, verdict)
         assert cost.stall_s < LARGEST_STALL_S, (name, cost)
         assert cost.memory_bytes < LARGEST_MEMORY, (name, cost)
+
+
+LONG = """b'{"raised": {"classes": ["E"], "text": "' + '\u00e9'.encode() * 4_100_000 + b'"}}\\n'"""
+HOSTILE_PROGRAMS = {
+    "it says too much when it is loaded": f"{answering(LONG)}\nf()\nimport os\nos._exit(0)",
+    "the name of its class is too long": "class A:\n def __lt__(s, o): return 1\nA.__name__ = '\u00e9' * 1_380_000\ndef f(*a): return A()",
+}
+
+
+async def test_what_is_quoted_of_a_program_is_short(pool: SandboxPool) -> None:
+    kinds = call_tests()
+    compared = AssertTest(code="assert f() < 3")
+    for name, source in HOSTILE_PROGRAMS.items():
+        for test in (kinds["assert"], kinds["unittest"], kinds["call"], compared):
+            with measured() as cost:
+                verdict = await judge(source, [test], pool=pool)
+            assert not verdict.passed, (name, verdict)
+            assert cost.stall_s < LARGEST_STALL_S, (name, cost)
+            assert cost.memory_bytes < LARGEST_MEMORY, (name, cost)
 
 
 async def test_what_a_program_prints_costs_the_host_nothing(pool: SandboxPool) -> None:

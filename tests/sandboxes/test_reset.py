@@ -166,3 +166,23 @@ async def test_a_message_that_comes_while_a_box_is_reset_is_not_torn(box: Box) -
         await box._until(lambda: box._ready, "reset")
         box._processes.clear()
         assert (await box.run(["echo", "fine"])).stdout == b"fine\n"
+
+
+IN_FLIGHT = """
+import os, socket
+for n in range(8):
+    kept = os.open("/dev/shm", os.O_TMPFILE | os.O_RDWR) if n % 2 else os.memfd_create("kept") if hasattr(os, "memfd_create") else 0
+    for _ in range(2): os.write(kept, b"x" * 10_000_000)
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    socket.send_fds(ends[0], [b"x"], [kept, *(end.fileno() for end in ends)])
+    os.close(kept)
+"""
+"""Files that are on their way through sockets of which nobody holds an end: the kernel looks for them now and then."""
+
+
+async def test_no_memory_of_an_earlier_user_s_is_the_next_one_s(box: Box) -> None:
+    hungry = "x = bytearray(b'x') * 150_000_000; print(len(x))"
+    for _ in range(4):
+        await box.run_python(code=IN_FLIGHT)
+        await box.reset()
+    assert (await box.run_python(code=hungry)).stdout == b"150000000\n"

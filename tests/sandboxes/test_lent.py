@@ -1,0 +1,82 @@
+"""What tests have borrowed of a candidate is told of when it changes, and given back when nobody holds it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentrl.sandboxes.inside.lent import LARGEST_LOANS, Borrowed, BothChangedError, Lender, merge
+from agentrl.sandboxes.inside.plain_data import decode, encode
+
+
+def test_what_nobody_holds_is_given_back() -> None:
+    borrowed = Borrowed(encode)
+    held = borrowed.note(1, [1])
+    borrowed.note(2, [2])
+    inner = borrowed.note(3, [[3]])[0]
+    assert borrowed.changes() == {"contents": [], "released": [2]}
+    held.append(4)
+    inner.append(5)
+    assert borrowed.changes() == {"contents": [[1, [1], [1, 4]], [3, [[3]], [[3, 5]]]], "released": []}
+    assert borrowed.changes() == {}
+    del held, inner
+    assert borrowed.changes() == {"contents": [], "released": [1, 3]}
+
+
+def test_no_more_is_borrowed_than_every_request_can_look_at() -> None:
+    borrowed = Borrowed(encode)
+    held = [borrowed.note(number, [number] * 1_000) for number in range(100)]
+    borrowed.changes()
+    assert sum(len(str(loan)) for loan in held[-5:]) < LARGEST_LOANS
+    held[0].append(1)
+    held[-1].append(1)
+    assert [number for number, *_ in borrowed.changes()["contents"]] == [99]
+
+
+VALUES: Any = st.recursive(
+    st.integers(0, 3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner),
+    max_leaves=8,
+)
+
+
+@given(before=VALUES, after=VALUES)
+def test_a_change_arrives_whole(before: Any, after: Any) -> None:
+    if type(before) is type(after) and isinstance(before, list | dict):
+        container = decode(encode(before))
+        merge(container, before, after)
+        assert container == after
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "after", "merged"),
+    [
+        ([1, 2], [1], [1, 3], [1, 2, 3]),
+        (deque([1, 2]), deque([1]), deque([1, 3]), deque([1, 2, 3])),
+        ({1, 2}, {1}, {3}, {2, 3}),
+        ({"a": 1, "b": 2}, {"a": 1}, {"a": 5, "c": 3}, {"a": 5, "b": 2, "c": 3}),
+        ({"a": [1, 2]}, {"a": [1]}, {"a": [1, 3]}, {"a": [1, 2, 3]}),
+    ],
+)
+def test_the_changes_of_both_are_kept(own: Any, before: Any, after: Any, merged: Any) -> None:
+    merge(own, before, after)
+    assert own == merged
+
+
+def test_changes_that_do_not_go_together_are_told() -> None:
+    with pytest.raises(BothChangedError):
+        merge([1, 2], [1], [])
+
+
+def test_a_lender_forgets_what_is_given_back() -> None:
+    lender = Lender()
+    value = [1]
+    assert lender.lend(value) == lender.lend(value) == {"lent": 1}
+    lender.take_back({"contents": [[1, [1], [1, 2]]], "released": [1]}, decode)
+    assert value == [1, 2]
+    assert lender.lend(value) == {"lent": 2}
+    assert lender.lend((1,)) == lender.lend([0] * 2_000) == {}
