@@ -82,7 +82,7 @@ class Candidate:
         except CannotTellError as error:
             return {"fault": str(error)}
         except NeedsTestObjectError as error:
-            return {"needs": f"the candidate uses {error}, of an object of the tests' own class"}
+            return {"needs": f"an object of its own class where the candidate uses its {error}"}
         except BothChangedError as error:
             return {"needs": str(error)}
         except TooManyObjectsError:

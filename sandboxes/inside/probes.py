@@ -52,6 +52,8 @@ MOST_ITEMS = 100_000
 MOST_PAIRS = 5
 """Pairs of equal objects of one class that are compared with new ones at the end."""
 NEW_OBJECTS = 4
+DIFFERS = ""
+"""What is known of an object's equality: there is another of its class that it is not equal to."""
 
 
 class Foreign:
@@ -201,7 +203,8 @@ class Prober:
         for pairs in self._equal.values():
             for one, other, test in pairs:
                 try:
-                    if (why := self._equal_to_all_new(one) or self._equal_to_all_new(other)) is not None:
+                    wrong = [self._equal_to_all_new(one), self._equal_to_all_new(other)]
+                    if DIFFERS not in wrong and (why := next(filter(None, wrong), None)) is not None:
                         found.append((test, why))
                 except TestEndedError as error:
                     # A program that ends or hangs here has noticed that the tests are over.
@@ -324,12 +327,13 @@ class Prober:
             pairs.append((one, other, self.test))
 
     def _equal_to_all_new(self, one: Any) -> str | None:
-        """What is wrong with an object that is equal to every other that can be made, or that no other can be made beside."""
+        """What is wrong with an object that is equal to every other that can be made, or that no other can be made beside; DIFFERS for
+        one that is not, None where nothing is known."""
         made_by = reference(one).made_by
         if made_by is None or not self._asks.is_there(one):
             return None
         (owner, name), args, kwargs = made_by
-        made = False
+        made = 0
         for _ in range(NEW_OBJECTS):
             new_args = tuple(self._other(arg) for arg in args)
             new_kwargs = {key: self._other(arg) for key, arg in kwargs.items()}
@@ -343,11 +347,12 @@ class Prober:
             except Exception:  # noqa: S112 (these arguments are not allowed)
                 continue
             if isinstance(new, RemoteObject):
-                made = True
+                made += 1
                 asked = new is not one and "__eq__" in vars_of(type(one))
                 if new is not one and not (asked and self._answer(one, "__eq__", new) is True):
-                    return None
-        if made:
+                    return DIFFERS
+        # A function may well make the same of other arguments, and a class seldom.
+        if made >= (1 if isinstance(owner, RemoteClass) else NEW_OBJECTS):
             return f"every {type(one).__name__} of the candidate's is equal to every other"
         try:
             self._asks.call(owner, name, args, kwargs)

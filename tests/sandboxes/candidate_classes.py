@@ -611,6 +611,21 @@ _HONEST = {
         assert ((Field("a") == 3) & (Field("b") == "x")).text == "a = 3 AND b = 'x'"
         """,
     ),
+    "a tree that is parsed of a text": (
+        """
+        import dataclasses
+        @dataclasses.dataclass
+        class Tree:
+            properties: dict = dataclasses.field(default_factory=dict)
+            children: list = dataclasses.field(default_factory=list)
+        def parse(text):
+            if text[:1] != "(" or text[-1:] != ")": raise ValueError("no tree")
+            return Tree({text[2]: "x"} if text[2:3].isupper() else {})
+        """,
+        """
+        assert parse("(;)") == Tree() and parse("(;A)") == Tree({"A": "x"}) and parse("(;A)") != Tree()
+        """,
+    ),
     "an operator that changes its object": (
         """
         class Clock:
