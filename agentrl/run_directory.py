@@ -57,15 +57,17 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
         raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
     if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
         raise StoreError(f"{run_dir} holds no run{lost}")
-    with suppress(FileNotFoundError):
+    try:
         descriptor = os.open(run_dir / "lock", os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if _alive(owner := _owner(descriptor)):
-                raise _in_use(run_dir, owner) from None
-        finally:
-            os.close(descriptor)
+    except OSError:  # nobody holds it, or `prepare_run_dir` says what is wrong
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if _alive(owner := _owner(descriptor)):
+            raise _in_use(run_dir, owner) from None
+    finally:
+        os.close(descriptor)
 
 
 def prepare_run_dir(run_dir: Path) -> None:

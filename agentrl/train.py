@@ -148,7 +148,7 @@ async def _begin(
     """Check everything that can be checked, make the run's directory or take hold of it, and run."""
     run_dir = Path(config.run_dir)
     check_groups(config)
-    check_run_dir(run_dir, resume=resume)
+    await in_thread(lambda: check_run_dir(run_dir, resume=resume))
     if resume and (summary := await in_thread(summary_of_finished, config)):
         view.say(
             f"nothing is left to train: run {run_dir} ended with step {summary['steps']}, and steps = {config.steps}"
@@ -204,7 +204,7 @@ async def _run_to_the_end(
         )
         await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
         view.phase = "starting engine and trainer"
-        view.say(f"run {config.run_dir}: starting engine and trainer for {config.model.path}")
+        view.say(f"run {config.run_dir}: starting engine and trainer")
         for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
             view.say(lacking)
         weights_dir = await in_thread(stack.enter_context, weights_directory(config))

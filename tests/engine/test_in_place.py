@@ -34,7 +34,7 @@ async def test_a_reply_that_begins_after_an_update_is_of_its_weights_alone(
         async with anyio.create_task_group() as open_replies:
             for number in range(4):
                 open_replies.start_soon(reply, number, 600)
-            await wait_until(lambda: server.in_flight == 4, 10)
+            await wait_until(lambda: server.in_flight == 4, 60)
             await anyio.sleep(0.3)
             for version in (1, 2):
                 await engine.update_weights(versions[version], version)
