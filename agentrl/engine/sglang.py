@@ -46,6 +46,9 @@ CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""
 ABORTED_RETRY_S = 0.005
 """How long to wait before resubmitting a reply that something other than our own pause aborted."""
+IDLE_CONNECTION_S = 1.0
+"""An idle connection is closed after at most twice this. SGLang closes it after 5 s, and a request sent at that moment would
+find its server lost."""
 BAD_REPLIES_SPARE = 2
 """A call fails when it got so many bad replies more than there are servers."""
 
@@ -354,7 +357,7 @@ async def sglang_engine(
 
     `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
     """
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=60)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
     timeout = aiohttp.ClientTimeout(total=None)
     async with (
         aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import psutil
 import pytest
 
 from agentrl.engine.fleet import EngineLimits
@@ -24,6 +25,21 @@ async def test_progress_is_reported_and_ends_with_the_reply(server_url: str) -> 
         generation = await engine.generate([1, 2, 3], sampling, "s", states.append)
         assert states[-1] == generation.output_ids
         assert (await engine.generate([1, 2, 3], sampling, "s")).output_ids == generation.output_ids
+
+
+async def test_an_idle_connection_is_closed_here_before_a_server_can_close_it_under_a_request(server_url: str) -> None:
+    port = int(server_url.rpartition(":")[2])
+    sglang_keep_alive_s, margin_s = 5, 0.5
+
+    def connections() -> int:
+        return sum(c.raddr and c.raddr.port == port for c in psutil.Process().net_connections("tcp"))
+
+    before = connections()
+    async with sglang_engine([server_url], limits=EngineLimits(health_interval_s=60)):
+        assert connections() > before
+        with anyio.fail_after(sglang_keep_alive_s - margin_s):
+            while connections() > before:
+                await anyio.sleep(0.05)
 
 
 async def test_a_slow_reply_is_an_error_with_the_setting_to_change(server_url: str) -> None:
