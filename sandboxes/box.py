@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Self
 
 import anyio
@@ -33,10 +33,10 @@ class LongLineError(SandboxError):
 class Process:
     """A program that runs in a box. Use `async with`: it is killed when the block is left."""
 
-    def __init__(self, box: Box, number: int, limits: Limits) -> None:
+    def __init__(self, box: Box, number: int, limits: Limits, total_s: float) -> None:
         self._box = box
         self._number = number
-        self._given_up_at = anyio.current_time() + limits.timeout_s + GRACE_S
+        self._given_up_at = anyio.current_time() + total_s + GRACE_S
         self._output_left = int(limits.output_mb * MB)
         self._stdout = bytearray()
         self._searched = 0
@@ -213,6 +213,34 @@ class Box:
         async with process:
             return await process.wait()
 
+    @asynccontextmanager
+    async def python_runs(
+        self, script: str, stdins: Sequence[bytes], *, limits: Limits, only_files: Mapping[str, bytes], within_s: float
+    ) -> AsyncIterator[Sequence[Process]]:
+        """Run a Python file once for each of `stdins`, as `run_python` does, one run after another.
+
+        One message asks for all of them, and what they say may come in one, so that a short run waits for nobody. A run that would
+        begin when `within_s` seconds have passed is cut off at once. What has not ended is killed when the context is left.
+        """
+        total_s = 0.0
+        async with AsyncExitStack() as ends:
+            processes, frames = [], []
+            for stdin in stdins:
+                total_s += limits.timeout_s
+                process, frame = self._prepare(
+                    {"script": script, "code": "", "args": [], "in_turn": True, "within_s": within_s},
+                    stdin=stdin,
+                    env=None,
+                    cwd="",
+                    limits=limits,
+                    only_files=only_files,
+                    total_s=min(total_s, within_s + limits.timeout_s),
+                )
+                processes.append(await ends.enter_async_context(process))
+                frames.append(frame)
+            await self._send_frames(*frames)
+            yield processes
+
     async def start(
         self,
         argv: Sequence[str],
@@ -242,9 +270,27 @@ class Box:
         limits: Limits | None,
         only_files: Mapping[str, bytes] | None = None,
     ) -> Process:
+        limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
+        process, frame = self._prepare(
+            program, stdin=stdin, env=env, cwd=cwd, limits=limits, only_files=only_files, total_s=limits.timeout_s
+        )
+        await self._send_frames(frame)
+        return process
+
+    def _prepare(
+        self,
+        program: dict[str, Any],
+        *,
+        stdin: bytes | None,
+        env: Mapping[str, str] | None,
+        cwd: str,
+        limits: Limits,
+        only_files: Mapping[str, bytes] | None,
+        total_s: float,
+    ) -> tuple[Process, bytes]:
+        """A process that ends within `total_s`, and the frame that asks for it."""
         if stdin is not None and len(stdin) > MAX_STDIN_BYTES:
             raise SandboxError(f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the box")
-        limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
         limits.check_within(self.spec.limits)
         files = None if only_files is None else [(path, len(content)) for path, content in only_files.items()]
         request = {
@@ -264,12 +310,11 @@ class Box:
             },
         }
         self._number += 1
-        process = self._processes[self._number] = Process(self, self._number, limits)
+        process = self._processes[self._number] = Process(self, self._number, limits, total_s)
         self.runs += 1
         self._empty = False
         payload = b"".join((json.dumps(request).encode(), b"\n", *(only_files or {}).values(), stdin or b""))
-        await self._send(b"S", self._number, payload)
-        return process
+        return process, _frame(b"S", self._number, payload)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -377,12 +422,15 @@ class Box:
             raise self._lose(f"it did not {what} within {ANSWER_TIMEOUT_S:g} s")
 
     async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
+        await self._send_frames(_frame(kind, number, payload))
+
+    async def _send_frames(self, *frames: bytes) -> None:
         self._check()
         # Half a frame would garble all that follow: once begun, it is sent whole.
         with anyio.CancelScope(shield=True), anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
             async with self._sending:
                 try:
-                    await self._link.send(HEADER.pack(kind, number, len(payload)) + payload)
+                    await self._link.send(b"".join(frames))
                 except SandboxLostError as error:
                     raise self._lose(str(error)) from error
         if bound.cancelled_caught:
@@ -404,6 +452,10 @@ class Box:
     def _wake(self) -> None:
         news, self._news = self._news, anyio.Event()
         news.set()
+
+
+def _frame(kind: bytes, number: int, payload: bytes) -> bytes:
+    return HEADER.pack(kind, number, len(payload)) + payload
 
 
 def _command(argv: Sequence[str]) -> dict[str, Any]:

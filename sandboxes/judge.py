@@ -11,7 +11,9 @@ still only choose what it answers, without knowing what the answer should be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import anyio
@@ -19,7 +21,7 @@ import anyio
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes.answers import ExpectedOutput
 from agentrl.sandboxes.apart import check_comparison, compare_answer
-from agentrl.sandboxes.box import Box
+from agentrl.sandboxes.box import Box, Process
 from agentrl.sandboxes.function_tests import DEADLINE_OVER, judge_call, run_test_code, status_of, tail
 from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
 from agentrl.sandboxes.needs import needs
@@ -51,6 +53,10 @@ FILE_TESTS = 4
 """A file of tests counts as so many tests in the default deadline."""
 OVERHEAD_S = 10.0
 """Part of the default deadline: what starting, comparing and clearing take, on a busy machine."""
+TOGETHER = 16
+"""So many runs of a program are asked for by one message,"""
+TOGETHER_BYTES = 2**20
+"""if their inputs, each with the program, are no larger than this."""
 GRACE_S = 15.0
 """How long after its deadline a verdict waits for a sandbox that should have ended its program."""
 
@@ -104,13 +110,19 @@ async def judge(
                 with anyio.move_on_after(left_s + GRACE_S) as bound:
                     build_output = await bench.build()
                     while index < len(tests) and (bench.build_failed or not bench.over):
-                        test, name = tests[index], _name(tests[index], index)
                         if bench.build_failed or (fail_fast and any(not result.passed for result in results)):
+                            name = _name(tests[index], index)
                             status = Status.BUILD_ERROR if bench.build_failed else Status.NOT_RUN
                             results.append(TestResult(name=name, status=status, message=build_output, test_index=index))
-                        else:
-                            results += [replace(result, test_index=index) for result in await bench.run(test, name)]
-                        index, losses = index + 1, 0
+                            index += 1
+                            continue
+                        async with bench.started(tests[index:]) as runs:
+                            for run in runs:
+                                found = await bench.run(tests[index], _name(tests[index], index), run)
+                                results += [replace(result, test_index=index) for result in found]
+                                index, losses = index + 1, 0
+                                if bench.over:
+                                    break
                 if bound.cancelled_caught:
                     raise SandboxError(f"the sandbox did not end the program within {GRACE_S:g} s of the deadline")
             except SandboxError as error:
@@ -194,10 +206,42 @@ class _Bench:
                 return str(error)
         return tail(done.stdout) + tail(done.stderr)
 
-    async def run(self, test: Test, name: str) -> list[TestResult]:
-        """Judge one test; a file of tests gives a result for each of them."""
-        limits = test.limits or self._limits
-        limits = limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(wall_clock_s(limits)))
+    @asynccontextmanager
+    async def started(self, tests: Sequence[Test]) -> AsyncIterator[Sequence[Process | None]]:
+        """The program's runs for the first of `tests`, where those can be asked for together; else [None], for one test."""
+        together = self._together(tests)
+        if len(together) < 2:
+            yield [None]
+            return
+        async with self._box.python_runs(
+            self._language.file,
+            [test.stdin.encode() for test in together],
+            limits=self._bounded(together[0].limits),
+            only_files={self._language.file: _encoded(self._source)},
+            within_s=self._at_most(math.inf),
+        ) as runs:
+            yield runs
+
+    def _together(self, tests: Sequence[Test]) -> list[IOTest]:
+        """The first of `tests` that one message can ask for: with `fail_fast`, each waits for what the one before it comes to."""
+        found: list[IOTest] = []
+        if self._fail_fast or self._built is not None or list(self._language.run) != ["python3", self._language.file]:
+            return found
+        room = TOGETHER_BYTES
+        for test in tests[:TOGETHER]:
+            room -= len(test.stdin) + len(self._source) if isinstance(test, IOTest) else 0
+            if not isinstance(test, IOTest) or room < 0 or (found and test.limits != found[0].limits):
+                break
+            found.append(test)
+        return found
+
+    def _bounded(self, limits: Limits | None) -> Limits:
+        limits = limits or self._limits
+        return limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(wall_clock_s(limits)))
+
+    async def run(self, test: Test, name: str, run: Process | None) -> list[TestResult]:
+        """Judge one test; a file of tests gives a result for each of them. `run`: the program's, when it is started already."""
+        limits = self._bounded(test.limits)
         if isinstance(test, CallTest):
             await self._box.clear()
             return [await judge_call(self._box, self._source, test, name, limits, self._deadline)]
@@ -217,13 +261,16 @@ class _Bench:
                 self._deadline,
                 fail_fast=self._fail_fast,
             )
-        return [await self._run_io(test, name, limits)]
+        return [await self._run_io(test, name, limits, run)]
 
-    async def _run_io(self, test: IOTest, name: str, limits: Limits) -> TestResult:
+    async def _run_io(self, test: IOTest, name: str, limits: Limits, run: Process | None) -> TestResult:
         if self._built is not None:
             await self._box.restore(self._built)
         files = None if self._built is not None else {self._language.file: _encoded(self._source)}
-        done = await _run(self._box, self._language, test.stdin.encode(), limits, only_files=files)
+        if run is None:
+            done = await _run(self._box, self._language, test.stdin.encode(), limits, only_files=files)
+        else:
+            done = await run.wait()
         status, message = status_of(done)
         if status is Status.PASSED:
             status, message = await self._compare(test, done.stdout)

@@ -19,11 +19,11 @@ import json
 import os
 import select
 import signal
-import struct
 import time
 from typing import Any
 
 from agentrl.sandboxes.inside.files import pack, read, unpack, wipe, write
+from agentrl.sandboxes.inside.inbox import HEADER, Inbox, Payload, split_head
 from agentrl.sandboxes.inside.processes import (
     PR_SET_CHILD_SUBREAPER,
     PR_SET_DUMPABLE,
@@ -44,7 +44,6 @@ from agentrl.sandboxes.inside.processes import (
 from agentrl.sandboxes.inside.python_program import Program
 from agentrl.sandboxes.inside.usage import OutOfMemoryKills, Usage
 
-HEADER = struct.Struct(">cII")
 TICK_S = 0.01
 """How often memory and CPU time are looked at."""
 ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -92,12 +91,14 @@ class Box:
         self.seen = SeenTime()
         self.memory_base = 0
         self.running: dict[int, Running] = {}
+        self.waiting: dict[int, tuple[Payload, float]] = {}
+        """Runs that wait for their turn: what was asked for, and when."""
         self.poller = select.poll()
         self.fds: dict[int, Running] = {}
         self.peak = 0
         self.kernel_kills: OutOfMemoryKills = config["kills"]
         self.oom_kills = self.kernel_kills.count()
-        self.inbox = bytearray()
+        self.inbox = Inbox(0)
         self.outbox = bytearray()
         self.next_look = 0.0
 
@@ -108,37 +109,25 @@ class Box:
         self.send(b"r", 0, json.dumps({"priority": os.getpriority(os.PRIO_PROCESS, 0)}).encode())
         self.poller.register(0, select.POLLIN)
         while True:
-            events = self.poller.poll(TICK_S * 1000 if self.running else None)
+            events = self.poller.poll(TICK_S * 1000 if self.running else 0 if self.waiting else None)
             for fd, _ in events:
                 if fd == 0:
-                    try:
-                        data = os.read(0, self.missing())
-                    except InterruptedError:
-                        continue
-                    if not data:
+                    if not self.inbox.read():
                         kill_all()
                         return None
-                    self.inbox += data
-                    if not self.missing():
-                        program = self.handle(*self.next_frame())
+                    if (frame := self.inbox.next_frame()) is not None:
+                        program = self.handle(*frame)
                         if program is not None:
                             return program
                 elif (running := self.fds.get(fd)) is not None:
                     self.pump(running, fd)
             if self.running:
                 self.watch()
-
-    def missing(self) -> int:
-        """Bytes to the end of the frame that has begun, as far as is known: none is ever read beyond it."""
-        if len(self.inbox) < HEADER.size:
-            return HEADER.size - len(self.inbox)
-        return HEADER.size + int(HEADER.unpack_from(self.inbox)[2]) - len(self.inbox)
-
-    def next_frame(self) -> tuple[bytes, int, bytes]:
-        kind, number, _ = HEADER.unpack_from(self.inbox)
-        payload = bytes(memoryview(self.inbox)[HEADER.size :])
-        self.inbox = bytearray()
-        return kind, number, payload
+            elif self.waiting:
+                number = next(iter(self.waiting))
+                program = self.handle(b"S", number, *self.waiting.pop(number))
+                if program is not None:
+                    return program
 
     def send(self, kind: bytes, number: int, payload: bytes = b"", *, later: bool = False) -> None:
         """Send a frame: at once, or with the next one or the next look, because every message takes the host some of its time."""
@@ -153,23 +142,23 @@ class Box:
                 sent += os.write(1, view[sent:])
         self.outbox.clear()
 
-    def handle(self, kind: bytes, number: int, payload: bytes) -> Program | None:
+    def handle(self, kind: bytes, number: int, payload: Payload, asked_at: float | None = None) -> Program | None:
         try:
             if kind == b"S":
-                return self.start(number, payload)
+                return self.start(number, payload, asked_at)
             if kind in b"IEK":
-                self.talk(kind, number, payload)
+                self.talk(kind, number, payload[:])
             elif kind == b"W":
-                head, _, data = payload.partition(b"\n")
+                head, data = split_head(payload)
                 write(self.work, **json.loads(head), data=data)
                 self.send(b"a", number)
             elif kind == b"R":
-                self.send(b"a", number, read(self.work, payload))
+                self.send(b"a", number, read(self.work, payload[:]))
             elif kind == b"P":
                 self.send(b"a", number, pack(self.work))
             elif kind == b"U":
                 wipe(self.folders)
-                unpack(self.work, payload)
+                unpack(self.work, payload[:])
                 self.send(b"a", number)
             elif kind == b"C":
                 wipe(self.folders)
@@ -185,9 +174,16 @@ class Box:
 
     # -- programs ------------------------------------------------------------------------------------------------
 
-    def start(self, number: int, payload: bytes) -> Program | None:
-        head, _, data = payload.partition(b"\n")
+    def start(self, number: int, payload: Payload, asked_at: float | None) -> Program | None:
+        head, data = split_head(payload)
         request = json.loads(head)
+        if request.get("in_turn"):
+            now = time.monotonic()
+            if asked_at is None and (self.running or self.waiting):
+                self.waiting[number] = payload, now
+                return None
+            left_s = request["within_s"] - (now - (asked_at or now))
+            request["limits"]["timeout_s"] = min(request["limits"]["timeout_s"], max(0.0, left_s))
         if (files := request["only_files"]) is not None:
             data = self.lay_out(files, data)
         cpu_base = self.cpu_used()
@@ -214,23 +210,22 @@ class Box:
             self.poller.register(fd, select.POLLIN)
         return None
 
-    def lay_out(self, files: list[tuple[str, int]], data: bytes) -> bytes:
+    def lay_out(self, files: list[tuple[str, int]], data: memoryview) -> memoryview:
         """Have these files alone, whose contents `data` begins with; return what follows them."""
         wipe(self.folders)
         for path, length in files:
-            write(self.work, path, 0o644, memoryview(data)[:length])
+            write(self.work, path, 0o644, data[:length])
             data = data[length:]
         return data
 
-    def make_stdin(self, interactive: bool, data: bytes) -> tuple[int, int | None]:
+    def make_stdin(self, interactive: bool, data: memoryview) -> tuple[int, int | None]:
         if interactive:
             read_end, write_end = os.pipe()
             os.set_blocking(write_end, False)
             return read_end, write_end
         fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        while data:
+            data = data[os.write(fd, data) :]
         os.lseek(fd, 0, os.SEEK_SET)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, ALL_SEALS)  # else it is memory that no limit counts
         return fd, None
@@ -262,6 +257,8 @@ class Box:
         os._exit(127)
 
     def talk(self, kind: bytes, number: int, payload: bytes) -> None:
+        if kind == b"K" and self.waiting.pop(number, None) is not None:
+            self.report(number, ended="killed")
         running = self.running.get(number)
         if running is None:
             return
@@ -402,15 +399,35 @@ class Box:
             ended = "timeout"
         self.oom_kills = oom_kills
         del self.running[running.number]
+        self.report(
+            running.number,
+            ended,
+            code,
+            duration_s=duration_s,
+            cpu_s=self.cpu_used() - running.cpu_base,
+            peak_memory_bytes=max(self.peak, usage.ru_maxrss * 1024),
+        )
+
+    def report(
+        self,
+        number: int,
+        ended: str,
+        code: int | None = None,
+        *,
+        duration_s: float = 0.0,
+        cpu_s: float = 0.0,
+        peak_memory_bytes: int = 0,
+    ) -> None:
+        """Say how a run ended; with the next one's end where one waits, which is soon or a look away."""
         report = {
-            "exit_code": code if code >= 0 else None,
-            "signal": -code if code < 0 else None,
+            "exit_code": code if code is not None and code >= 0 else None,
+            "signal": -code if code is not None and code < 0 else None,
             "ended": ended,
             "duration_s": duration_s,
-            "cpu_s": self.cpu_used() - running.cpu_base,
-            "peak_memory_bytes": max(self.peak, usage.ru_maxrss * 1024),
+            "cpu_s": cpu_s,
+            "peak_memory_bytes": peak_memory_bytes,
         }
-        self.send(b"x", running.number, json.dumps(report).encode())
+        self.send(b"x", number, json.dumps(report).encode(), later=bool(self.waiting))
 
 
 def make_first_to_kill() -> None:

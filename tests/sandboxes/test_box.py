@@ -137,6 +137,80 @@ async def test_a_run_may_bring_the_only_files_that_it_finds(box: Box) -> None:
     assert (await box.run(["ls", "/tmp"])).stdout == b""
 
 
+ECHO = b"import os, sys; print(sorted(os.listdir()), input()); open('left', 'w').close(); sys.exit(3)"
+
+
+async def test_runs_of_one_message_are_as_runs_one_by_one(box: Box) -> None:
+    """Each starts in folders that hold its files alone, with its own input, when the one before it has ended."""
+    stdins = [f"{n}\n".encode() for n in range(20)]
+    async with box.python_runs(
+        "main.py", stdins, limits=Limits(timeout_s=5), only_files={"main.py": ECHO}, within_s=60
+    ) as runs:
+        together = [await run.wait() for run in runs]
+    for stdin, one in zip(stdins, together, strict=True):
+        alone = await box.run_python("main.py", stdin=stdin, timeout_s=5, only_files={"main.py": ECHO})
+        assert (one.ended, one.exit_code, one.stdout) == (alone.ended, alone.exit_code, alone.stdout)
+        assert one.stdout == b"['main.py'] " + stdin
+        assert 0 < one.cpu_s < 5
+
+
+async def test_runs_of_one_message_end_within_their_time_and_with_their_context(box: Box) -> None:
+    """The first exceeds its own limit, the second the time that they have together, and the third has none left."""
+    sleep = {"main.py": b"import time; time.sleep(float(input()))"}
+    limits = Limits(timeout_s=1)
+    started = anyio.current_time()
+    async with box.python_runs("main.py", [b"60"] * 3, limits=limits, only_files=sleep, within_s=1.5) as runs:
+        ends = [await run.wait() for run in runs]
+    assert [end.ended for end in ends] == [Ended.TIMEOUT] * 3
+    assert 0.9 < ends[0].duration_s
+    assert 0.3 < ends[1].duration_s < 1
+    async with box.python_runs("main.py", [b"0", b"60", b"60"], limits=limits, only_files=sleep, within_s=60) as runs:
+        assert (await runs[0].wait()).ok
+    assert anyio.current_time() - started < 30
+    assert [(await run.wait()).ended for run in runs[1:]] == [Ended.KILLED] * 2
+    assert (await box.run(["true"])).ok
+
+
+async def test_a_box_lost_in_the_middle_of_runs_keeps_those_that_have_ended(bubblewrap: BackendName) -> None:
+    async with sandbox(backend=bubblewrap) as box:
+        sleep = {"main.py": b"import time; time.sleep(float(input()))"}
+        limits = Limits(timeout_s=10)
+        async with box.python_runs("main.py", [b"0", b"9", b"0"], limits=limits, only_files=sleep, within_s=60) as runs:
+            assert (await runs[0].wait()).ok
+            kill_first_process(box)
+            for run in runs[1:]:
+                with pytest.raises(SandboxLostError):
+                    await run.wait()
+
+
+async def test_no_run_finds_the_input_of_a_later_one_in_its_memory(box: Box) -> None:
+    search = b"""
+found = set()
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
+    for line in list(maps):
+        start, end = (int(word, 16) for word in line.split()[0].split("-"))
+        if line.split()[1].startswith("rw"):
+            try:
+                memory.seek(start)
+                data = memory.read(end - start)
+            except (OSError, ValueError, OverflowError):
+                continue
+            word = b"input-" + b"number-"
+            at = data.find(word)
+            while at >= 0:
+                found.add(data[at + len(word) : at + len(word) + 1])
+                at = data.find(word, at + 1)
+print(sorted(found & {b"1", b"2", b"3"}), input())
+"""
+    stdins = [f"input-number-{n}\n".encode() for n in (1, 2, 3)]
+    async with box.python_runs(
+        "main.py", stdins, limits=Limits(timeout_s=10), only_files={"main.py": search}, within_s=60
+    ) as runs:
+        said = [(await run.wait()).stdout.decode() for run in runs]
+    assert said[0] == "[] input-number-1\n"
+    assert "3" not in said[1].partition("]")[0]
+
+
 async def test_no_link_leads_a_read_or_write_astray(box: Box) -> None:
     await box.run(["sh", "-c", "ln -s /proc/1/mem mem; ln -s /etc folder; ln -s /dev/full full; mkfifo fifo"])
     for path in ("mem", "folder/passwd", "full"):
