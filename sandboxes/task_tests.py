@@ -21,7 +21,7 @@ _KINDS: dict[str, type[IOTest] | type[CallTest] | type[AssertTest] | type[TestFi
 }
 
 
-def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Test]:
+def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: str = "tests") -> list[Test]:
     """The tests in a task. Raises ConfigError that names what is wrong.
 
         [{"kind": "io", "stdin": "1 2", "stdout": "3"},
@@ -32,11 +32,12 @@ def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list
 
     The other fields are those of the tests' classes. For `io`, `exact` or `tolerance` or the source of a `checker` says how to
     compare; `nan_equal`, beside a tolerance, whether nan is right where nan is expected. {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
+    `name` is that of the field, for complaints.
     """
     if isinstance(content, Mapping):
         return _paired_tests(content)
-    check_argument("tests", content, Sequence[Any])
-    return [_load_test(f"tests[{index}]", test) for index, test in enumerate(content)]
+    check_argument(name, content, Sequence[Any])
+    return [_load_test(f"{name}[{index}]", test) for index, test in enumerate(content)]
 
 
 def _load_test(where: str, content: Mapping[str, Any]) -> Test:
