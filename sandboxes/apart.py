@@ -16,7 +16,7 @@ from contextlib import suppress
 import anyio
 
 import agentrl.sandboxes
-from agentrl.child_process import start_process
+from agentrl.child_process import kill_process, start_process
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.answers import Expectation, ExpectedOutput, difference
 from agentrl.sandboxes.comparison import Comparison, Exact, Floats, Tokens
@@ -88,8 +88,7 @@ async def _in_process(expectation: Expectation, answer: bytes, *, ours: bool) ->
         code = await process.wait()
     finally:
         with anyio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
+            kill_process(process)
             await process.wait()
             with suppress(anyio.BrokenResourceError, OSError):
                 await process.aclose()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import check_argument, shown
 from agentrl.sandboxes.task_tests import load_tests
 from agentrl.sandboxes.verdict import CPP, PYTHON, AssertTest, CallTest, Language, Test
 
@@ -43,7 +44,7 @@ def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
         task: the task, as it stands in its file.
         index: its index there, which names it where it has no name.
     """
-    name = str(next((task[key] for key in ("name", "task_id", "problem_id", "id") if key in task), f"task {index}"))
+    name = task_name(task, index)
     if "tests" in task:
         return _own(task, name)
     if "entry_point" in task and "test" in task:
@@ -58,17 +59,25 @@ def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
     )
 
 
+def task_name(task: Mapping[str, Any], index: int) -> str:
+    """What a task is called, by itself or else by its index in its file."""
+    names = (task[key] for key in ("name", "task_id", "problem_id", "id") if task.get(key) not in (None, ""))
+    return str(next(names, f"task {index}"))
+
+
 def _own(task: Mapping[str, Any], name: str) -> CodeTask:
-    language = LANGUAGES.get(task.get("language", "python"))
+    named, partial = task.get("language", "python"), task.get("partial", False)
+    language = LANGUAGES.get(named) if isinstance(named, str) else None
     if language is None:
-        raise ConfigError(f"language = {task['language']!r}; use one of {', '.join(LANGUAGES)}")
+        raise ConfigError(f"language = {shown(named)} must be one of {', '.join(LANGUAGES)}")
+    check_argument("partial", partial, bool)
     return CodeTask(
         name=name,
         tests=tuple(load_tests(task["tests"])),
         reference=next((_text(task, key) for key in REFERENCE_FIELDS if key in task), None),
-        public_tests=tuple(load_tests(task.get("public_tests", []))),
+        public_tests=tuple(load_tests(task.get("public_tests", []), "public_tests")),
         language=language,
-        partial=bool(task.get("partial", False)),
+        partial=partial,
     )
 
 
@@ -114,13 +123,13 @@ def _is_method(source: str, function: str) -> bool:
 def _text(task: Mapping[str, Any], key: str) -> str:
     value = task.get(key)
     if not isinstance(value, str):
-        raise ConfigError(f"{key} is a {type(value).__name__}; it must be text")
+        raise ConfigError(f"{key} = {shown(value)} must be text")
     return value
 
 
 def _texts(value: Any, key: str) -> Sequence[str]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ConfigError(f"{key} must be a list of texts")
+        raise ConfigError(f"{key} = {shown(value)} must be a list of text")
     return value
 
 

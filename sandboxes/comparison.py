@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import Tolerance, check_fields
 
 _WORD = re.compile(r"\S+")
 _INTEGER = re.compile(r"([+-]?)([0-9]+)")
@@ -64,16 +64,13 @@ class Floats:
     Two integers are equal or not, whatever their length. Numbers are written in ASCII, as `-12`, `1.`, `.5`, `1e-3`, `inf`, `nan`.
     """
 
-    absolute: float = 1e-6
-    relative: float = 1e-6
+    absolute: Tolerance = 1e-6
+    relative: Tolerance = 1e-6
     nan_equal: bool = False
     """Whether nan is right where nan is expected. By itself it equals nothing."""
 
     def __post_init__(self) -> None:
-        for name in ("absolute", "relative"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise ConfigError(f"Floats({name}={value!r}): a tolerance is a number of at least 0")
+        check_fields(self)
 
     def __call__(self, output: str, expected: str) -> str:
         """The first word that differs by more."""

@@ -15,6 +15,7 @@ import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import anyio
 
@@ -22,6 +23,7 @@ from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes.answers import ExpectedOutput
 from agentrl.sandboxes.apart import check_comparison, compare_answer
 from agentrl.sandboxes.box import Box, Process
+from agentrl.sandboxes.checked_fields import AboveZero, check_argument, shown
 from agentrl.sandboxes.function_tests import DEADLINE_OVER, judge_call, run_test_code, status_of, tail
 from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
 from agentrl.sandboxes.needs import needs
@@ -83,16 +85,15 @@ async def judge(
 
     Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no box.
     """
-    if not isinstance(source, str):
-        raise ConfigError(
-            f"source is {source!r}, and must be a program's text; extract_code gives None where a reply has none"
-        )
-    if isinstance(tests, IOTest | CallTest | AssertTest | TestFile):
-        raise ConfigError(f"tests is one {type(tests).__name__}, and must be a list of them")
+    check_argument("pool", pool, SandboxPool)
+    check_argument("language", language, Language)
+    check_argument("limits", limits, Limits | None)
+    check_argument("fail_fast", fail_fast, bool)
+    check_argument("deadline_s", deadline_s, AboveZero | None)
     limits = limits or pool.spec.limits
-    _check(tests, language, limits, pool.spec.limits)
-    if deadline_s is not None and not deadline_s > 0:
-        raise ConfigError(f"deadline_s = {deadline_s!r} must be more than 0")
+    _check(source, tests, language, limits, pool.spec.limits)
+    if (fault := _fault_of_text(source)) is not None:
+        return _not_written(fault, tests, language, fail_fast=fail_fast)
     left_s = deadline_s or default_deadline_s(tests, language, limits)
     results: list[TestResult] = []
     build_output = ""
@@ -217,7 +218,7 @@ class _Bench:
             self._language.file,
             [test.stdin.encode() for test in together],
             limits=self._bounded(together[0].limits),
-            only_files={self._language.file: _encoded(self._source)},
+            only_files={self._language.file: self._source.encode()},
             within_s=self._at_most(math.inf),
         ) as runs:
             yield runs
@@ -266,7 +267,7 @@ class _Bench:
     async def _run_io(self, test: IOTest, name: str, limits: Limits, run: Process | None) -> TestResult:
         if self._built is not None:
             await self._box.restore(self._built)
-        files = None if self._built is not None else {self._language.file: _encoded(self._source)}
+        files = None if self._built is not None else {self._language.file: self._source.encode()}
         if run is None:
             done = await _run(self._box, self._language, test.stdin.encode(), limits, only_files=files)
         else:
@@ -316,13 +317,27 @@ class _Bench:
         return await box.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
 
 
-def _encoded(source: str) -> bytes:
-    # A model's text may hold half a surrogate pair, which no encoding has.
-    return source.encode(errors="replace")
+def _fault_of_text(source: str) -> str | None:
+    """Why a program cannot be written to a file; a model's text may hold half a surrogate pair, which no encoding has."""
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        return f"the program's text has no encoding: {error.reason}, at character {error.start}"
+    return None
+
+
+def _not_written(fault: str, tests: Sequence[Test], language: Language, *, fail_fast: bool) -> Verdict:
+    """The verdict on a program that cannot be written: as on one that its language refuses to build, or to run."""
+    refused = Status.BUILD_ERROR if language.build else Status.RUNTIME_ERROR
+    results = []
+    for index, test in enumerate(tests):
+        status = Status.NOT_RUN if index and fail_fast and not language.build else refused
+        results.append(TestResult(name=_name(test, index), status=status, message=fault, test_index=index))
+    return Verdict(results=tuple(results), build_output=fault if language.build else "")
 
 
 async def _write(box: Box, language: Language, source: str) -> None:
-    await box.write(language.file, _encoded(source))
+    await box.write(language.file, source)
 
 
 async def _run(
@@ -348,39 +363,43 @@ def _name(test: Test, index: int) -> str:
     return test.name or f"test {index + 1}"
 
 
-def _check(tests: Sequence[Test], language: Language, limits: Limits, box_limits: Limits) -> None:
+def _check(source: str, tests: Sequence[Test], language: Language, limits: Limits, box_limits: Limits) -> None:
+    if not isinstance(source, str):
+        raise ConfigError(
+            f"source = {shown(source)} must be a program's text; extract_code gives None where a reply has none"
+        )
+    check_argument("tests", tests, Sequence[Any])
+    if not tests:
+        raise ConfigError("tests is an empty list: there is nothing to judge by")
     for index, test in enumerate(tests):
+        if not isinstance(test, Test):
+            raise ConfigError(
+                f"tests[{index}] = {shown(test)} must be an IOTest, CallTest, AssertTest or TestFile; load_tests makes them of "
+                "those in a task"
+            )
         (test.limits or limits).check_within(box_limits)
         if isinstance(test, IOTest):
-            _check_text(test, _name(test, index))
-            if not isinstance(test.compare, Checker):
-                check_comparison(test.compare)
-        if not isinstance(test, IOTest) and language.build:
+            _check_io(test, _name(test, index))
+        elif language.build:
             raise ConfigError(f"a {type(test).__name__} calls Python functions; judge other languages by IOTest")
         if (need := needs(test)) is not None:
             raise ConfigError(f"{_name(test, index)} needs {need}")
-        if isinstance(test, TestFile):
-            for path in test.files:
-                if path.startswith("/") or ".." in path.split("/") or path.split("/")[0].split(".")[0] == test.module:
-                    raise ConfigError(
-                        f"{_name(test, index)}, files: {path!r} must be a path below the test file's folder, other than the"
-                        f" candidate's module {test.module}"
-                    )
         if isinstance(test, CallTest):
-            if test.argument is not None and not 0 <= test.argument < len(test.args):
-                raise ConfigError(
-                    f"{_name(test, index)}: argument = {test.argument}, but there are {len(test.args)} args, from 0 on"
-                )
             try:
                 encode([list(test.args), test.kwargs, test.expected])
             except NotPlainError as error:
                 raise ConfigError(f"{_name(test, index)}, a CallTest of {test.function}: {error}") from None
 
 
-def _check_text(test: IOTest, name: str) -> None:
-    for field in ("stdin", "stdout"):
+def _check_io(test: IOTest, name: str) -> None:
+    texts = {"stdin": test.stdin, "stdout": test.stdout}
+    if isinstance(test.compare, Checker):
+        texts["compare.source"] = test.compare.source
+    else:
+        check_comparison(test.compare)
+    for field, text in texts.items():
         try:
-            getattr(test, field).encode()
+            text.encode()
         except UnicodeEncodeError as error:
             raise ConfigError(
                 f"{name}: {field} cannot be encoded as UTF-8 ({error.reason}, at {error.start})"

@@ -58,8 +58,11 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
     """Everything that is found, in the order of the code."""
     full = _imported(tree)
     candidates = {name for name, source in full.items() if source.split(".")[0] == module}
+    tried = {inner for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.AsyncFunctionDef):
+        if isinstance(node, ast.Import | ast.ImportFrom) and node not in tried:
+            yield from _of_a_package(node, module)
+        elif isinstance(node, ast.AsyncFunctionDef):
             yield f"to await what the candidate returns (async def {node.name})"
         elif isinstance(node, ast.FunctionDef):
             fixtures = [argument.arg for argument in node.args.args if argument.arg in FIXTURES]
@@ -76,6 +79,17 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
                 yield CALLS[name]
             elif name.endswith(PATCHES) and node.args:
                 yield from _outside(node, name, module, candidates)
+
+
+def _of_a_package(statement: ast.Import | ast.ImportFrom, module: str) -> Iterator[str]:
+    """An import that needs the candidate to be more than one module."""
+    if isinstance(statement, ast.Import):
+        names = [alias.name for alias in statement.names]
+    else:
+        names = ["." * statement.level + (statement.module or "")]
+    for name in names:
+        if name.lstrip(".").partition(".")[0] == module != name:
+            yield f"the candidate to be a package (import {name}), and it is one module; import it as {module}"
 
 
 def _outside(call: ast.Call, name: str, module: str, candidates: set[str]) -> Iterator[str]:

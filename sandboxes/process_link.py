@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import anyio
 from anyio.abc import Process
 
-from agentrl.child_process import start_process
+from agentrl.child_process import kill_process, start_process
 from agentrl.errors import SandboxError, SandboxLostError
 
 END_TIMEOUT_S = 10.0
@@ -64,8 +64,7 @@ async def process_link(
         yield ProcessLink(process, work, env, nproc)
     finally:
         with anyio.move_on_after(END_TIMEOUT_S, shield=True):
-            if process.returncode is None:
-                process.kill()
+            kill_process(process)
             await process.wait()
             with suppress(anyio.BrokenResourceError, OSError):  # what it never read
                 await process.aclose()

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import AboveZero, WholeAboveZero, check_fields
 
 MB = 2**20
 WORK = "/box"
@@ -25,27 +26,25 @@ DEFAULT_IMAGE = "agentrl/sandbox"
 class Limits:
     """What a program may use. `Limits(timeout_s=2).but(memory_mb=64)` changes some. Raises ConfigError for nonsense."""
 
-    timeout_s: float = 10.0
+    timeout_s: AboveZero = 10.0
     """Wall-clock time of one run."""
-    cpu_s: float | None = None
+    cpu_s: AboveZero | None = None
     """CPU seconds of one run, all its processes together. Default: no bound but the wall clock's."""
-    memory_mb: int = 512
+    memory_mb: WholeAboveZero = 512
     """Resident memory of all processes together."""
-    disk_mb: int = 64
+    disk_mb: WholeAboveZero = 64
     """Size of each writable folder: /box, /tmp and /dev/shm. They are in memory."""
-    file_mb: int = 64
+    file_mb: WholeAboveZero = 64
     """Size of one file."""
-    output_mb: float = 4
+    output_mb: AboveZero = 4
     """Standard output and error of one run, together."""
-    processes: int = 64
+    processes: WholeAboveZero = 64
     """Processes and threads at the same time."""
-    open_files: int = 128
+    open_files: WholeAboveZero = 128
     """File descriptors of one process."""
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and not value > 0:
-                raise ConfigError(f"the sandbox limit {name} = {value!r} must be more than 0")
+        check_fields(self)
 
     def check_within(self, box: Limits) -> None:
         """Raise ConfigError where these ask for more than a box with the limits `box` has."""
@@ -66,12 +65,15 @@ class BoxSpec:
     image: str = DEFAULT_IMAGE
     """Docker image; it needs a `python3` of 3.10 or later. bubblewrap shows this machine's own /usr instead."""
     limits: Limits = field(default_factory=Limits)
-    cpus: float = 1.0
+    cpus: AboveZero = 1.0
     """Cores of the whole box."""
     network: bool = False
     """Whether programs reach the network."""
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Ended(StrEnum):

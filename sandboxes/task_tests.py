@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import MISSING, fields
+from typing import Any, TypeVar
 
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import Values, check_argument, shown
 from agentrl.sandboxes.comparison import Exact, Floats
 from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
+T = TypeVar("T", bound=Values)
 _KINDS: dict[str, type[IOTest] | type[CallTest] | type[AssertTest] | type[TestFile]] = {
     "io": IOTest,
     "call": CallTest,
@@ -19,7 +21,7 @@ _KINDS: dict[str, type[IOTest] | type[CallTest] | type[AssertTest] | type[TestFi
 }
 
 
-def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list[Test]:
+def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: str = "tests") -> list[Test]:
     """The tests in a task. Raises ConfigError that names what is wrong.
 
         [{"kind": "io", "stdin": "1 2", "stdout": "3"},
@@ -30,52 +32,78 @@ def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> list
 
     The other fields are those of the tests' classes. For `io`, `exact` or `tolerance` or the source of a `checker` says how to
     compare; `nan_equal`, beside a tolerance, whether nan is right where nan is expected. {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
+    `name` is that of the field, for complaints.
     """
     if isinstance(content, Mapping):
         return _paired_tests(content)
-    return [_load_test(index, dict(test)) for index, test in enumerate(content)]
+    check_argument(name, content, Sequence[Any])
+    return [_load_test(f"{name}[{index}]", test) for index, test in enumerate(content)]
 
 
-def _load_test(index: int, test: dict[str, Any]) -> Test:
-    kind = _KINDS.get(test.pop("kind", None) or "")
-    where = f"tests[{index}]"
+def _load_test(where: str, content: Mapping[str, Any]) -> Test:
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{where} = {shown(content)} must be an object, such as {{'kind': 'io', ...}}")
+    test = dict(content)
+    named = test.pop("kind", None)
+    kind = _KINDS.get(str(named))
     if kind is None:
-        raise ConfigError(f"{where} needs a kind: one of {', '.join(_KINDS)}")
+        raise ConfigError(
+            f"{where} needs a kind: one of {', '.join(_KINDS)}" + (f", not {shown(named)}" if named else "")
+        )
     if isinstance(test.get("limits"), Mapping):
-        try:
-            test["limits"] = Limits(**test["limits"])
-        except TypeError as error:
-            raise ConfigError(f"{where}.limits: {error}") from None
+        test["limits"] = _made(f"{where}.limits", Limits, test["limits"])
     if kind is IOTest:
-        if test.pop("exact", False):
+        exact = test.pop("exact", False)
+        check_argument(f"{where}.exact", exact, bool)
+        if exact:
             test["compare"] = Exact()
         if (tolerance := test.pop("tolerance", None)) is not None:
-            nan_equal = test.pop("nan_equal", False)
-            test["compare"] = Floats(absolute=tolerance, relative=tolerance, nan_equal=nan_equal)
+            given = {"absolute": tolerance, "relative": tolerance, "nan_equal": test.pop("nan_equal", False)}
+            test["compare"] = _made(f"{where}.tolerance", Floats, given)
         if (checker := test.pop("checker", None)) is not None:
-            test["compare"] = Checker(source=checker)
-    unknown = test.keys() - {field.name for field in fields(kind)}
-    if unknown:
-        raise ConfigError(f"{where} has an unknown field {sorted(unknown)[0]!r}")
+            test["compare"] = _made(f"{where}.checker", Checker, {"source": checker})
+    return _made(where, kind, test)
+
+
+def _made(where: str, kind: type[T], given: Mapping[str, Any]) -> T:
+    """A value of these fields. Raises ConfigError that says where they stand."""
+    known = fields(kind)
+    if unknown := sorted(map(str, given.keys() - {field.name for field in known})):
+        raise ConfigError(
+            f"{where} has an unknown field {unknown[0]!r}; it may have {', '.join(f.name for f in known)}"
+        )
+    for field in known:
+        if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{where} has no field {field.name!r}, which it needs")
     try:
-        return kind(**test)
-    except TypeError as error:
+        return kind(**given)
+    except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
 
 
 def _paired_tests(content: Mapping[str, Any]) -> list[Test]:
-    try:
-        pairs = list(zip(content["inputs"], content["outputs"], strict=True))
-    except (KeyError, ValueError, TypeError) as error:
-        raise ConfigError(f"tests need `inputs` and `outputs` of the same length: {error!r}") from None
+    if missing := {"inputs", "outputs"} - content.keys():
+        raise ConfigError(f"tests that are a dict need `inputs` and `outputs`, and this one has no {min(missing)!r}")
+    inputs, outputs = content["inputs"], content["outputs"]
+    for name in ("inputs", "outputs"):
+        check_argument(name, content[name], Sequence[Any])
+    if len(inputs) != len(outputs):
+        raise ConfigError(f"tests need `inputs` and `outputs` of the same length, not {len(inputs)} and {len(outputs)}")
     function = content.get("fn_name")
     if function is None:
-        return [IOTest(stdin=_text(given), stdout=_text(expected)) for given, expected in pairs]
+        return [
+            IOTest(stdin=_text(f"inputs[{index}]", given), stdout=_text(f"outputs[{index}]", expected))
+            for index, (given, expected) in enumerate(zip(inputs, outputs, strict=True))
+        ]
     # APPS wraps a single value that is returned in a list of one.
-    return [CallTest(function=function, args=given, expected=_unwrapped(expected)) for given, expected in pairs]
+    return [
+        _made(f"inputs[{index}]", CallTest, {"function": function, "args": given, "expected": _unwrapped(expected)})
+        for index, (given, expected) in enumerate(zip(inputs, outputs, strict=True))
+    ]
 
 
-def _text(lines: str | Sequence[str]) -> str:
+def _text(where: str, lines: str | Sequence[str]) -> str:
+    check_argument(where, lines, str | Sequence[Any])
     return lines if isinstance(lines, str) else "\n".join(map(str, lines))
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
 from agentrl.sandboxes.comparison import Comparison, Tokens
 from agentrl.sandboxes.partial_credit import Baseline, partial_credit
 from agentrl.sandboxes.protocol import Limits
@@ -20,7 +21,10 @@ class Language:
     file: str
     run: tuple[str, ...]
     build: tuple[str, ...] = ()
-    build_timeout_s: float = 60.0
+    build_timeout_s: AboveZero = 60.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 PYTHON = Language(file="main.py", run=("python3", "main.py"))
@@ -39,6 +43,20 @@ class Checker:
     limits: Limits | None = None
     """Default: the limits of the box."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+COMPARES = Rule(
+    lambda given: True,
+    "Tokens(), Exact(), Floats(...), a Checker(...), or a function of your own of output and expected",
+)
+
+CALLED = Rule(
+    lambda given: all(map(str.isidentifier, given.replace("()", "").split("."))),
+    "the name of a function, such as 'add', or of a method, such as 'Solution.add'",
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class IOTest:
@@ -46,10 +64,13 @@ class IOTest:
 
     stdin: str = ""
     stdout: str = ""
-    compare: Comparison | Checker = field(default_factory=Tokens)
+    compare: Annotated[Comparison | Checker, COMPARES] = field(default_factory=Tokens)
     name: str = ""
     limits: Limits | None = None
     """Default: the limits of the judge."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,17 +81,24 @@ class CallTest:
     index is judged after the call instead of the value returned, for functions that work in place.
     """
 
-    function: str
+    function: Annotated[str, CALLED]
     args: Sequence[Any] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     expected: Any = None
     argument: int | None = None
-    tolerance: float | None = None
+    tolerance: Tolerance | None = None
     """By how much a float may differ, absolutely or relatively."""
     nan_equal: bool = False
     """Whether nan is right where nan is expected."""
     name: str = ""
     limits: Limits | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if self.argument is not None and not 0 <= self.argument < len(self.args):
+            raise ConfigError(
+                f"CallTest.argument = {self.argument} must be one of its {len(self.args)} args, from 0 on"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +107,16 @@ class AssertTest:
     code may use any name that the candidate alone can define (MBPP). `prelude` is trusted code that runs before it."""
 
     code: str
-    entry_point: str | None = None
+    entry_point: Annotated[str, CALLED] | None = None
     prelude: str = ""
     in_place: bool | None = None
     """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions
     that work in place do. With True, a candidate that empties its argument and returns it may please a careless test."""
     name: str = ""
     limits: Limits | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,8 +137,18 @@ class TestFile:
     limits: Limits | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.shared, str):
-            raise ConfigError(f"TestFile.shared is {self.shared!r}, and must be a list of names")
+        check_fields(self)
+        if not self.module.isidentifier():
+            raise ConfigError(
+                f"TestFile.module = {self.module!r} must be one name that tests can import, such as 'solution'"
+            )
+        for path in self.files:
+            parts = path.split("/")
+            if {"", ".", ".."} & {*parts} or "\0" in path or parts[0].partition(".")[0] == self.module:
+                raise ConfigError(
+                    f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the candidate's"
+                    f" module {self.module}"
+                )
         for path in self.shared:
             if path not in self.files:
                 raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")

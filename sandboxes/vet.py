@@ -12,7 +12,7 @@ import anyio
 
 from agentrl.errors import ConfigError, one_line
 from agentrl.sandboxes.cheaters import cheaters
-from agentrl.sandboxes.code_tasks import CodeTask, load_code_task
+from agentrl.sandboxes.code_tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.do_nothing import measured_baseline
 from agentrl.sandboxes.judge import judge, wall_clock_s
 from agentrl.sandboxes.pool import SandboxPool
@@ -127,12 +127,11 @@ async def vet_task(
     task: Mapping[str, Any], index: int = 0, *, pool: SandboxPool, limits: Limits | None = None, runs: int = 5
 ) -> TaskReport:
     """Examine one task: see `vet`."""
-    report = TaskReport(index=index, name=f"task {index}", rewards={})
+    report = TaskReport(index=index, name=one_line(task_name(task, index), 60), rewards={})
     try:
         code_task = await in_thread(load_code_task, task, index)
     except ConfigError as error:
         return _with_fault(report, FaultKind.UNREADABLE, one_line(error))
-    report = replace(report, name=one_line(code_task.name, 60))
     if not code_task.tests:
         return _with_fault(report, FaultKind.NO_TESTS, "the task has no tests")
     limits = limits or pool.spec.limits

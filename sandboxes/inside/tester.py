@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.names import free_names
+from agentrl.sandboxes.inside.own_faults import own_fault
 from agentrl.sandboxes.inside.remote import Remote
 from agentrl.sandboxes.inside.stand_ins import RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
@@ -42,19 +43,27 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             plain = entry_point == first
             space["check"](remote.stand_in(first) if plain else RemoteFunction(remote, None, entry_point))
 
-    outcome(wire, remote, job["name"], body)
-
-
-def outcome(wire: Wire, remote: Remote, name: str, body: Callable[[], None]) -> None:
-    remote.begin(name)
+    remote.begin(job["name"])
     try:
         body()
     except BaseException as error:
         print_error()
-        status = "wrong_answer" if isinstance(error, AssertionError) else "runtime_error"
-        wire.send(b"d", {"name": name, "status": status, "message": _shown(error) + hint(remote)})
+        send_outcome(wire, remote, job, job["name"], error)
     else:
-        wire.send(b"d", {"name": name, "status": "passed", "message": ""})
+        send_outcome(wire, remote, job, job["name"], None)
+
+
+def send_outcome(
+    wire: Wire, remote: Remote, job: dict[str, Any], name: str, error: BaseException | None, shown: str | None = None
+) -> None:
+    """Tell the host how a test has ended. `shown` describes the error where that itself does not do."""
+    status, message = "passed", ""
+    if error is not None:
+        status = "wrong_answer" if isinstance(error, AssertionError) else "runtime_error"
+        message = (_shown(error) if shown is None else shown) + hint(remote)
+        if (fault := own_fault(error, job["module"], job.get("files", ()), job["folders"])) is not None:
+            status, message = "checker_error", fault
+    wire.send(b"d", {"name": name, "status": status, "message": message})
 
 
 def print_error() -> None:
@@ -93,13 +102,13 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         def stopTest(self, test: unittest.TestCase) -> None:
             super().stopTest(test)
             skipped = any(test is one for one, _ in self.skipped)
-            report(wire, remote, test.id(), self.bad, skipped=skipped)
+            report(wire, remote, job, test.id(), self.bad, skipped=skipped)
 
         def addError(self, test: Any, err: Any) -> None:
             super().addError(test, err)
             self.bad = err[1]
             if not isinstance(test, unittest.TestCase):  # a fixture of a class or module
-                report(wire, remote, test.id(), err[1])
+                report(wire, remote, job, test.id(), err[1])
 
         addFailure = addError
 
@@ -116,14 +125,13 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     suite.run(Reporter())
 
 
-def report(wire: Wire, remote: Remote, name: str, error: BaseException | None, *, skipped: bool = False) -> None:
-    status = "passed" if error is None else "wrong_answer" if isinstance(error, AssertionError) else "runtime_error"
+def report(
+    wire: Wire, remote: Remote, job: dict[str, Any], name: str, error: BaseException | None, *, skipped: bool = False
+) -> None:
     if skipped:
         wire.send(b"s")
     else:
-        wire.send(
-            b"d", {"name": name, "status": status, "message": "" if error is None else _shown(error) + hint(remote)}
-        )
+        send_outcome(wire, remote, job, name, error)
         remote.prober.test += 1
 
 
@@ -132,15 +140,28 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import tempfile
 
-    import pytest
+    try:
+        import pytest
+    except ImportError as error:
+        message = (
+            f"the tests need pytest, which the sandbox's Python does not have ({error}); or framework = 'unittest'"
+        )
+        wire.send(b"d", {"name": job["name"], "status": "checker_error", "message": message})
+        return
 
     class Reporter:
+        """Tells the host of each test. An error is reported as text, and most are then shown as themselves."""
+
+        def __init__(self) -> None:
+            self.unseen = RuntimeError()
+            self.collecting: BaseException = self.unseen
+
         def pytest_collection_finish(self, session: Any) -> None:
             wire.send(b"n", len(session.items))
 
         def pytest_runtest_logstart(self, nodeid: str) -> None:
             self.bad: str | None = None
-            self.status = "passed"
+            self.error: BaseException | None = None
             self.skipped = False
             remote.begin(nodeid)
 
@@ -149,22 +170,27 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             if report.failed and self.bad is None:
                 self.bad = str(report.longreprtext)[-2000:]
                 assertion = "AssertionError" in self.bad or "Failed: " in self.bad
-                self.status = "wrong_answer" if assertion else "runtime_error"
+                self.error = AssertionError() if assertion else self.unseen
+
+        def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
+            if isinstance(node, pytest.Collector):
+                self.collecting = call.excinfo.value
+            elif self.error is self.unseen:
+                self.error = call.excinfo.value
 
         def pytest_runtest_logfinish(self, nodeid: str) -> None:
             if self.skipped:
                 wire.send(b"s")
             else:
-                message = "" if self.bad is None else self.bad + hint(remote)
-                wire.send(b"d", {"name": nodeid, "status": self.status, "message": message})
+                send_outcome(wire, remote, job, nodeid, self.error, self.bad)
                 remote.prober.test += 1
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
-                shown = {"name": report.nodeid, "status": "runtime_error", "message": str(report.longreprtext)[-2000:]}
-                wire.send(b"d", shown)
+                send_outcome(wire, remote, job, report.nodeid, self.collecting, str(report.longreprtext)[-2000:])
 
     with tempfile.TemporaryDirectory() as folder:
+        job["folders"].append(folder)
         path = os.path.join(folder, "test_solution.py")
         with open(path, "w") as file:
             file.write(job["code"])
@@ -196,7 +222,7 @@ def main() -> None:
         wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": remote})
         wire.send(b"f")
         return
-    lay_out(job.get("files", {}))
+    job["folders"] = lay_out(job.get("files", {}))
     sys.modules[job["module"]] = module_stand_in(remote, job)
     if job["kind"] == "assert":
         run_assertions(wire, remote, job)
@@ -207,10 +233,10 @@ def main() -> None:
     wire.send(b"f")
 
 
-def lay_out(files: dict[str, str]) -> None:
-    """Write the files beside the tests where they find them: in the folder that they run in, from which they import."""
+def lay_out(files: dict[str, str]) -> list[str]:
+    """Write the files beside the tests where they find them: in the folder that they run in, from which they import. Returns it."""
     if not files:
-        return
+        return []
     import tempfile
 
     folder = tempfile.mkdtemp()
@@ -221,6 +247,7 @@ def lay_out(files: dict[str, str]) -> None:
             file.write(base64.b64decode(content))
     sys.path.insert(0, folder)
     os.chdir(folder)
+    return [folder]
 
 
 class RemoteModule(types.ModuleType):
@@ -263,7 +290,7 @@ def outcome_of_file(
         run(wire, remote, job)
     except BaseException as error:
         print_error()
-        wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": _shown(error)})
+        send_outcome(wire, remote, job, job["name"], error)
 
 
 if __name__ == "__main__":

@@ -298,7 +298,7 @@ async def test_nothing_outlives_a_run(backend: BackendName) -> None:
 
 
 async def test_limits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ConfigError, match="memory_mb = 0 must be more than 0"):
+    with pytest.raises(ConfigError, match="memory_mb = 0 must be a whole number above 0"):
         Limits(memory_mb=0)
 
 

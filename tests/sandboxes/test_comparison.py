@@ -82,7 +82,7 @@ def test_nan_is_right_where_it_is_expected_and_asked_for() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
 def test_a_tolerance_is_a_number(value: float) -> None:
-    with pytest.raises(ConfigError, match=r"Floats\(relative="):
+    with pytest.raises(ConfigError, match=r"Floats.relative = .* must be a number of at least 0"):
         Floats(relative=value)
 
 

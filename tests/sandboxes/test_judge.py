@@ -24,6 +24,7 @@ from agentrl.sandboxes import (
     Language,
     Limits,
     SandboxPool,
+    Test,
     TestFile,
     Verdict,
     judge,
@@ -73,7 +74,7 @@ async def test_every_way_to_fail(pool: SandboxPool) -> None:
         "": "wrong_answer",
         "x = (": "runtime_error",
         "\0": "runtime_error",
-        "print('\ud800')": "wrong_answer",
+        "print('\ud800')": "runtime_error",
         "print(1)": "passed",
     }
     test = IOTest(stdout="1")
@@ -378,9 +379,55 @@ async def test_a_box_lost_under_a_program_is_tried_again(bubblewrap: BackendName
         assert statuses(verdict) == ["crashed", "passed"]
 
 
-async def test_a_program_without_tests_has_not_passed(pool: SandboxPool) -> None:
-    verdict = await judge("print(1)", [], pool=pool)
+def test_a_verdict_without_results_is_no_pass() -> None:
+    verdict = Verdict(results=())
     assert (verdict.passed, verdict.pass_rate, verdict.status) == (False, 0.0, "not_run")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"tests": []}, "tests is an empty list"),
+        ({"tests": IOTest()}, r"tests = IOTest\(.* must be a list"),
+        ({"tests": "assert f() == 1"}, "tests = 'assert f.* must be a list"),
+        ({"tests": [{"kind": "io"}]}, r"tests\[0\] = .* must be an IOTest.*load_tests makes them"),
+        ({"tests": [CallTest(function="f", expected=object())]}, "a CallTest of f: an object of class object is not"),
+        ({"source": None}, "source = None must be a program's text; extract_code gives None"),
+        ({"pool": "docker"}, "pool = 'docker' must be a SandboxPool"),
+        ({"language": "cpp"}, "language = 'cpp' must be a Language"),
+        ({"limits": {"timeout_s": 2}}, r"limits = .* must be a Limits or None"),
+        ({"fail_fast": "no"}, "fail_fast = 'no' must be True or False"),
+        ({"deadline_s": "3"}, "deadline_s = '3' must be a number"),
+        ({"deadline_s": float("nan")}, "deadline_s = nan must be a number"),
+    ],
+)
+async def test_what_cannot_be_judged_is_named(pool: SandboxPool, wrong: dict[str, Any], complaint: str) -> None:
+    right: dict[str, Any] = {"source": "print(1)", "tests": [IOTest(stdout="1")], "pool": pool}
+    with pytest.raises(ConfigError, match=complaint):
+        await judge(**(right | wrong))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        IOTest(),
+        CallTest(function="f"),
+        AssertTest(code="assert f() is None"),
+        TestFile(code="from solution import f\ndef test(): assert f() is None"),
+    ],
+)
+async def test_a_program_that_has_no_encoding_does_not_run(pool: SandboxPool, test: Test) -> None:
+    """A model's text may hold half of a surrogate pair. No file may, so that nothing of the program runs, nor passes."""
+    source = "def f(): pass\nx = '\udc80'"
+    verdict = await judge(source, [test, test], pool=pool)
+    assert statuses(verdict) == ["runtime_error", "runtime_error"]
+    assert "surrogates not allowed, at character 19" in verdict.results[0].message
+    assert statuses(await judge(source, [test, test], pool=pool, fail_fast=True)) == ["runtime_error", "not_run"]
+    assert (await judge(source.replace("\udc80", "\N{SNOWMAN}"), [test], pool=pool)).passed
+    if isinstance(test, IOTest):
+        verdict = await judge(source, [test], pool=pool, language=CPP)
+        assert statuses(verdict) == ["build_error"]
+        assert "surrogates" in verdict.build_output
 
 
 async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
@@ -457,10 +504,10 @@ async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: S
         (IOTest(stdin="\ud800"), "test 1: stdin cannot be encoded as UTF-8"),
         (IOTest(stdout="\ud800", name="last"), "last: stdout cannot be encoded as UTF-8"),
         (IOTest(compare=lambda output, expected: ""), "define it at the top of a module"),
-        (CallTest(function="f", args=[1], argument=1), "test 1: argument = 1, but there are 1 args"),
+        (IOTest(compare=Checker(source="\ud800")), "test 1: compare.source cannot be encoded as UTF-8"),
         (CallTest(function="f", expected=range(10**18)), "a range of more than 10000000 numbers"),
     ):
         with pytest.raises(ConfigError, match=complaint):
             await judge("", [test], pool=pool)
-    with pytest.raises(ConfigError, match="deadline_s = 0 must be more than 0"):
+    with pytest.raises(ConfigError, match="deadline_s = 0 must be a number above 0"):
         await judge("", [IOTest()], pool=pool, deadline_s=0)

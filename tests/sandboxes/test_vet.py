@@ -144,6 +144,54 @@ async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
     json.dumps(summary)
 
 
+UNREADABLE: dict[str, tuple[Any, str, str]] = {
+    "no tests": ({"tests": []}, "no_tests", "the task has no tests"),
+    "no field": ({"prompt": "p"}, "unreadable", "no tests: a task has"),
+    "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a list"),
+    "a wrong language": ({"tests": [], "language": ["python"]}, "unreadable", "language = ['python'] must be one of"),
+    "a framework": (
+        {"tests": [{"kind": "file", "code": "", "framework": "nose"}]},
+        "unreadable",
+        "tests[0]: TestFile.framework = 'nose' must be 'unittest' or 'pytest'",
+    ),
+    "a missing field": ({"tests": [{"kind": "call"}]}, "unreadable", "tests[0] has no field 'function'"),
+    "no entry point": (
+        {"tests": [{"kind": "assert", "code": "def check(f): f()", "entry_point": "nope"}], "solution": "x = 1"},
+        "reference_fails",
+        "the candidate defines no nope",
+    ),
+    "a reference that is no Python": (
+        {"tests": call("f", (1, 2)), "solution": "def f(:"},
+        "reference_fails",
+        "SyntaxError",
+    ),
+    "a reference without an encoding": (
+        {"tests": call("f", (1, 2)), "solution": "'\udc80'"},
+        "reference_fails",
+        "has no encoding",
+    ),
+    "tests that are no Python": ({"tests": [{"kind": "assert", "code": "assert ("}]}, "unsupported", "to be Python"),
+    "a module that is not there": (
+        {"tests": [{"kind": "assert", "code": "import nosuch\nf()"}], "solution": "def f(): pass"},
+        "reference_fails",
+        "checker_error the tests need the module 'nosuch'",
+    ),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(300)
+async def test_a_task_that_makes_no_sense_costs_no_other(pool: SandboxPool) -> None:
+    """Each is named by its own name, and refused in a line."""
+    tasks = [{"name": name, **task} for name, (task, _, _) in UNREADABLE.items()]
+    reports = await vet([*tasks, SOUND], pool=pool, runs=1)
+    for (name, (_, kind, detail)), report in zip(UNREADABLE.items(), reports, strict=False):
+        assert report.name == name
+        assert [(fault.kind, detail in fault.detail) for fault in report.faults[:1]] == [(kind, True)], report
+        assert "\n" not in report.faults[0].detail
+    assert reports[-1].kept
+
+
 @pytest.mark.anyio
 async def test_a_slow_reference_and_free_tests_are_warned_of(pool: SandboxPool) -> None:
     task = {"tests": call("spin", (3, 3), (4, 4)), "solution": SLOW}
