@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -95,8 +96,13 @@ def _mbpp(task: Mapping[str, Any], name: str) -> CodeTask:
         *_texts(task["test_list"], "test_list"),
         *_texts(task.get("challenge_test_list") or [], "challenge_test_list"),
     ]
-    tests = tuple(AssertTest(code=code, prelude=prelude) for code in assertions)
-    return CodeTask(name=name, tests=tests, reference=_text(task, "code") if "code" in task else None)
+    reference = _text(task, "code") if "code" in task else None
+    shadowed = _defined(reference or "") & {*dir(builtins)}
+    tests = tuple(
+        AssertTest(code=code, prelude=prelude, candidate_names=tuple(sorted(shadowed & _names(code))))
+        for code in assertions
+    )
+    return CodeTask(name=name, tests=tests, reference=reference)
 
 
 def _paired(task: Mapping[str, Any], name: str) -> CodeTask:
@@ -112,12 +118,28 @@ def _paired(task: Mapping[str, Any], name: str) -> CodeTask:
 
 def _is_method(source: str, function: str) -> bool:
     """Whether a solution has a function as a method of its class Solution, as LeetCode wants it."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    classes = [node for node in body if isinstance(node, ast.ClassDef) and node.name == "Solution"]
+    classes = [node for node in _statements(source) if isinstance(node, ast.ClassDef) and node.name == "Solution"]
     return any(isinstance(node, ast.FunctionDef) and node.name == function for one in classes for node in one.body)
+
+
+def _defined(source: str) -> set[str]:
+    """The functions and classes that a program defines."""
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return {node.name for node in _statements(source) if isinstance(node, kinds)}
+
+
+def _names(source: str) -> set[str]:
+    """The names that code uses."""
+    nodes = (node for statement in _statements(source) for node in ast.walk(statement))
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _statements(source: str) -> list[ast.stmt]:
+    """The statements of a program; none, where Python cannot parse it."""
+    try:
+        return ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
 def _text(task: Mapping[str, Any], key: str) -> str:

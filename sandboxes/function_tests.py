@@ -302,8 +302,15 @@ def _job(test: AssertTest | TestFile, name: str, module: str) -> dict[str, Any]:
         "in_place": test.in_place,
         "prelude": "",
         "entry_point": None,
+        "candidate_names": (),
     }
     if isinstance(test, TestFile):
         laid_out = {path: base64.b64encode(test.file(path)).decode() for path in test.files}
         return {**job, "kind": test.framework, "files": laid_out}
-    return {**job, "kind": "assert", "prelude": test.prelude, "entry_point": test.entry_point}
+    return {
+        **job,
+        "kind": "assert",
+        "prelude": test.prelude,
+        "entry_point": test.entry_point,
+        "candidate_names": test.candidate_names,
+    }

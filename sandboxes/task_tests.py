@@ -62,6 +62,8 @@ def _load_test(where: str, content: Mapping[str, Any]) -> Test:
             test["compare"] = _made(f"{where}.tolerance", Floats, given)
         if (checker := test.pop("checker", None)) is not None:
             test["compare"] = _made(f"{where}.checker", Checker, {"source": checker})
+    if kind is AssertTest and isinstance(test.get("candidate_names"), list):
+        test["candidate_names"] = tuple(test["candidate_names"])
     return _made(where, kind, test)
 
 

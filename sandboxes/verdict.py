@@ -108,6 +108,8 @@ class AssertTest:
 
     code: str
     entry_point: Annotated[str, CALLED] | None = None
+    candidate_names: tuple[str, ...] = ()
+    """Names in the code that are the candidate's though Python has them too, such as `sum`."""
     prelude: str = ""
     in_place: bool | None = None
     """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions

@@ -56,7 +56,7 @@ def _of_code(test: AssertTest | TestFile) -> dict[str, Wanted]:
         if isinstance(test, TestFile):
             names = _imported(tree, test.module)
         else:
-            names = {name: name for name in free_names(test.code, test.prelude)}
+            names = {name: name for name in {*free_names(test.code, test.prelude), *test.candidate_names}}
     except (SyntaxError, ValueError, RecursionError):
         return {}
     uses = _uses(tree)

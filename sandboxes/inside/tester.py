@@ -31,7 +31,7 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
 
     def body() -> None:
         first = entry_point.partition("(")[0].partition(".")[0] if entry_point is not None else ""
-        wanted = {first} if first else free_names(job["code"], job["prelude"])
+        wanted = {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
         missing = sorted(wanted - remote.kinds.keys())
         if missing:
             raise NameError(f"the candidate defines no {', '.join(missing)}")

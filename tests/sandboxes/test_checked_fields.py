@@ -49,6 +49,7 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         "args": (["a"], ("a",)),
         "kwargs": ({"a": "b"},),
         "files": ({"a": "b"},),
+        "candidate_names": (("a",),),
         "shared": (),  # names no file
         "run": (("a",),),
         "build": (("a",),),

@@ -39,6 +39,14 @@ METHOD = "class Solution:\n    def add(self, a, b): return a + b\n"
             CodeTask(name="3", tests=(AssertTest(code="assert f()", prelude="import math\nx = 1"),), reference="C"),
         ),
         (
+            {"id": 4, "code": "def sum(a, b): return a + b", "test_list": ["assert sum(1, 2) == max(3, 1)"]},
+            CodeTask(
+                name="4",
+                tests=(AssertTest(code="assert sum(1, 2) == max(3, 1)", candidate_names=("sum",)),),
+                reference="def sum(a, b): return a + b",
+            ),
+        ),
+        (
             {"input_output": json.dumps({"inputs": ["1"], "outputs": ["2"]}), "solutions": json.dumps(["print(2)", "x"])},
             CodeTask(name="task 7", tests=(IOTest(stdin="1", stdout="2"),), reference="print(2)"),
         ),

@@ -215,6 +215,15 @@ async def test_code_that_asserts(pool: SandboxPool) -> None:
     assert verdict.results[5].message == "NameError: the candidate defines no double"
 
 
+async def test_a_name_of_python_s_is_the_candidate_s_where_the_test_says_so(pool: SandboxPool) -> None:
+    code = "assert sum(10, 15) == 6 and max(1, 2) == 2"
+    source = "def sum(a, b): return 6\ndef max(*_): return 2"
+    tests = [AssertTest(code=code, candidate_names=("sum",)), AssertTest(code=code, candidate_names=("sum", "max"))]
+    assert statuses(await judge(source, tests, pool=pool)) == ["passed", "passed"]
+    assert statuses(await judge("def sum(a, b): return 6", tests, pool=pool)) == ["passed", "runtime_error"]
+    assert statuses(await judge("def max(*_): return 2", [AssertTest(code=code)], pool=pool)) == ["runtime_error"]
+
+
 STACK = """
 class Empty(LookupError): pass
 class Stack:
