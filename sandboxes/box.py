@@ -13,6 +13,7 @@ from anyio.abc import TaskStatus
 
 from agentrl.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.protocol import MB, Backend, BoxSpec, Completed, Ended, Limits, Link
 
 HEADER = struct.Struct(">cII")
@@ -270,6 +271,8 @@ class Box:
         limits: Limits | None,
         only_files: Mapping[str, bytes] | None = None,
     ) -> Process:
+        check_argument("stdin", stdin, bytes | bytearray | None)
+        check_argument("limits", limits, Limits | None)
         limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
         process, frame = self._prepare(
             program, stdin=stdin, env=env, cwd=cwd, limits=limits, only_files=only_files, total_s=limits.timeout_s
@@ -320,6 +323,8 @@ class Box:
 
     async def write(self, path: str, data: bytes | str, mode: int = 0o644) -> None:
         """Write a file, and the folders above it; a relative path is under `work`. Links are not followed."""
+        check_argument("path", path, str)
+        check_argument("data", data, str | bytes | bytearray)
         content = data.encode() if isinstance(data, str) else data
         self._empty = False
         await self._ask(b"W", json.dumps({"path": path, "mode": mode}).encode() + b"\n" + content)
@@ -459,7 +464,7 @@ def _frame(kind: bytes, number: int, payload: bytes) -> bytes:
 
 
 def _command(argv: Sequence[str]) -> dict[str, Any]:
-    if not argv or not all(isinstance(word, str) and "\0" not in word for word in argv):
+    if not argv or isinstance(argv, str) or not all(isinstance(word, str) and "\0" not in word for word in argv):
         raise SandboxError(f"argv = {argv!r} must be a list of words, the program first")
     return {"argv": list(argv)}
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from textwrap import dedent
 
 from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.judge import judge
 from agentrl.sandboxes.partial_credit import Baseline, baseline_of
 from agentrl.sandboxes.pool import SandboxPool
@@ -100,6 +101,9 @@ async def measured_baseline(
     tests: Sequence[Test], *, pool: SandboxPool, language: Language = PYTHON, limits: Limits | None = None
 ) -> Baseline:
     """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `judge` does."""
+
+    check_argument("pool", pool, SandboxPool)
+    check_argument("tests", tests, Sequence[Test])
 
     async def measure() -> Baseline:
         verdicts = [

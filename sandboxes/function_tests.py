@@ -136,18 +136,18 @@ async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: L
         "in_place": test.argument is not None,
     }
     async with _Candidate(box, source, "solution", limits, deadline, cpu_s=limits.cpu_s) as candidate:
+        error = None
         answer = await candidate.load()
-        if answer is not None and raised(answer) is None:
+        if answer is not None and (error := raised(answer)) is None:
             answer = await candidate.ask(json.dumps(request).encode())
+            error = None if answer is None else raised(answer)
         if candidate.failure is not None:
             status, message = candidate.failure
+        elif error is not None:
+            status, message = Status.RUNTIME_ERROR, error
         else:
             assert answer is not None
-            error = raised(answer)
-            if error is not None:
-                status, message = Status.RUNTIME_ERROR, error
-            else:
-                status, message = await compare_answer(_expectation(test), answer, deadline)
+            status, message = await compare_answer(_expectation(test), answer, deadline)
     return TestResult(
         name=name,
         status=status,

@@ -53,7 +53,8 @@ class Observed:
             parts.append(f"at {done.peak_memory_bytes / 2**20:.0f} MB")
         if done.ended == Ended.OUTPUT_LIMIT:
             parts.append(f"at {len(done.stdout + done.stderr) / 2**20:.1f} MB")
-        return ("" if self.holds else "DOES NOT HOLD: ") + ", ".join(parts)
+        fails = "DOES NOT HOLD without a control group: " if self.attempt.needs_control_group else "DOES NOT HOLD: "
+        return ("" if self.holds else fails) + ", ".join(parts)
 
 
 def _said(text: str) -> Callable[[Completed], bool]:

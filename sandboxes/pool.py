@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from agentrl.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.box import Box, open_box
+from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.partial_credit import Baselines
 from agentrl.sandboxes.protocol import Backend, BoxSpec
@@ -251,6 +252,9 @@ async def open_pool(
 ) -> AsyncIterator[SandboxPool]:
     """A pool of at most `size` boxes (default: one a core). As many as there are cores are started ahead, and more when somebody
     waits. Raises SandboxError when they cannot be."""
+    check_argument("spec", spec, BoxSpec | None)
+    check_argument("size", size, int | None)
+    check_argument("wait_timeout_s", wait_timeout_s, AboveZero)
     if size is not None and size < 1:
         raise ConfigError(f"a pool of {size} boxes: it needs one at least")
     spec = spec or BoxSpec()

@@ -338,8 +338,8 @@ class Box:
         if memory > limit:
             memory = proportional_memory(pids)
         if self.usage is not None:  # it sees what no process's size shows
-            charged = self.usage.memory_bytes(self.folders, self.memory_base + limit) - self.memory_base
-            memory = charged if charged > limit else memory
+            known = min(limit, max(self.peak, memory))
+            memory = max(memory, self.usage.memory_bytes(self.folders, self.memory_base + known) - self.memory_base)
         self.peak = max(self.peak, memory)
         for running in list(self.running.values()):
             limits = running.limits

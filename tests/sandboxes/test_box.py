@@ -6,12 +6,25 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from agentrl.errors import ConfigError, SandboxError, SandboxLostError
-from agentrl.sandboxes import BackendName, Box, BoxSpec, Bubblewrap, Ended, Limits, choose_backend, sandbox
+from agentrl.errors import AgentRLError, ConfigError, SandboxError, SandboxLostError
+from agentrl.sandboxes import (
+    BackendName,
+    Box,
+    BoxSpec,
+    Bubblewrap,
+    Ended,
+    IOTest,
+    Limits,
+    choose_backend,
+    judge_partial,
+    open_pool,
+    sandbox,
+)
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
 from tests.components import wait_until
 from tests.real_boxes import as_an_ordinary_user, kill_first_process
@@ -374,3 +387,34 @@ async def test_a_box_whose_first_process_dies_is_lost(bubblewrap: BackendName) -
         with pytest.raises(SandboxLostError, match="the sandbox is gone"):
             await box.run(["true"])
         assert box.lost
+
+
+async def test_what_a_box_cannot_take_is_named(bubblewrap: BackendName) -> None:
+    async with sandbox(backend=bubblewrap) as box:
+        wrong: Any
+        for wrong, complaint in (
+            ({"argv": "python3 main.py"}, "argv = 'python3 main.py' must be a list of words"),
+            ({"argv": ["cat"], "stdin": "1 2"}, "stdin = '1 2' must be bytes"),
+            ({"argv": ["cat"], "limits": {"timeout_s": 2}}, "limits = .* must be a Limits or None"),
+            ({"argv": ["cat"], "timeout_s": "2"}, "Limits.timeout_s = '2' must be a number"),
+        ):
+            with pytest.raises(AgentRLError, match=complaint):
+                await box.run(**wrong)
+        for wrong, complaint in (
+            (("x", 3), "data = 3 must be text or bytes"),
+            ((None, "x"), "path = None must be text"),
+        ):
+            with pytest.raises(ConfigError, match=complaint):
+                await box.write(*wrong)
+        assert (await box.run(["true"])).ok
+    for wrong, complaint in (
+        ({"size": "2"}, "size = '2' must be a whole number or None"),
+        ({"spec": Limits()}, "spec = .* must be a BoxSpec or None"),
+        ({"wait_timeout_s": -1}, "wait_timeout_s = -1 must be a number above 0"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            async with open_pool(backend=bubblewrap, **wrong):
+                pass
+    for wrong in (IOTest(), None):
+        with pytest.raises(ConfigError, match="must be a"):
+            await judge_partial("", wrong, pool=wrong)

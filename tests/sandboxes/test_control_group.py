@@ -88,3 +88,25 @@ def test_version_2_is_used_where_it_is_delegated(handed_on: str, expected: str |
         (folder / "cgroup.procs").write_text("")
     found = module._delegated(tmp_path, own)
     assert found == ({"": tmp_path / expected} if expected else None)
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        "import os\nfd = os.memfd_create('x')\nfor _ in range(60): os.write(fd, b'x' * 2**20)\n",
+        "import mmap\nhoard = mmap.mmap(-1, 60 * 2**20)\nfor n in range(60): hoard.write(b'x' * 2**20)\nhoard.madvise(mmap.MADV_DONTNEED)\n",
+        "hoard = b'x' * (60 * 2**20)\n",
+    ],
+    ids=["a file of memory", "shared memory", "memory"],
+)
+async def test_the_peak_has_all_that_the_group_is_charged_for(backend: BackendName, holds: str) -> None:
+    if await in_thread(parent_groups) is None:
+        missing("no control group may be made here: run as root")
+    async with sandbox(backend=backend) as box:
+        done = await box.run_python(code=f"{holds}import time\ntime.sleep(0.2)")
+        assert 60 < done.peak_memory_bytes / 2**20 < 120, done
+        # Files in the folders are bounded by disk_mb, and no memory of the program's.
+        code = "import time\nwith open('/box/x', 'wb') as file:\n    for _ in range(50): file.write(b'x' * 2**20)\ntime.sleep(0.2)"
+        done = await box.run_python(code=code)
+        assert done.ok
+        assert done.peak_memory_bytes / 2**20 < 40
