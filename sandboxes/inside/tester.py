@@ -124,7 +124,7 @@ def report(wire: Wire, remote: Remote, name: str, error: BaseException | None, *
         wire.send(
             b"d", {"name": name, "status": status, "message": "" if error is None else _shown(error) + hint(remote)}
         )
-        remote.prober.test += 1
+        remote.prober.new_objects.test += 1
 
 
 def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             else:
                 message = "" if self.bad is None else self.bad + hint(remote)
                 wire.send(b"d", {"name": nodeid, "status": self.status, "message": message})
-                remote.prober.test += 1
+                remote.prober.new_objects.test += 1
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
@@ -202,7 +202,7 @@ def main() -> None:
         run_assertions(wire, remote, job)
     else:
         outcome_of_file(wire, remote, job, run_unittest if job["kind"] == "unittest" else run_pytest)
-    for index, message in remote.prober.finish():
+    for index, message in remote.prober.new_objects.finish():
         wire.send(b"p", {"index": index, "message": message})
     wire.send(b"f")
 
