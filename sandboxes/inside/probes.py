@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from agentrl.sandboxes.inside.decoys import Decoys
+from agentrl.sandboxes.inside.foreign import Foreign
 from agentrl.sandboxes.inside.new_objects import Asks, NewObjects, Use
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, reference_of_class, vars_of
 
@@ -52,10 +53,6 @@ KEEPING = frozenset({*ASKED_TWICE, "__str__", "__repr__", "__format__"})
 """Operators that change no object."""
 MOST_ITEMS = 100_000
 """Of an object of a class that the test does not name, which are looked through for one."""
-
-
-class Foreign:
-    """An object of a class that the candidate does not know."""
 
 
 def is_number(value: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import importlib
 import sys
 import types
 from collections import namedtuple
@@ -11,10 +10,12 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
+from agentrl.sandboxes.inside.given import Given
 from agentrl.sandboxes.inside.lent import MUTABLE, Borrowed, replace_content
+from agentrl.sandboxes.inside.library_exceptions import library_exception
 from agentrl.sandboxes.inside.new_objects import Use, is_constant
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
-from agentrl.sandboxes.inside.probes import OWN_METHODS, Foreign, Prober, is_named
+from agentrl.sandboxes.inside.probes import OWN_METHODS, Prober, is_named
 from agentrl.sandboxes.inside.stand_ins import (
     COMPARISONS,
     Reference,
@@ -30,27 +31,6 @@ from agentrl.sandboxes.inside.wire import Wire
 MOST_CALLBACKS = 100_000
 DEEPEST_INHERITANCE = 30
 NO_ARGUMENTS: dict[str, Any] = {}
-LENT_SPECIAL = frozenset(
-    {"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__", "__call__"}
-)
-"""Operators of an object of the test's own class that are refused by name, where the class has them."""
-LIBRARY_EXCEPTIONS = {
-    "_queue": ("Empty",),
-    "queue": ("Empty", "Full"),
-    "json.decoder": ("JSONDecodeError",),
-    "dataclasses": ("FrozenInstanceError",),
-    "decimal": ("InvalidOperation", "DivisionByZero", "Inexact", "Overflow", "Underflow"),
-    "copy": ("Error",),
-    "binascii": ("Error",),
-    "struct": ("error",),
-    "zlib": ("error",),
-    "re": ("error",),
-    "csv": ("Error",),
-    "configparser": ("NoSectionError", "NoOptionError", "DuplicateSectionError", "ParsingError"),
-    "subprocess": ("TimeoutExpired", "CalledProcessError"),
-    "concurrent.futures._base": ("CancelledError", "InvalidStateError"),
-}
-"""Exceptions of the standard library that are the same class on both sides."""
 
 
 class Remote:
@@ -69,10 +49,7 @@ class Remote:
         self._named_tuples: dict[type, Callable[..., Any]] = {}
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
-        self._given: list[Any] = []
-        self._given_numbers: dict[int, int] = {}
-        self._opaque: set[int] = set()
-        """Numbers of objects of the tests' own classes, of which the candidate has nothing but the names of their attributes."""
+        self._given = Given(self.encode)
         self._depth = 0
         self._callbacks = 0
         self._failed_inside: AssertionError | None = None
@@ -216,13 +193,9 @@ class Remote:
         """End the test for what the candidate says that it uses and is not there. It is believed where the test has given it an object
         that has this: else a program that fails would rather say that it cannot be judged."""
         match claim:
-            case [int(number), str(name)] if number in self._opaque:
-                value = self._given[number]
-                names = _names(value)
-                if names is None or name in names or name in _operators(value):
-                    self.wire.ungradable(
-                        f"an object of its own class where the candidate uses its {type(value).__name__}.{name[:100]}"
-                    )
+            case [int(number), str(name)] if self._given.has(number, name):
+                kind = type(self._given[number]).__name__
+                self.wire.ungradable(f"an object of its own class where the candidate uses its {kind}.{name[:100]}")
         self.wire.wrong("the candidate says that it needs what the test has not given it")
 
     def _call_back(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -309,23 +282,7 @@ class Remote:
             return {"builtin": name}
         if isinstance(value, type({}.keys()) | type({}.values()) | type({}.items())):
             return self.encode(list(value))
-        number = self._given_numbers.get(id(value))
-        if number is None:
-            number = self._given_numbers[id(value)] = len(self._given)
-            self._given.append(value)
-        if isinstance(value, BaseException):
-            base = next(base.__name__ for base in kind.__mro__ if getattr(builtins, base.__name__, None) is base)
-            args = [self.encode(item) for item in value.args]
-            return {"error": {"number": number, "name": kind.__name__, "base": base, "args": args}}
-        if callable(value):
-            return {"function": {"number": number, **_signature(value)}}
-        if hasattr(kind, "__next__"):
-            return {"iterator": {"number": number}}
-        lent = not isinstance(value, Foreign)
-        if lent:
-            self._opaque.add(number)
-        described = {"special": _operators(value), "names": _names(value)} if lent else {}
-        return {"opaque": {"number": number, "name": kind.__name__, "lent": lent, **described}}
+        return self._given.describe(value)
 
     def _dereference(self, data: Any) -> Any:
         ((kind, content),) = data.items()
@@ -379,13 +336,8 @@ class Remote:
             info = self.ask(op="class", of=number)["class"]
             path = info["path"]
             known = self._by_name.get(path) if path is not None else None
-            self._objects[number] = known or self._library(info) or self._make_class(info, number, depth)
+            self._objects[number] = known or library_exception(info) or self._make_class(info, number, depth)
         return self._objects[number]
-
-    def _library(self, info: Any) -> Any:
-        if info["name"] in LIBRARY_EXCEPTIONS.get(info["module"], ()):
-            return getattr(importlib.import_module(info["module"]), info["name"])
-        return None
 
     def _make_class(self, info: Any, number: int | None, depth: int) -> RemoteClass:
         where = Reference(self, number, self.process, None if info.get("path") is None else str(info["path"]))
@@ -446,31 +398,5 @@ def _where(stand_in: Any) -> Reference:
     return reference_of_class(stand_in) if isinstance(stand_in, RemoteClass) else reference(stand_in)
 
 
-def _operators(value: Any) -> list[str]:
-    """Those of an object of the test's own class that are refused by name."""
-    return sorted(LENT_SPECIAL.intersection(dir(type(value))))
-
-
-def _names(value: Any) -> list[str] | None:
-    """What attributes an object of the test's has; None where it may have any."""
-    kind = type(value)
-    if any(isinstance(getattr(kind, name, None), types.FunctionType) for name in ("__getattr__", "__getattribute__")):
-        return None
-    return [name for name in dir(value) if not name.startswith("__")]
-
-
 def _fits(base: type) -> bool:
     return isinstance(base, RemoteClass) or (issubclass(base, Exception) and base is not Exception) or base is Exception
-
-
-def _signature(function: Any) -> dict[str, Any]:
-    import inspect
-
-    parameters = None
-    try:
-        found = inspect.signature(function).parameters.values()
-        parameters = [[one.name, int(one.kind), one.default is not inspect.Parameter.empty] for one in found]
-    except (TypeError, ValueError):
-        pass
-    doc = function.__doc__ if isinstance(function, types.FunctionType) else None
-    return {"name": str(getattr(function, "__name__", "function")), "doc": doc, "parameters": parameters}
