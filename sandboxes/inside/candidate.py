@@ -16,7 +16,8 @@ A list or the like is {"ok": [1], "lent": 7}: what the tests change in it comes 
 
 An exception is {"raised": {"classes": ["ValueError", ...], "text": "...", "error": ...}}; an answer that cannot be told, {"fault":
 "..."}. Where the candidate calls a function of the tests, the answer is {"callback": number, "args": ..., "kwargs": ...} instead:
-requests may follow, and {"op": "resume", "ok": ...} ends the call. What was printed comes as "printed".
+requests may follow, and {"op": "resume", "ok": ...} ends the call. What was written to stdout and stderr comes as "printed" and
+"complained". {"needs": [3, "price"]} says that the candidate uses an attribute of the tests' object 3, which is not here.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from agentrl.sandboxes.inside.candidate_objects import (
     TooManyObjectsError,
     describe_class,
 )
+from agentrl.sandboxes.inside.depth import deeper
 from agentrl.sandboxes.inside.lent import LARGEST_LENT, MUTABLE, BothChangedError, Lender
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 
@@ -46,6 +48,18 @@ class CannotTellError(BaseException):
     """The candidate's answer has no form in which it could pass."""
 
 
+class Both(io.BytesIO):
+    """What is written to a descriptor, which gets it too."""
+
+    def __init__(self, fd: int) -> None:
+        super().__init__()
+        self._fd = fd
+
+    def write(self, data: Any) -> int:
+        os.write(self._fd, data)
+        return super().write(data)
+
+
 class Candidate:
     def __init__(self, requests: Any, answers: Any) -> None:
         self.module = types.ModuleType("solution")
@@ -54,10 +68,12 @@ class Candidate:
         # A test that holds what a name stood for before the test set it anew means that, and not what it set.
         self.objects.named = lambda name: self.originals[name] if name in self.originals else getattr(self.module, name)
         self._lender = Lender()
+        self.objects.lent = self._lender.__getitem__
         self._requests = requests
         self._answers = answers
         self._calling_back = RLock()
-        self._printed = io.BytesIO()
+        self._printed = {"printed": io.BytesIO(), "complained": Both(sys.stderr.fileno())}
+        """What its answers tell of what is written to stdout and to stderr. The host shows the end of stderr where it has failed."""
         self._may_print = PRINTED_BYTES
 
     def serve(self) -> None:
@@ -82,9 +98,9 @@ class Candidate:
         except CannotTellError as error:
             return {"fault": str(error)}
         except NeedsTestObjectError as error:
-            return {"needs": f"an object of its own class where the candidate uses its {error}"}
+            return {"needs": [error.number, error.name]}
         except BothChangedError as error:
-            return {"needs": str(error)}
+            return {"fault": str(error)}
         except TooManyObjectsError:
             return {"fault": "the tests were given more objects than are kept"}
         except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
@@ -97,7 +113,10 @@ class Candidate:
         self.module = types.ModuleType(request["module"])
         self.module.__file__ = f"{request['module']}.py"
         sys.modules[request["module"]] = self.module
-        sys.stdout = io.TextIOWrapper(self._printed, "utf-8", errors="backslashreplace", write_through=True)
+        sys.stdout, sys.stderr = (
+            io.TextIOWrapper(printed, "utf-8", errors="backslashreplace", write_through=True)
+            for printed in self._printed.values()
+        )
         exec(compile(request["source"], self.module.__file__, "exec", dont_inherit=True), self.module.__dict__)
         return {"names": {name: kind_of(value) for name, value in vars(self.module).items() if name[:2] != "__"}}
 
@@ -153,21 +172,27 @@ class Candidate:
         """Call, and where it is asked, tell which arguments the call has changed."""
         args = [self.objects.decode(item) for item in request["args"]]
         kwargs = {name: self.objects.decode(item) for name, item in request["kwargs"].items()}
+        names = [*map(str, range(len(args))), *kwargs]
+        sent = [*request["args"], *request["kwargs"].values()]
+        arguments = [*args, *kwargs.values()]
+        # What the tests give back is sent by its number alone.
+        contents = [self._encode(one) if is_lent(data) else data for data, one in zip(sent, arguments, strict=True)]
         result = function(*args, **kwargs)
         answer = self._giving(result)
         if request["in_place"] is False:
             return answer
         changed: dict[str, Any] = {}
-        before = [*enumerate(request["args"]), *request["kwargs"].items()]
         asked = result is None or request["in_place"]
-        for (name, data), argument in zip(before, [*args, *kwargs.values()], strict=True):
+        for name, data, argument in zip(names, contents, arguments, strict=True):
             if not asked:
                 if self._differs(data, argument):
-                    changed[str(name)] = None  # the test is not told to what: it is for a message alone
+                    changed[name] = None  # the test is not told to what: it is for a message alone
                 continue
             after = self._encode(argument)
             if after != data:
-                changed[str(name)] = after
+                changed[name] = after
+            if argument is result and type(result) in MUTABLE:
+                answer["same"] = name
         return {**answer, "changed": changed}
 
     def _differs(self, data: Any, argument: Any) -> bool:
@@ -181,7 +206,7 @@ class Candidate:
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the tests, and serve what they ask before it returns."""
-        with self._calling_back:
+        with self._calling_back, deeper():
             encoded = {name: self._encode(item) for name, item in kwargs.items()}
             self._send({"callback": number, "args": [self._encode(item) for item in args], "kwargs": encoded})
             while (request := json.loads(self._requests.readline()))["op"] != "resume":
@@ -206,18 +231,24 @@ class Candidate:
     def _raised(self, error: BaseException) -> dict[str, Any]:
         import traceback
 
-        traceback.print_exception(error)
+        traceback.print_exception(error, file=sys.__stderr__)
         classes = [kind.__name__ for kind in type(error).__mro__]
         return {"raised": {"classes": classes, "text": str(error)[:10_000], "error": self.objects.encode_error(error)}}
 
     def _send(self, answer: dict[str, Any]) -> None:
-        if printed := self._printed.getvalue():
-            answer["printed"] = printed[: self._may_print].decode(errors="replace")
-            self._may_print = max(self._may_print - len(printed), 0)
-            self._printed.seek(0)
-            self._printed.truncate()
+        for key, written in self._printed.items():
+            if printed := written.getvalue():
+                answer[key] = printed[: self._may_print].decode(errors="replace")
+                self._may_print = max(self._may_print - len(printed), 0)
+                written.seek(0)
+                written.truncate()
         self._answers.write(json.dumps(answer).encode() + b"\n")
         self._answers.flush()
+
+
+def is_lent(data: Any) -> bool:
+    """Whether an argument, as it was sent, is a container that the candidate has given."""
+    return type(data) is dict and "lent" in data
 
 
 def kind_of(value: Any) -> str:

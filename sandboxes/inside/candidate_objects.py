@@ -24,6 +24,11 @@ class TooManyObjectsError(BaseException):
 class NeedsTestObjectError(BaseException):
     """The candidate uses an attribute of an object of the tests' own class, which is not here."""
 
+    def __init__(self, number: int, name: str) -> None:
+        super().__init__(number, name)
+        self.number = number
+        self.name = name
+
 
 class TestObject:
     """An object of the tests' own class: it is equal to itself, and can be kept and given back."""
@@ -32,12 +37,17 @@ class TestObject:
 
 
 class LentObject(TestObject):
-    """One that the tests gave: who uses its attributes needs what cannot pass."""
+    """One that the tests gave: who uses its attributes needs what cannot pass. What it does not have, it does not have here."""
+
+    _number: int
+    _names: list[str] | None
+    """Of its attributes; None where it may have any."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise NeedsTestObjectError(f"{type(self).__name__}.{name}")
+        kind = type(self)
+        if name.startswith("__") or (kind._names is not None and name not in kind._names):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        raise NeedsTestObjectError(kind._number, name)
 
 
 class TestIterator:
@@ -136,6 +146,8 @@ class Objects:
             return getattr(builtins, content)
         if kind == "named":
             return self.named(content)
+        if kind == "lent":
+            return self.lent(content)
         number = content["number"]
         if number not in self._of_tests:
             make = {
@@ -150,6 +162,8 @@ class Objects:
 
     named: Callable[[Any], Any] = staticmethod(lambda name: name)
     """Gives an attribute of the candidate's module by its name."""
+    lent: Callable[[Any], Any] = staticmethod(lambda number: number)
+    """Gives what was lent to the tests, by its number there."""
 
     def _function(self, content: Any) -> Any:
         number = content["number"]
@@ -175,9 +189,9 @@ class Objects:
     def _opaque(self, content: Any) -> TestObject:
         if not content["lent"]:
             return object.__new__(type(content["name"], (TestObject,), {}))
-        return object.__new__(
-            type(content["name"], (LentObject,), {name: _needed(name) for name in content["special"]})
-        )
+        body = {"_number": content["number"], "_names": content["names"]}
+        operators = {name: _needed(content["number"], name) for name in content["special"]}
+        return object.__new__(type(content["name"], (LentObject,), {**body, **operators}))
 
     def _error(self, content: Any) -> BaseException:
         base = getattr(builtins, content["base"])
@@ -189,9 +203,9 @@ class Objects:
             return Exception(*args)
 
 
-def _needed(name: str) -> Callable[..., Any]:
+def _needed(number: int, name: str) -> Callable[..., Any]:
     def refuse(self: Any, *args: Any) -> Any:
-        raise NeedsTestObjectError(f"{type(self).__name__}.{name}")
+        raise NeedsTestObjectError(number, name)
 
     return refuse
 

@@ -6,7 +6,7 @@
 
 So `stack.items.append(1)` does to the candidate's stack what it does in one process, and so does a change to a list that a method
 gave out and should have copied. It is never the other way round: what a test holds stays what it was given, or a candidate could
-answer once it has seen what is expected.
+answer once it has seen what is expected. What a test gives back, as `stack.items = items` does, goes as {"lent": 7}: it is that list.
 """
 
 from __future__ import annotations
@@ -35,6 +35,9 @@ class Lender:
         self._lent: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._count = 0
+
+    def __getitem__(self, number: int) -> Any:
+        return self._lent[number]
 
     def lend(self, value: Any) -> dict[str, int]:
         """What an answer says of a value beside the value itself."""
@@ -69,6 +72,22 @@ class Borrowed:
     def __init__(self, encode: Callable[[Any], Any]) -> None:
         self._encode = encode
         self._loans: dict[int, _Loan] = {}
+        self._named: set[int] = set()
+
+    def number(self, value: Any) -> int | None:
+        """The number of a value that is lent, to name it in the next request; None for any other."""
+        if type(value) not in MUTABLE:
+            return None
+        number = next((number for number, loan in self._loans.items() if loan.value is value), None)
+        if number is not None:
+            self._named.add(number)
+        return number
+
+    def told(self, value: Any) -> None:
+        """Note that the candidate has told what it has made of a value: what it is now need not be told to it."""
+        for loan in self._loans.values():
+            if loan.value is value:
+                loan.before = self._encode(value)
 
     def note(self, number: Any, value: Any) -> Any:
         """The value that the test gets for one that an answer says is lent: the one that it has, if that has the same content."""
@@ -90,9 +109,10 @@ class Borrowed:
             if content != loan.before:
                 contents.append([number, loan.before, content])
                 loan.before = content
-            if size > LARGEST_LOANS or not _is_held(loan):
+            if number not in self._named and (size > LARGEST_LOANS or not _is_held(loan)):
                 released.append(number)
                 size -= self._loans.pop(number).size
+        self._named.clear()
         return {"contents": contents, "released": released} if contents or released else {}
 
     def clear(self) -> None:

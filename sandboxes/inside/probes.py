@@ -1,23 +1,23 @@
 """Probes of a candidate's operators: whether an object that says it is equal is equal to some things and not to others.
 
 Each comparison of the test's goes to the candidate among others, in an order that it cannot foresee: with itself, the other way
-round, with objects of no kind that it knows, and with values like the one that the test compares with. Objects made from other
-arguments come when the last test is over.
+round, with objects of no kind that it knows, and with values like the one that the test compares with. New objects come when the
+last test is over.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
-from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, reference_of_class
-from agentrl.sandboxes.inside.wire import TestEndedError, Wire
+from agentrl.sandboxes.inside.decoys import Decoys
+from agentrl.sandboxes.inside.foreign import Foreign
+from agentrl.sandboxes.inside.new_objects import Asks, NewObjects, Use
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, reference_of_class, vars_of
 
 ALWAYS_PROBED = 12
 """Comparisons of one class and operator, of which each is probed. Of later ones every eighth is."""
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LATER_SHARE = 1 / 8
 DECOYS = 6
 SWAPPED = {
@@ -43,21 +43,16 @@ OWN_METHODS = frozenset(
     name for kind in (str, bytes, frozenset, int, float) for name in dir(kind) if not name.startswith("_")
 ) - {"copy", "count", "index", "find", "format", "title", "center", "split", "real", "imag"}
 """Methods that tell plain data from other plain data, and that classes of other things seldom have."""
-CHANGING = frozenset({"__setitem__", "__delitem__", "__call__", "__enter__", "__exit__"})
+CHANGING = frozenset({"__setitem__", "__delitem__", "__call__", "__enter__", "__exit__"}).union(
+    name for name in COMBINING if name.startswith("__i")
+)
 """Operators that may change an object."""
 UNARY = ("__abs__", "__neg__", "__pos__", "__round__", "__trunc__", "__floor__", "__ceil__")
 ASKED_TWICE = ("__bool__", "__len__", "__hash__")
+KEEPING = frozenset({*ASKED_TWICE, "__str__", "__repr__", "__format__"})
+"""Operators that change no object."""
 MOST_ITEMS = 100_000
 """Of an object of a class that the test does not name, which are looked through for one."""
-MOST_PAIRS = 5
-"""Pairs of equal objects of one class that are compared with new ones at the end."""
-NEW_OBJECTS = 4
-DIFFERS = ""
-"""What is known of an object's equality: there is another of its class that it is not equal to."""
-
-
-class Foreign:
-    """An object of a class that the candidate does not know."""
 
 
 def is_number(value: Any) -> bool:
@@ -66,16 +61,6 @@ def is_number(value: Any) -> bool:
         type(value).__module__ == "numpy" and hasattr(value, "dtype") and value.dtype.kind in "iuf" and not value.shape
     )
     return numpys or (isinstance(value, int | float) and not isinstance(value, bool))
-
-
-class Asks(Protocol):
-    """What probes ask of the candidate."""
-
-    wire: Wire
-
-    def is_there(self, owner: Any) -> bool: ...
-    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
-    def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 
 def is_named(kind: Any) -> bool:
@@ -91,20 +76,12 @@ class Prober:
     """What has been asked in one session, and what is still to be."""
 
     def __init__(self, asks: Asks) -> None:
-        self.test = 0
-        """How many tests have ended."""
         self.changes = 0
         """How often a test may have changed an object: it has called something, or set it."""
         self._asks = asks
         self._counts: dict[tuple[type, str], int] = {}
-        self._equal: dict[type, list[tuple[Any, Any, int]]] = {}
-        self._random = random.SystemRandom()
-
-    def note_made(self, made: Any, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Remember what a test has called to get an object."""
-        where = reference(made)
-        if where.made_by is None and (owner is None or isinstance(owner, RemoteClass)):
-            where.made_by = ((owner, name), args, kwargs)
+        self._decoys = Decoys()
+        self.new_objects = NewObjects(asks, self._decoys)
 
     def compare(self, one: Any, name: str, other: Any) -> Any:
         """Answer a comparison of the test's. Ends the test where the candidate fails a probe."""
@@ -117,7 +94,7 @@ class Prober:
             self._asks.wire.wrong(f"the candidate gave an object of class {kind.__name__} where plain data is compared")
         if name not in vars_of(kind):  # the class leaves equality to identity
             if one is other and name == "__eq__":
-                self._note_equal(one, other)
+                self.new_objects.note_equal(one, other)
             return True if one is other else NotImplemented
         if not self._due(kind, name):
             return self._answer(one, name, other)
@@ -129,12 +106,13 @@ class Prober:
         answer = self._asks.special(one, name, (other,))
         if isinstance(answer, bool) or answer is NotImplemented:
             return answer
-        if answer is None or isinstance(answer, int | float | str):
+        # A list is one that two lists, joined with `and`, come to: no test may look into it, or it could not be probed.
+        if answer is None or isinstance(answer, int | float | str | list | tuple | dict | set | frozenset):
             return bool(answer)
         if isinstance(answer, RemoteObject):
             reference(answer).compares = True
             return answer
-        return self._asks.wire.ungradable(f"comparisons that are answered with a {type(answer).__name__}")
+        return self._asks.wire.wrong(f"the candidate answers a comparison with a {type(answer).__name__}")
 
     def truth(self, one: Any) -> bool:
         """Whether an object is true, where its class does not say."""
@@ -148,6 +126,8 @@ class Prober:
     def combine(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
         """Answer any other operator of the test's."""
         special = self._asks.special
+        if name not in KEEPING and isinstance(one, RemoteObject):
+            reference(one).used = True
         if name == "__bool__":
             self._check_truth(one)
         if name in ASKED_TWICE and self._due(type(one), name):
@@ -161,7 +141,9 @@ class Prober:
             return self._contains(one, args[0])
         if name in ("__iter__", "__next__", "__getitem__"):
             return self._items(one, name, args)
-        self.changes += name in CHANGING
+        if name in CHANGING:
+            self.changes += 1
+            self.new_objects.note_use(one, Use("special", name, args, {}))
         if name in COMBINING and not is_named(type(one)) and not isinstance(args[0], RemoteObject):
             # It could give back what it was given, or answer the difference from it: what the test expects.
             self._asks.wire.wrong(
@@ -173,7 +155,7 @@ class Prober:
             return special(one, name, args)
         asked: list[Callable[[], Any]] = [lambda: special(one, name, args)]
         if with_number and not twins:
-            far = self._random.uniform(1e6, 1e9)
+            far = self._decoys.random.uniform(1e6, 1e9)
             shifts = [type(args[0])(args[0] + shift) for shift in (far, -far)]
             asked += [lambda shift=shift: special(self._like(one), name, (shift,)) for shift in shifts]  # type: ignore[misc]
         else:
@@ -195,29 +177,11 @@ class Prober:
             )
         return result
 
-    def finish(self) -> list[tuple[int, str]]:
-        """Make new objects from other arguments, and compare. Returns the tests that are no pass, by their index, and why."""
-        if not self._asks.wire.begin_probes():
-            return []
-        found = []
-        for pairs in self._equal.values():
-            for one, other, test in pairs:
-                try:
-                    wrong = [self._equal_to_all_new(one), self._equal_to_all_new(other)]
-                    if DIFFERS not in wrong and (why := next(filter(None, wrong), None)) is not None:
-                        found.append((test, why))
-                except TestEndedError as error:
-                    # A program that ends or hangs here has noticed that the tests are over.
-                    found.append((test, f"the candidate does not answer when other objects are compared: {error}"))
-                except Exception:  # noqa: S112 (nothing is known against it)
-                    continue
-        return found
-
     # ------------------------------------------------------------------------------------------------------------
 
     def _due(self, kind: type, name: str) -> bool:
         count = self._counts[kind, name] = self._counts.get((kind, name), 0) + 1
-        return count <= ALWAYS_PROBED or self._random.random() < LATER_SHARE
+        return count <= ALWAYS_PROBED or self._decoys.random.random() < LATER_SHARE
 
     def _fail(self, one: Any, why: str) -> None:
         what = f"class {one.__name__}" if isinstance(one, RemoteClass) else f"object of class {type(one).__name__}"
@@ -227,7 +191,7 @@ class Prober:
         """The answers, or the exceptions in place of them, to questions that are asked in an order nobody can foresee."""
         answers: list[Any] = [None] * len(questions)
         order = list(range(len(questions)))
-        self._random.shuffle(order)
+        self._decoys.random.shuffle(order)
         for index in order:
             try:
                 answers[index] = questions[index]()
@@ -238,9 +202,13 @@ class Prober:
     def _probe(self, one: Any, name: str, other: Any, *, remote: bool) -> Any:
         answer_of = self._answer
         equality = name in ("__eq__", "__ne__")
-        strangers: list[Any] = [Foreign(), None, self._random.randrange(10**9), self._word()] if equality else []
+        strangers: list[Any] = (
+            [Foreign(), None, self._decoys.random.randrange(10**9), self._decoys.word()] if equality else []
+        )
         decoys = (
-            [] if remote or not equality else [item for item in map(self._decoy, [other] * DECOYS) if item is not None]
+            []
+            if remote or not equality
+            else [item for item in map(self._decoys.decoy, [other] * DECOYS) if item is not None]
         )
         swapped = SWAPPED[name]
         questions = [
@@ -270,7 +238,7 @@ class Prober:
             if real is yes and type(hash_one) is int and type(hash_other) is int and hash_one != hash_other:
                 self._fail(one, "is equal to an object with another hash")
             if real is yes and remote:
-                self._note_equal(one, other)
+                self.new_objects.note_equal(one, other)
             for twin in reference(one).twins:
                 if real is yes and not remote and answer_of(twin, name, other) is yes:
                     self._fail(one, "stays equal to the same value whatever is added to it")
@@ -300,7 +268,7 @@ class Prober:
         if not self._due(kind, "__contains__"):
             return bool(self._asks.special(one, "__contains__", (item,)))
         # What contains every string is no container of the test's; of numbers there are intervals.
-        others = [decoy for decoy in map(self._decoy, [item] * DECOYS) if decoy is not None]
+        others = [decoy for decoy in map(self._decoys.decoy, [item] * DECOYS) if decoy is not None]
         decoys = others if isinstance(item, str) and others else [Foreign(), *others[:2]]
 
         def ask(what: Any) -> Callable[[], Any]:
@@ -320,45 +288,6 @@ class Prober:
             return one
         (owner, name), args, kwargs = made_by
         return self._asks.call(owner, name, args, kwargs)
-
-    def _note_equal(self, one: Any, other: Any) -> None:
-        pairs = self._equal.setdefault(type(one), [])
-        if len(pairs) < MOST_PAIRS or all(test != self.test for *_, test in pairs):
-            pairs.append((one, other, self.test))
-
-    def _equal_to_all_new(self, one: Any) -> str | None:
-        """What is wrong with an object that is equal to every other that can be made, or that no other can be made beside; DIFFERS for
-        one that is not, None where nothing is known."""
-        made_by = reference(one).made_by
-        if made_by is None or not self._asks.is_there(one):
-            return None
-        (owner, name), args, kwargs = made_by
-        made = 0
-        for _ in range(NEW_OBJECTS):
-            new_args = tuple(self._other(arg) for arg in args)
-            new_kwargs = {key: self._other(arg) for key, arg in kwargs.items()}
-            if all(
-                new is old
-                for new, old in zip((*new_args, *new_kwargs.values()), (*args, *kwargs.values()), strict=True)
-            ):
-                return None
-            try:
-                new = self._asks.call(owner, name, new_args, new_kwargs)
-            except Exception:  # noqa: S112 (these arguments are not allowed)
-                continue
-            if isinstance(new, RemoteObject):
-                made += 1
-                asked = new is not one and "__eq__" in vars_of(type(one))
-                if new is not one and not (asked and self._answer(one, "__eq__", new) is True):
-                    return DIFFERS
-        # A function may well make the same of other arguments, and a class seldom.
-        if made >= (1 if isinstance(owner, RemoteClass) else NEW_OBJECTS):
-            return f"every {type(one).__name__} of the candidate's is equal to every other"
-        try:
-            self._asks.call(owner, name, args, kwargs)
-        except Exception:
-            return f"a {type(one).__name__} of the candidate's that could be made in the test cannot be made again"
-        return None
 
     def _note_length(self, one: Any, length: Any) -> None:
         where = reference(one)
@@ -390,54 +319,3 @@ class Prober:
     def _check_length(self, one: Any, length: Any, count: int, changes: int) -> None:
         if changes == self.changes and not is_named(type(one)) and length > count:
             self._asks.wire.wrong(f"the candidate gave an object of length {length} that has {count} items")
-
-    def _other(self, value: Any) -> Any:
-        """Another value of the same kind to make an object with; the same where there is none."""
-        if isinstance(value, bool):
-            return not value
-        return value if (decoy := self._decoy(value)) is None else decoy
-
-    def _word(self) -> str:
-        return "".join(self._random.choices(LETTERS, k=8))
-
-    def _decoy(self, value: Any) -> Any:
-        """A value of the same kind that is another one; None where there is none to make."""
-        if isinstance(value, bool) or value is None:
-            return None
-        if isinstance(value, int):
-            size = max(abs(value), 5)
-            return (
-                value + self._random.choice((-1, 1)) * self._random.randrange(1, 3 * size)
-                if value
-                else self._random.randrange(1, 50)
-            )
-        if isinstance(value, float):
-            return value * self._random.uniform(1.5, 3) + self._random.uniform(1, 2)
-        if isinstance(value, str):
-            letters = [*value] or [""]
-            place = self._random.randrange(len(letters))
-            letters[place] = self._random.choice(
-                [c for c in LETTERS + LETTERS.upper() + "0123456789" if c.lower() != letters[place].lower()]
-            )
-            return "".join(letters)
-        if isinstance(value, list | tuple):
-            items = [item if (decoy := self._decoy(item)) is None else decoy for item in value]
-            if items != list(value):
-                return type(value)(items) if type(value) in (list, tuple) else None
-            return [*items, 1] if type(value) is list else (*items, 1)
-        if type(value) is dict:
-            changed = {key: item if (decoy := self._decoy(item)) is None else decoy for key, item in value.items()}
-            return changed if changed != value else {**value, self._word(): 1}
-        if isinstance(value, set | frozenset):
-            return type(value)([*value, self._word()])
-        return None
-
-
-def vars_of(kind: type) -> set[str]:
-    """The operators that a stand-in's class has from the candidate."""
-    return {
-        name
-        for base in kind.__mro__
-        if isinstance(base, RemoteClass) and base is not RemoteObject
-        for name in vars(base)
-    }

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import builtins
-import importlib
 import sys
 import types
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from agentrl.sandboxes.inside.lent import Borrowed, replace_content
+from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
+from agentrl.sandboxes.inside.given import Given
+from agentrl.sandboxes.inside.lent import MUTABLE, Borrowed, replace_content
+from agentrl.sandboxes.inside.library_exceptions import library_exception
+from agentrl.sandboxes.inside.new_objects import Use, is_constant
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
-from agentrl.sandboxes.inside.probes import OWN_METHODS, Foreign, Prober, is_named
+from agentrl.sandboxes.inside.probes import OWN_METHODS, Prober, is_named
 from agentrl.sandboxes.inside.stand_ins import (
+    COMPARISONS,
     Reference,
     RemoteClass,
     RemoteFunction,
@@ -24,31 +28,9 @@ from agentrl.sandboxes.inside.stand_ins import (
 )
 from agentrl.sandboxes.inside.wire import Wire
 
-LARGEST_DEPTH = 50
-"""Of calls between the two sides, each from within the last."""
 MOST_CALLBACKS = 100_000
 DEEPEST_INHERITANCE = 30
-LENT_SPECIAL = frozenset(
-    {"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__", "__call__"}
-)
-"""Operators of an object of the test's own class that are refused by name, where the class has them."""
-LIBRARY_EXCEPTIONS = {
-    "_queue": ("Empty",),
-    "queue": ("Empty", "Full"),
-    "json.decoder": ("JSONDecodeError",),
-    "dataclasses": ("FrozenInstanceError",),
-    "decimal": ("InvalidOperation", "DivisionByZero", "Inexact", "Overflow", "Underflow"),
-    "copy": ("Error",),
-    "binascii": ("Error",),
-    "struct": ("error",),
-    "zlib": ("error",),
-    "re": ("error",),
-    "csv": ("Error",),
-    "configparser": ("NoSectionError", "NoOptionError", "DuplicateSectionError", "ParsingError"),
-    "subprocess": ("TimeoutExpired", "CalledProcessError"),
-    "concurrent.futures._base": ("CancelledError", "InvalidStateError"),
-}
-"""Exceptions of the standard library that are the same class on both sides."""
+NO_ARGUMENTS: dict[str, Any] = {}
 
 
 class Remote:
@@ -67,8 +49,7 @@ class Remote:
         self._named_tuples: dict[type, Callable[..., Any]] = {}
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
-        self._given: list[Any] = []
-        self._given_numbers: dict[int, int] = {}
+        self._given = Given(self.encode)
         self._depth = 0
         self._callbacks = 0
         self._failed_inside: AssertionError | None = None
@@ -103,11 +84,15 @@ class Remote:
     # -- what stand-ins ask --------------------------------------------------------------------------------------
 
     def attribute(self, owner: Any, name: str) -> Any:
-        return self._given_value(self.ask(op="get", of=self._owner(owner), name=name))
+        value = self._given_value(self.ask(op="get", of=self._owner(owner), name=name))
+        if isinstance(owner, RemoteObject) and not is_constant(value):
+            reference(owner).used = True  # what is done to its value may change it
+        return value
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         self.prober.changes += 1
-        self.ask(op="set", of=self._owner(owner), name=name, value=self.encode(value))
+        self.prober.new_objects.note_use(owner, Use("set", name, (value,), {}))
+        self.ask(op="set", of=self._owner(owner), name=name, value=self._argument(value))
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.prober.changes += 1
@@ -118,7 +103,7 @@ class Remote:
             "op": "special",
             "of": self._owner(owner),
             "name": name,
-            "args": [self.encode(item) for item in args],
+            "args": [self.encode(item) if name in COMPARISONS else self._argument(item) for item in args],
         }
         return self._given_value(self.ask(**request))
 
@@ -147,39 +132,43 @@ class Remote:
             self.wire.wrong(
                 f"the candidate gave an object of class {type(owner).__name__} where plain data is asked for its {name}"
             )
-        encoded = [self.encode(item) for item in args]
-        named = {key: self.encode(item) for key, item in kwargs.items()}
+        encoded = [self._argument(item) for item in args]
+        named = {key: self._argument(item) for key, item in kwargs.items()}
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._owner(owner)}
         request = {**target, "name": name, "args": encoded, "kwargs": named, "in_place": self._in_place}
         self.prober.changes += 1
+        if name is not None:
+            self.prober.new_objects.note_use(owner, Use("call", name, args, kwargs))
         answer = self.ask(**request)
         # Whether changes are told is the test's to say, and not the answer's.
         told = answer.get("ok") is None if self._in_place is None else self._in_place
         changed = answer.get("changed")
         self.untold = self.untold or (bool(changed) and not told)
+        arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
         if told and isinstance(changed, dict):
-            arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
             for key, data in changed.items():
                 if key in arguments:
                     replace_content(arguments[key], self.value(data))
-        value = self._given_value(answer)
+                    self._borrowed.told(arguments[key])
+        value = self._given_value(answer, arguments if self._in_place else {})
         if isinstance(owner, RemoteClass) and name is None and not isinstance(value, owner):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
         if isinstance(value, RemoteObject):
-            self.prober.note_made(value, owner, name, args, kwargs)
+            self.prober.new_objects.note_made(value, owner, name, args, kwargs)
         return value
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
     def ask(self, **request: Any) -> dict[str, Any]:
         if self._depth >= LARGEST_DEPTH:
-            self.wire.ungradable(f"more than {LARGEST_DEPTH} calls within each other")
+            self.wire.wrong(f"the candidate and the test's functions call each other more than {LARGEST_DEPTH} deep")
         self._depth += 1
         try:
-            answer = self.wire.ask(request | self._borrowed.changes())
-            while "callback" in answer:
-                self._show(answer)
-                answer = self.wire.ask(self._call_back(answer) | self._borrowed.changes())
+            with deeper():
+                answer = self.wire.ask(request | self._borrowed.changes())
+                while "callback" in answer:
+                    self._show(answer)
+                    answer = self.wire.ask(self._call_back(answer) | self._borrowed.changes())
         finally:
             self._depth -= 1
         self._show(answer)
@@ -187,7 +176,7 @@ class Remote:
             failed, self._failed_inside = self._failed_inside, None
             raise failed
         if "needs" in answer:
-            self.wire.ungradable(str(answer["needs"])[:1000])
+            self._needed(answer["needs"])
         if "fault" in answer:
             self.wire.wrong(str(answer["fault"])[:1000])
         if "raised" in answer:
@@ -197,6 +186,17 @@ class Remote:
     def _show(self, answer: dict[str, Any]) -> None:
         if isinstance(printed := answer.get("printed"), str):
             sys.stdout.write(printed)
+        if isinstance(complained := answer.get("complained"), str):
+            sys.stderr.write(complained)
+
+    def _needed(self, claim: Any) -> NoReturn:
+        """End the test for what the candidate says that it uses and is not there. It is believed where the test has given it an object
+        that has this: else a program that fails would rather say that it cannot be judged."""
+        match claim:
+            case [int(number), str(name)] if self._given.has(number, name):
+                kind = type(self._given[number]).__name__
+                self.wire.ungradable(f"an object of its own class where the candidate uses its {kind}.{name[:100]}")
+        self.wire.wrong("the candidate says that it needs what the test has not given it")
 
     def _call_back(self, answer: dict[str, Any]) -> dict[str, Any]:
         self._callbacks += 1
@@ -215,7 +215,7 @@ class Remote:
                 result = function(*args, **kwargs)
             else:
                 self.wire.wrong("the candidate calls an object of the test's that is no function")
-            return {"op": "resume", "ok": self.encode(result)}
+            return {"op": "resume", "ok": self._argument(result)}
         except Exception as error:
             if isinstance(error, AssertionError):
                 self._failed_inside = error
@@ -230,19 +230,29 @@ class Remote:
         except NotPlainError as error:
             self.wire.wrong(f"the candidate's answer is nonsense: {error}")
 
-    def _given_value(self, answer: dict[str, Any]) -> Any:
-        """What an answer gives. A container is the candidate's own, as far as the test changes it."""
-        value = self.value(answer.get("ok"))
+    def _given_value(self, answer: dict[str, Any], arguments: dict[str, Any] = NO_ARGUMENTS) -> Any:
+        """What an answer gives. A container is the candidate's own, as far as the test changes it; or the one of `arguments` that
+        it says it is."""
+        same = arguments.get(str(answer.get("same")))
+        value = same if type(same) in MUTABLE else self.value(answer.get("ok"))
         return self._borrowed.note(answer["lent"], value) if "lent" in answer else value
 
     def encode(self, value: Any) -> Any:
         """A value of the test's, to send."""
+        return self._encode(value, self._refer)
+
+    def _encode(self, value: Any, refer: Callable[[Any], Any]) -> Any:
         try:
-            return encode(value, self._refer)
+            return encode(value, refer)
         except RecursionError:
             self.wire.ungradable("an argument that has no end")
         except NotPlainError as error:
             self.wire.ungradable(f"an argument that cannot pass: {error}")
+
+    def _argument(self, value: Any) -> Any:
+        """A value of the test's, to send where it may be one that the candidate has lent: then that one."""
+        number = self._borrowed.number(value)
+        return self._encode(value, self._refer_used) if number is None else {"lent": number}
 
     def _owner(self, owner: Any) -> Any:
         return None if owner is None else self._refer(owner)
@@ -251,6 +261,11 @@ class Remote:
         if where.number is None or where.process != self.process:
             self.wire.wrong("an object of a process of the candidate's that has ended")
         return where.number
+
+    def _refer_used(self, value: Any) -> Any:
+        if issubclass(type(value), RemoteObject):
+            reference(value).used = True  # whoever gets it may change it
+        return self._refer(value)
 
     def _refer(self, value: Any) -> Any:
         kind = type(value)
@@ -267,27 +282,7 @@ class Remote:
             return {"builtin": name}
         if isinstance(value, type({}.keys()) | type({}.values()) | type({}.items())):
             return self.encode(list(value))
-        number = self._given_numbers.get(id(value))
-        if number is None:
-            number = self._given_numbers[id(value)] = len(self._given)
-            self._given.append(value)
-        if isinstance(value, BaseException):
-            base = next(base.__name__ for base in kind.__mro__ if getattr(builtins, base.__name__, None) is base)
-            args = [self.encode(item) for item in value.args]
-            return {"error": {"number": number, "name": kind.__name__, "base": base, "args": args}}
-        if callable(value):
-            return {"function": {"number": number, **_signature(value)}}
-        if hasattr(kind, "__next__"):
-            return {"iterator": {"number": number}}
-        special = sorted(LENT_SPECIAL.intersection(dir(kind)))
-        return {
-            "opaque": {
-                "number": number,
-                "name": kind.__name__,
-                "lent": not isinstance(value, Foreign),
-                "special": special,
-            }
-        }
+        return self._given.describe(value)
 
     def _dereference(self, data: Any) -> Any:
         ((kind, content),) = data.items()
@@ -341,13 +336,8 @@ class Remote:
             info = self.ask(op="class", of=number)["class"]
             path = info["path"]
             known = self._by_name.get(path) if path is not None else None
-            self._objects[number] = known or self._library(info) or self._make_class(info, number, depth)
+            self._objects[number] = known or library_exception(info) or self._make_class(info, number, depth)
         return self._objects[number]
-
-    def _library(self, info: Any) -> Any:
-        if info["name"] in LIBRARY_EXCEPTIONS.get(info["module"], ()):
-            return getattr(importlib.import_module(info["module"]), info["name"])
-        return None
 
     def _make_class(self, info: Any, number: int | None, depth: int) -> RemoteClass:
         where = Reference(self, number, self.process, None if info.get("path") is None else str(info["path"]))
@@ -410,16 +400,3 @@ def _where(stand_in: Any) -> Reference:
 
 def _fits(base: type) -> bool:
     return isinstance(base, RemoteClass) or (issubclass(base, Exception) and base is not Exception) or base is Exception
-
-
-def _signature(function: Any) -> dict[str, Any]:
-    import inspect
-
-    parameters = None
-    try:
-        found = inspect.signature(function).parameters.values()
-        parameters = [[one.name, int(one.kind), one.default is not inspect.Parameter.empty] for one in found]
-    except (TypeError, ValueError):
-        pass
-    doc = function.__doc__ if isinstance(function, types.FunctionType) else None
-    return {"name": str(getattr(function, "__name__", "function")), "doc": doc, "parameters": parameters}

@@ -39,6 +39,8 @@ class Reference:
         self.path = path
         self.made_by: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
         """What the test called to get it, with what."""
+        self.used = False
+        """Whether the test has called a method of it, or changed it in another way."""
         self.named = False
         """Whether the test names this class."""
         self.twins: tuple[Any, ...] = ()
@@ -242,3 +244,13 @@ def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
     """Leave a `with` block. A failed assertion of the test's is not the candidate's to suppress."""
     suppresses = reference(self).session.special(self, "__exit__", (kind, error, None))
     return suppresses and (kind is None or (issubclass(kind, Exception) and not issubclass(kind, AssertionError)))
+
+
+def vars_of(kind: type) -> set[str]:
+    """The operators that a stand-in's class has from the candidate."""
+    return {
+        name
+        for base in kind.__mro__
+        if isinstance(base, RemoteClass) and base is not RemoteObject
+        for name in vars(base)
+    }

@@ -132,7 +132,7 @@ def report(
         wire.send(b"s")
     else:
         send_outcome(wire, remote, job, name, error)
-        remote.prober.test += 1
+        remote.prober.new_objects.test += 1
 
 
 def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
@@ -183,7 +183,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
                 wire.send(b"s")
             else:
                 send_outcome(wire, remote, job, nodeid, self.error, self.bad)
-                remote.prober.test += 1
+                remote.prober.new_objects.test += 1
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
@@ -228,7 +228,7 @@ def main() -> None:
         run_assertions(wire, remote, job)
     else:
         outcome_of_file(wire, remote, job, run_unittest if job["kind"] == "unittest" else run_pytest)
-    for index, message in remote.prober.finish():
+    for index, message in remote.prober.new_objects.finish():
         wire.send(b"p", {"index": index, "message": message})
     wire.send(b"f")
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+from tests.sandboxes import stand_in_cases
 from tests.sandboxes.candidate_classes import cheats, honest
 from tests.sandboxes.lying_objects import lies
 
@@ -34,11 +35,25 @@ async def test_cheating_classes_fail(pool: SandboxPool) -> None:
         assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
 
 
-async def test_a_comparison_that_is_answered_with_a_list_cannot_be_judged(pool: SandboxPool) -> None:
-    source = "class P:\n def __init__(self, *a): pass\n def __eq__(self, o): return [1]"
-    verdict = await judge(source, [AssertTest(code="assert P(1) == P(1)")], pool=pool)
-    assert verdict.status == "checker_error"
-    assert "comparisons that are answered with a list" in verdict.results[0].message
+async def test_honest_programs_pass_as_in_one_process(pool: SandboxPool) -> None:
+    for name, (source, code) in stand_in_cases.honest().items():
+        verdict = await judge(source, [TestFile(code=code)], pool=pool)
+        assert verdict.passed, (name, verdict.results)
+
+
+async def test_cheats_get_nothing_and_are_counted(pool: SandboxPool) -> None:
+    """What the candidate's process says of its own inability is no excuse: the tests that it does not pass have failed."""
+    for name, (source, code) in stand_in_cases.cheats().items():
+        verdict = await judge(source, [TestFile(code=code)], pool=pool)
+        statuses = {result.status.value for result in verdict.results}
+        assert statuses <= {"wrong_answer", "runtime_error"}, (name, verdict.results)
+
+
+async def test_an_argument_that_is_given_back_is_the_same(pool: SandboxPool) -> None:
+    source = "def sort(x): x.sort(); return x\ndef copy(x): return list(x)"
+    code = "q = [2, 1]\nr = sort(q)\nassert r is q and q == [1, 2] and copy(q) is not q\nr.append(3)\nassert sort(q) == [1, 2, 3]"
+    verdict = await judge(source, [AssertTest(code=code, in_place=True)], pool=pool)
+    assert verdict.passed, verdict.results
 
 
 async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:

@@ -27,6 +27,25 @@ def test_what_nobody_holds_is_given_back() -> None:
     assert borrowed.changes() == {"contents": [], "released": [1, 3]}
 
 
+def test_what_a_test_gives_back_is_named_and_kept_until_it_has_arrived() -> None:
+    borrowed = Borrowed(encode)
+    borrowed.note(1, [1])
+    value = borrowed.note(2, [2])
+    assert borrowed.number([2]) is None
+    assert borrowed.number(value) == 2
+    del value
+    assert borrowed.changes() == {"contents": [], "released": [1]}
+    assert borrowed.changes() == {"contents": [], "released": [2]}
+
+
+def test_what_the_candidate_has_told_is_not_told_to_it() -> None:
+    borrowed = Borrowed(encode)
+    value = borrowed.note(1, [1])
+    value.append(2)
+    borrowed.told(value)
+    assert borrowed.changes() == {}
+
+
 def test_no_more_is_borrowed_than_every_request_can_look_at() -> None:
     borrowed = Borrowed(encode)
     held = [borrowed.note(number, [number] * 1_000) for number in range(100)]
