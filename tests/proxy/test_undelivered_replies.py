@@ -15,7 +15,8 @@ import pytest
 
 from agentrl.engine.protocol import Draft, Generation
 from agentrl.errors import EngineError
-from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, RecordedChoice, Session, open_proxy
+from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, Session, open_proxy
+from agentrl.recorded_choice import RecordedChoice
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio

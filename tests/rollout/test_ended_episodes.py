@@ -14,7 +14,8 @@ import pytest
 from agentrl.episode import Episode, Kept
 from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.run_episode import Outcome, local_runner
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import local_runner
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio
