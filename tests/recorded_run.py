@@ -21,7 +21,7 @@ from agentrl.models import NANO
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.run_directory import write_config
-from agentrl.trainer.__main__ import Commands
+from agentrl.trainer.process import Commands
 from agentrl.trainer.ranks import Ranks
 from agentrl.trainer_client import TrainerClient
 from agentrl.trajectory import TokenRecord

@@ -27,7 +27,7 @@ from agentrl.replay import replay
 from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
 from agentrl.shared_memory import OWNER, PREFIX, SHARED_MEMORY
-from agentrl.trainer.__main__ import TrainerProcess, training_sequences
+from agentrl.trainer.process import TrainerProcess, training_sequences
 from tests.components import missing
 
 ROOT = Path(__file__).parents[1]

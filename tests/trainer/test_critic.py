@@ -16,7 +16,7 @@ from agentrl.credit import turn_earnings
 from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.models import NANO
 from agentrl.rollout.store import StoredEpisode
-from agentrl.trainer.__main__ import training_sequences
+from agentrl.trainer.process import training_sequences
 from agentrl.trainer.critic import Critic, gae
 from agentrl.trainer.packing import pack
 from agentrl.trainer.policy import Policy

@@ -10,7 +10,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import TrainerError, TrainerLostError
 from agentrl.trainer import __main__ as process_module
-from agentrl.trainer.__main__ import TrainerProcess
+from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer_client import open_trainer
 from agentrl.trajectory import Trajectory
