@@ -16,11 +16,11 @@ from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, one_line
 from agentrl.proxy import (
     RecordedCalls,
-    RecordedChoice,
     SamplingDefaults,
     open_proxy,
     recorded_choices,
 )
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, run_sandboxes

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pydantic_core
-import torch
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
