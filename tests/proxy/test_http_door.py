@@ -134,7 +134,7 @@ async def test_500_slow_connections_starve_neither_episodes_nor_other_clients(na
         slow = [await Client.of(proxy) for _ in range(500)]
         for client in slow:
             client.send(post("wrong", length=1_000_000))
-        with anyio.fail_after(60):
+        with anyio.fail_after(10):
             assert (await asked(proxy, CHAT))[0] == 200
             assert await status(proxy, post(session.key)) == 200
         for client in slow:
