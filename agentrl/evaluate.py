@@ -14,7 +14,8 @@ import anyio
 from agentrl.config import EvalConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, one_line
-from agentrl.rollout.run_episode import Outcome, Runner
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.tasks import episode_seed
 
 Z95 = 1.959964

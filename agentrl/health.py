@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentrl.errors import error_line, one_line
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import EndedGroup
-from agentrl.rollout.run_episode import Outcome
 
 RECENT_REPLIES = 256
 """Replies that shares are taken of."""

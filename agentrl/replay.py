@@ -16,13 +16,14 @@ from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, one_line
 from agentrl.proxy import (
     RecordedCalls,
-    RecordedChoice,
     SamplingDefaults,
     open_proxy,
     recorded_choices,
 )
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.rollout.open_runner import chat_format_of
-from agentrl.rollout.run_episode import Outcome, local_runner, run_sandboxes
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import local_runner, run_sandboxes
 from agentrl.rollout.store import EpisodeRow, Store
 from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow

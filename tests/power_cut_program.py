@@ -22,7 +22,7 @@ from agentrl.durable_trainer import DurableTrainer
 from agentrl.rollout.store import KeptCall, Store
 from agentrl.run_directory import appending, check_run_dir, config_text, prepare_run_dir, write_config
 from agentrl.run_store import begin_store, note_lines, write_noted
-from agentrl.trainer.__main__ import TrainerProcess
+from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer_client import TrainerClient, Weights
 from agentrl.training_history import TrainedStep
 from tests.rollout.test_store import kept_choice, outcome

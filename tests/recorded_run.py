@@ -18,10 +18,10 @@ from agentrl.config import RunConfig, load_config
 from agentrl.durable_trainer import DurableTrainer
 from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.models import NANO
-from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.run_directory import write_config
-from agentrl.trainer.__main__ import Commands
+from agentrl.trainer.process import Commands
 from agentrl.trainer.ranks import Ranks
 from agentrl.trainer_client import TrainerClient
 from agentrl.trajectory import TokenRecord

@@ -17,7 +17,7 @@ from agentrl import cli
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
-from agentrl.trainer.__main__ import main as trainer_main
+from agentrl.trainer.process import main as trainer_main
 from agentrl.trainer.sft import main as sft_main
 from tests.components import missing
 from tests.rollout.test_store import fill

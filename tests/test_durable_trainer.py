@@ -21,8 +21,8 @@ from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError
 from agentrl.manifest import read_manifest
 from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
-from agentrl.trainer.__main__ import TrainerProcess
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.step_metrics import weight_quantiles
 from agentrl.training_history import TrainedStep
 from tests.recorded_run import batch, record_run, running

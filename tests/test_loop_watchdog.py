@@ -32,7 +32,7 @@ async def test_a_line_that_blocks_is_named_once_and_counted(caplog: pytest.LogCa
             blocks(0.6)
             await anyio.sleep(0.3)
         assert watchdog.blocked == {LINE: 2}
-        assert 0.4 < watchdog.take_max_lag_s() < 5
+        assert 0.4 < watchdog.take_max_lag_s() < 60
     said = [record.getMessage() for record in caplog.records]
     assert len([text for text in said if text.startswith(f"{LINE} blocks the event loop")]) == 1
     assert said[-1] == f"{LINE} blocked the event loop 2 times"

@@ -27,7 +27,7 @@ from agentrl.replay import replay
 from agentrl.retrain import retrain
 from agentrl.rollout.store import Store
 from agentrl.shared_memory import OWNER, PREFIX, SHARED_MEMORY
-from agentrl.trainer.__main__ import TrainerProcess, training_sequences
+from agentrl.trainer.process import TrainerProcess, training_sequences
 from tests.components import missing
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ def metrics(run_dir: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def wait_for_step(run_dir: Path, step: int, timeout_s: float = 90) -> None:
+def wait_for_step(run_dir: Path, step: int, timeout_s: float = 240) -> None:
     deadline = time.monotonic() + timeout_s
     while not any(row["step"] >= step for row in metrics(run_dir)):
         assert time.monotonic() < deadline, "the run did not get that far"
@@ -115,7 +115,7 @@ EVERY_OBJECTIVE: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) -> None:
     # Two episodes at a time keep the engine the slower side, so that updates find replies in flight.
     result = subprocess.run(
@@ -124,7 +124,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
         capture_output=True,
         text=True,
         env=environment(tmp_path / "run"),
-        timeout=240,
+        timeout=300,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     run_dir = tmp_path / "run"
@@ -156,7 +156,7 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
     assert (proof.trained, proof.batches, proof.last_checkpoint) == (16, 4, 4)
     logged = (run_dir / "engine.log").read_bytes()
     resumed = [*command[: command.index("train") + 1], f"--resume={run_dir}"]
-    finished = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    finished = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert finished.stdout.startswith(f"nothing is left to train: run {run_dir} ended with step 4, and steps = 4")
     assert json.loads(finished.stdout[finished.stdout.index("{") :]) == summary
     assert (run_dir / "engine.log").read_bytes() == logged, "nothing was started for it"
@@ -172,7 +172,12 @@ def test_a_run_trains_evaluates_and_sums_up(command: list[str], tmp_path: Path) 
         assert_learns_from(run_dir, tmp_path / f"weights-{number}", settings)
 
     again = subprocess.run(
-        [*command, "--steps=4"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=60
+        [*command, "--steps=4"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path / "run"),
+        timeout=300,
     )
     assert again.returncode == 2
     assert "holds a run already; go on with --resume" in again.stderr
@@ -209,7 +214,7 @@ def long_run(command: list[str], run_dir: Path) -> Iterator[subprocess.Popen[byt
         process.kill()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: Path) -> None:
     """Its trainer was killed before: that alone is not noticed but for a line."""
     run_dir = tmp_path / "run"
@@ -225,12 +230,12 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
         )
         assert second.returncode == 2
         assert f"is in use by the run of process {process.pid}" in second.stderr
         os.kill(process.pid, signal.SIGINT)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert b"go on with: agentrl train --resume" in output
     assert b"starting the trainer again; it goes through" in output
@@ -242,7 +247,7 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     assert_goes_on(run_dir, checkpoint[0])
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: list[str], tmp_path: Path) -> None:
     """The second one ends the run at once, in the middle of a step. The weights then are what the record says, bit for bit."""
     run_dir = tmp_path / "run"
@@ -255,13 +260,13 @@ def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: li
         time.sleep(0.15)
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGINT)
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
     assert process.returncode in (130, -signal.SIGINT)
     with Store(run_dir / "store.sqlite") as store:
         steps = len(store.batches())
     assert audit(run_dir).violations == []
     words = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={steps + 1}"]
-    resumed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=120)
+    resumed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert left_behind(run_dir) == []
     assert audit(run_dir).violations == []
@@ -272,7 +277,7 @@ def test_ctrl_c_twice_in_the_middle_of_a_step_pollutes_no_checkpoint(command: li
 def assert_goes_on(run_dir: Path, step: int) -> None:
     """Resumed, the run trains on what was ready before, and its store proves that nothing was lost."""
     words = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), "--seed=7"]
-    refused = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    refused = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert refused.returncode == 2
     assert "was started with other tasks" in refused.stderr
     before = audit(run_dir)
@@ -280,7 +285,7 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
     with Store(run_dir / "store.sqlite") as store:
         unused = {group.id for group in store.unused_groups() if group.state == "ready"}
     resumed = [sys.executable, "-m", "agentrl.cli", "train", "--resume", str(run_dir), f"--steps={step + 2}"]
-    result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=200)
+    result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
     after = audit(run_dir)
     assert after.violations == []
@@ -294,7 +299,7 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
     assert left_behind(run_dir) == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], tmp_path: Path) -> None:
     """Room for the store, and not for a checkpoint."""
     run_dir = tmp_path / "run"
@@ -304,7 +309,7 @@ def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], t
         missing("a small disk can be made by root only (mount -t tmpfs)")
     try:
         result = subprocess.run(
-            [*command, "--steps=50"], cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=120
+            [*command, "--steps=50"], cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300
         )
         assert result.returncode == 1, result.stdout + result.stderr
         assert "cannot be written" in result.stderr, "the checkpoint, or the store, whichever came first"
@@ -315,7 +320,7 @@ def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], t
         subprocess.run(["umount", str(run_dir)], check=True)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> None:
     """Kills, power cuts, Ctrl-C, a full disk; unsound replies, steps out of memory, hostile workflows. The audit is in the program."""
     words = [
@@ -328,7 +333,7 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> N
         "--seed=3",
     ]
     done = subprocess.run(
-        [sys.executable, "benchmarks/crash_test.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=380
+        [sys.executable, "benchmarks/crash_test.py", *words], cwd=ROOT, capture_output=True, text=True, timeout=850
     )
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout[done.stdout.index("{") :])
@@ -340,12 +345,12 @@ def test_a_run_that_is_killed_again_and_again_loses_nothing(tmp_path: Path) -> N
 
 def test_a_run_that_is_ended_before_its_first_step_leaves_nothing_behind(command: list[str], tmp_path: Path) -> None:
     with long_run(command, tmp_path / "run") as process:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while len(left_behind(tmp_path / "run")) < 4:  # the run, its engine, its trainer, its shared memory
             assert time.monotonic() < deadline, "engine and trainer did not start"
             time.sleep(0.05)
         process.terminate()
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 130
     assert b"interrupted at step 0" in output
     assert left_behind(tmp_path / "run") == []
@@ -357,7 +362,7 @@ def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command:
     broken = [str(workflow) if word == "workflows/calculator.py" else word for word in command]
     broken = [word for word in broken if not word.startswith("--eval.tasks")]
     result = subprocess.run(
-        [*broken, "--steps=2"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=90
+        [*broken, "--steps=2"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=300
     )
     assert result.returncode == 1
     assert "rollout.max_failed_share = 0.5" in result.stderr
@@ -399,14 +404,14 @@ def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None
         "model": {"path": str(NANO)},
         "data": {"epochs": 1},
         "rollout": {"batch_size": 8, "group_size": 2, "drop_uniform_groups": False},
-        "trainer": {"ranks": 2, "lora_rank": 4, "lr": 1e-2, "warmup_steps": 0, "step_timeout_s": 60},
+        "trainer": {"ranks": 2, "lora_rank": 4, "lr": 1e-2, "warmup_steps": 0, "step_timeout_s": 240},
     }
     (tmp_path / "epoch.py").write_text(EPOCH)
     done = subprocess.run(
         [sys.executable, str(tmp_path / "epoch.py"), json.dumps(config)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=environment(run_dir),
     )
     assert done.returncode == 0, done.stderr

@@ -2,7 +2,7 @@
 
 from agentrl.proxy.chat_format import ChatFormat, load_chat_format
 from agentrl.proxy.http_door import open_proxy
-from agentrl.proxy.journal import Journal, RecordedCalls, RecordedChoice, recorded_choices
+from agentrl.proxy.journal import Journal, RecordedCalls, recorded_choices
 from agentrl.proxy.server import Proxy
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy_config import ProxyLimits
@@ -13,7 +13,6 @@ __all__ = [
     "Proxy",
     "ProxyLimits",
     "RecordedCalls",
-    "RecordedChoice",
     "SamplingDefaults",
     "Session",
     "load_chat_format",

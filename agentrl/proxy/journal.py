@@ -21,21 +21,8 @@ from typing import Any, Protocol
 import pydantic_core
 
 from agentrl.engine.protocol import Draft, Generation, ImageSpan, Sampling
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.trajectory import TokenRecord
-
-
-@dataclass(frozen=True)
-class RecordedChoice:
-    """One reply to one request. `generation.finish` is "abort" while it is only the beginning of one."""
-
-    request: str
-    """Digest of the request."""
-    completion_id: str
-    choice: int
-    """Which of the request's `n` replies."""
-    call_ids: list[str]
-    """Ids of its tool calls."""
-    generation: Generation
 
 
 class Journal(Protocol):

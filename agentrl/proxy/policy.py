@@ -24,9 +24,10 @@ from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
-from agentrl.proxy.journal import RecordedChoice, request_digest
+from agentrl.proxy.journal import request_digest
 from agentrl.proxy.session import Prompt, Session
 from agentrl.proxy_config import ProxyLimits
+from agentrl.recorded_choice import RecordedChoice
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -25,8 +25,9 @@ from agentrl.health import HealthCounts
 from agentrl.logger import logger
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.journal import JournalWriter, open_journal
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
-from agentrl.rollout.run_episode import Outcome, Runner
+from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 from agentrl.threads import in_thread, in_users_thread

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from agentrl.engine.protocol import Draft
-from agentrl.proxy import RecordedCalls, RecordedChoice
+from agentrl.proxy import RecordedCalls
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.rollout.store import KeptCall, Store
 from agentrl.threads import in_thread
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import httpx2
@@ -18,10 +18,11 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, Kept, Reward, RunSandboxes, Task, add_metrics
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
-from agentrl.failure_text import describe, storable
+from agentrl.failure_text import describe
 from agentrl.proxy import Journal, Proxy, SamplingDefaults
 from agentrl.resources import Resources, open_resources
 from agentrl.rollout.contain import Abandoned, Ended, contained
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.workflow import Workflow
 from agentrl.threads import in_thread
 from agentrl.trajectory import TokenRecord
@@ -31,32 +32,6 @@ IN_PROCESS_URL = "http://agentrl.invalid/v1"
 CANCEL_TIMEOUT_S = 10.0
 """How long a workflow may take to end once it is cancelled, where the configuration does not say."""
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """What came of one episode. `error` is the traceback of a failed one: valid UTF-8, and bounded."""
-
-    status: Literal["finished", "failed"]
-    reward: float = 0.0
-    metrics: dict[str, float] = field(default_factory=dict)
-    error: str | None = None
-    record: TokenRecord = field(default_factory=TokenRecord)
-    started_at: float = 0.0
-    duration_s: float = 0.0
-    replayed_tokens: int = 0
-    """Tokens that came from the record of an earlier life."""
-    abandoned: bool = False
-    """Whether the workflow, or what it opened, did not end and was left behind."""
-
-    def __post_init__(self) -> None:
-        if self.error is not None:
-            object.__setattr__(self, "error", storable(self.error))
-
-    @property
-    def credited(self) -> bool:
-        """Whether single calls or branches have rewards of their own: equal episode rewards then say little."""
-        return any(turn.credit is not None or turn.branch_reward is not None for turn in self.record.turns)
 
 
 class Runner(Protocol):

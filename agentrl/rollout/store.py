@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
 from agentrl.manifest import Manifest
-from agentrl.proxy import RecordedChoice
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.rollout import batches, calls, ledger
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.database import (
@@ -38,8 +38,8 @@ from agentrl.rollout.database import (
     reporting,
     transaction,
 )
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import score_checkpoints
-from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_form import choice_of, choice_to_blob, episode_fault, record_of, record_to_blob
 from agentrl.trajectory import TokenRecord

@@ -10,7 +10,7 @@ import pydantic_core
 
 from agentrl.engine.protocol import Generation
 from agentrl.engine.soundness import Expected, fault_of, fault_of_id
-from agentrl.proxy import RecordedChoice
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.trajectory import TokenRecord, Turn
 
 _UNREADABLE = (zlib.error, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)

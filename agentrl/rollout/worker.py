@@ -27,8 +27,9 @@ from agentrl.config import RunConfig
 from agentrl.engine import Engine, Generation
 from agentrl.engine.protocol import Draft
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
-from agentrl.proxy import Journal, RecordedChoice
-from agentrl.rollout.run_episode import Outcome
+from agentrl.proxy import Journal
+from agentrl.recorded_choice import RecordedChoice
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,

@@ -24,8 +24,9 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from agentrl.engine.protocol import Generation, ImageSpan, Sampling
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError
-from agentrl.proxy import RecordedChoice, SamplingDefaults
-from agentrl.rollout.run_episode import Outcome
+from agentrl.proxy import SamplingDefaults
+from agentrl.recorded_choice import RecordedChoice
+from agentrl.rollout.outcome import Outcome
 from agentrl.trajectory import TokenRecord
 
 MAX_FRAME_BYTES = 2**28

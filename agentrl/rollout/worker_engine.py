@@ -12,7 +12,8 @@ import anyio
 
 from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling
 from agentrl.errors import EngineError
-from agentrl.proxy import RecordedCalls, RecordedChoice
+from agentrl.proxy import RecordedCalls
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,

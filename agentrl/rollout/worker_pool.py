@@ -34,7 +34,7 @@ from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import Journal, SamplingDefaults
 from agentrl.rollout.open_runner import unsendable
-from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.worker import CERTAIN, EpisodeCalls, Worker, open_worker
 from agentrl.rollout.worker_channel import FrameTooLargeError, Run, is_json
 

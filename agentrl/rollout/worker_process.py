@@ -32,7 +32,8 @@ from agentrl.errors import AgentRLError
 from agentrl.event_loop import end_process, run_loop
 from agentrl.garbage import settled
 from agentrl.rollout.open_runner import in_process_runner
-from agentrl.rollout.run_episode import EpisodeRunner, Outcome
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import EpisodeRunner
 from agentrl.rollout.worker_channel import (
     GONE,
     Beat,

@@ -13,7 +13,8 @@ from agentrl.envs.calculator import TOOL
 from agentrl.episode import Episode
 from agentrl.errors import BadRewardError, EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.run_episode import Outcome, local_runner
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.workflow import Workflow
 from agentrl.trajectory import TokenRecord
 

@@ -16,9 +16,11 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl import Episode
 from agentrl.engine.protocol import Draft, Generation, VersionSpan
 from agentrl.engine.sglang import sglang_engine
-from agentrl.proxy import ChatFormat, RecordedChoice, SamplingDefaults, open_proxy, recorded_choices
+from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.rollout.journal import JournalWriter, open_journal
-from agentrl.rollout.run_episode import EpisodeRunner, Outcome, local_runner
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
 from agentrl.trajectory import TokenRecord

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from agentrl import Episode
 from agentrl.proxy import ChatFormat
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import (
     EndedGroup,
     RewardsInOrder,
@@ -23,7 +24,6 @@ from agentrl.rollout.rewards import (
     pooled_figure,
     reward_figure,
 )
-from agentrl.rollout.run_episode import Outcome
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import group_seed
 from tests.chains import commit

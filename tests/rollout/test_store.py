@@ -12,8 +12,8 @@ import pytest
 
 from agentrl.engine.protocol import FinishReason, Generation, VersionSpan
 from agentrl.errors import DiskError, StoreError
-from agentrl.proxy import RecordedChoice
-from agentrl.rollout.run_episode import Outcome
+from agentrl.recorded_choice import RecordedChoice
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import KeptCall, Store, StoredGroup
 from agentrl.trajectory import TokenRecord
 from tests.chains import commit, manifest_of

@@ -27,11 +27,12 @@ from agentrl.engine.sglang import sglang_engine
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError, WorkflowError
 from agentrl.models import NANO
-from agentrl.proxy import RecordedChoice, SamplingDefaults
+from agentrl.proxy import SamplingDefaults
+from agentrl.recorded_choice import RecordedChoice
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_runner
-from agentrl.rollout.run_episode import Outcome
+from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker_channel import Ended, Generate, Run, decode, encode

@@ -44,7 +44,7 @@ async def test_a_command_runs_to_its_end(box: Box) -> None:
     )
     assert (done.ended, done.exit_code, done.signal) == (Ended.EXIT, 3, None)
     assert (done.stdout, done.stderr) == (b"hi\nho\n/box\n", b"oh\n")
-    assert 0 < done.duration_s < 5
+    assert 0 < done.duration_s < 60
     assert 0 < done.cpu_s < 5
     assert 1 < done.peak_memory_bytes / 2**20 < 100
     assert not done.ok

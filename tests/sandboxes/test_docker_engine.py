@@ -238,6 +238,6 @@ async def test_a_box_says_why_it_is_lost(docker: BackendName) -> None:
             tasks.start_soon(kill)
             with pytest.raises(SandboxError, match="the sandbox is gone: its container ended"):
                 await box.run(["sleep", "30"], timeout_s=60)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 25, "the command would have slept for 30"
         with pytest.raises(SandboxError, match="the sandbox is gone"):
             await box.run(["true"])

@@ -16,10 +16,10 @@ from agentrl.credit import turn_earnings
 from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.models import NANO
 from agentrl.rollout.store import StoredEpisode
-from agentrl.trainer.__main__ import training_sequences
 from agentrl.trainer.critic import Critic, gae
 from agentrl.trainer.packing import pack
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.process import training_sequences
 from agentrl.trajectory import TokenRecord
 from tests.test_credit import record_of
 from tests.trainer.random_trees import random_tree

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import anyio
@@ -9,9 +11,9 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import TrainerError, TrainerLostError
-from agentrl.trainer import __main__ as process_module
-from agentrl.trainer.__main__ import TrainerProcess
+from agentrl.trainer import process as process_module
 from agentrl.trainer.packing import TrainingSequence
+from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer_client import open_trainer
 from agentrl.trajectory import Trajectory
 from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, batch, record_run
@@ -47,3 +49,10 @@ async def test_a_teacher_that_fails_on_rank_0_leaves_all_ranks_at_the_same_comma
                     await trainer.step(batch(1), weights.chain)
                 assert not isinstance(refused.value, TrainerLostError)
             assert await trainer.weight_buckets()  # all ranks gather the weights
+
+
+def test_it_starts_without_what_runs_episodes() -> None:
+    """The proxy and its clients would take each rank half a second to import."""
+    script = "import sys, agentrl.trainer.process; print([m for m in ('agentrl.proxy', 'openai') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
+    assert done.stdout.strip() == "[]"

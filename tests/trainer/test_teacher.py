@@ -181,7 +181,7 @@ def test_a_teacher_that_hangs_is_an_error_within_its_time(trickles: bool, dialec
                 TrainerError, match=r"did not score 40 sequences within 0\.4 s.*trainer\.step_timeout_s"
             ):
                 with_teacher(sequences, f"http://127.0.0.1:{server.server_port}{dialect}", 0.4)
-            assert time.monotonic() - started < 2
+            assert time.monotonic() - started < 8, "the server answers after ten"
         finally:
             ended.set()
             server.shutdown()

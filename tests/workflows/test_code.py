@@ -13,7 +13,8 @@ from agentrl.config import RunConfig
 from agentrl.engine.sglang import sglang_engine
 from agentrl.episode import Episode
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner, run_sandboxes
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.workflows import code, code_repair, python_tool

@@ -12,7 +12,8 @@ import pytest
 
 from agentrl.engine.sglang import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
-from agentrl.rollout.run_episode import Outcome, local_runner, remote_runner
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.workflows import verifiers_env
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.scripted_model import Script, scripted_model, tool_call

@@ -1,0 +1,35 @@
+"""What came of an episode: whoever runs it makes it, and the store keeps it, which the trainer reads without what runs episodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from agentrl.failure_text import storable
+from agentrl.trajectory import TokenRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of one episode. `error` is the traceback of a failed one: valid UTF-8, and bounded."""
+
+    status: Literal["finished", "failed"]
+    reward: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    error: str | None = None
+    record: TokenRecord = field(default_factory=TokenRecord)
+    started_at: float = 0.0
+    duration_s: float = 0.0
+    replayed_tokens: int = 0
+    """Tokens that came from the record of an earlier life."""
+    abandoned: bool = False
+    """Whether the workflow, or what it opened, did not end and was left behind."""
+
+    def __post_init__(self) -> None:
+        if self.error is not None:
+            object.__setattr__(self, "error", storable(self.error))
+
+    @property
+    def credited(self) -> bool:
+        """Whether single calls or branches have rewards of their own: equal episode rewards then say little."""
+        return any(turn.credit is not None or turn.branch_reward is not None for turn in self.record.turns)
