@@ -37,6 +37,8 @@ CALLS = {
     "weakref.ref": "to watch the candidate's objects end (weakref.ref)",
 }
 PATCHES = ("patch", "patch.object", "patch.dict", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr")
+OF_THE_CALLER = ("super", "globals", "locals", "vars", "dir", "eval", "exec")
+"""Functions of Python's that look at who calls them, which a stand-in cannot."""
 
 
 def needs(test: Test) -> str | None:
@@ -100,8 +102,12 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str]) -> It
     else:
         shown = ast.unparse(target)
         inside = shown.split(".")[0] in candidates
+        if inside and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
+            shown = f"{shown}.{call.args[1].value}"
         if name.endswith("dict") and not inside:
             return  # a dict of the test's own
+    if inside and shown.rpartition(".")[2] in OF_THE_CALLER:
+        yield f"to patch {shown}, which looks at who calls it"
     if not inside:
         yield f"to patch {shown}, which is not the candidate's; patch it as the candidate sees it, as in {module}.{shown}"
 

@@ -16,6 +16,8 @@ REFUSED = {
     "importlib.reload": "import importlib, solution\ndef test(): importlib.reload(solution)",
     "derive its class Mine": "import solution\nclass Mine(solution.Base): pass\ndef test(): Mine()",
     "patch time.sleep": "from unittest.mock import patch\n@patch('time.sleep')\ndef test(sleep): pass",
+    "patch solution.super": "from unittest.mock import patch\n@patch('solution.super', create=True)\ndef test(it): pass",
+    "patch solution.vars": "import solution\ndef test(monkeypatch): monkeypatch.setattr(solution, 'vars', len)",
     "patch time,": "import time, solution\ndef test(monkeypatch): monkeypatch.setattr(time, 'sleep', len)",
     "tmp_path": "from solution import save\ndef test(tmp_path): save(tmp_path / 'x')",
     "async def test": "from solution import f\nasync def test(): await f()",
