@@ -55,6 +55,8 @@ FILE_TESTS = 4
 """A file of tests counts as so many tests in the default deadline."""
 OVERHEAD_S = 10.0
 """Part of the default deadline: what starting, comparing and clearing take, on a busy machine."""
+NO_SUCH_PROGRAM = 127
+"""The exit code of a run whose program is not there."""
 TOGETHER = 16
 """So many runs of a program are asked for by one message,"""
 TOGETHER_BYTES = 2**20
@@ -314,7 +316,13 @@ class _Bench:
 
     async def _build(self, box: Box, source: str, language: Language) -> Completed:
         await _write(box, language, source)
-        return await box.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
+        done = await box.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
+        compiler = language.build[0]
+        if done.exit_code == NO_SUCH_PROGRAM and done.stderr.startswith(f"cannot run {compiler}: ".encode()):
+            raise ConfigError(
+                f"the sandbox has no {compiler}, which is to build {language.file}; use an image that has it"
+            )
+        return done
 
 
 def _fault_of_text(source: str) -> str | None:

@@ -352,6 +352,15 @@ async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> Non
     assert "main.sh" in verdict.build_output
 
 
+async def test_a_compiler_that_is_not_there_is_no_fault_of_the_program_s(pool: SandboxPool) -> None:
+    language = Language(file="main.x", build=("no-such-compiler", "main.x"), run=("./main",))
+    with pytest.raises(ConfigError, match=r"the sandbox has no no-such-compiler, which is to build main\.x"):
+        await judge("x", [IOTest(stdout="x")], pool=pool, language=language)
+    forged = Language(file="main.sh", build=("sh", "main.sh"), run=("./main",))
+    source = "echo 'cannot run no-such-compiler: x' >&2; exit 127"
+    assert statuses(await judge(source, [IOTest()], pool=pool, language=forged)) == ["build_error"]
+
+
 async def test_cpp(bubblewrap: BackendName) -> None:
     import shutil
 
