@@ -102,8 +102,9 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str]) -> It
     else:
         shown = ast.unparse(target)
         inside = shown.split(".")[0] in candidates
-        if inside and len(call.args) > 1 and isinstance(call.args[1], ast.Constant):
-            shown = f"{shown}.{call.args[1].value}"
+        attribute = call.args[1] if len(call.args) > 1 else None
+        if inside and isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):
+            shown = f"{shown}.{attribute.value}"
         if name.endswith("dict") and not inside:
             return  # a dict of the test's own
     if inside and shown.rpartition(".")[2] in OF_THE_CALLER:
