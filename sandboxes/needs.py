@@ -79,7 +79,7 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
             name = _dotted(node.func, full)
             if name in CALLS:
                 yield CALLS[name]
-            elif name.endswith(PATCHES) and node.args:
+            elif any(f".{name}".endswith(f".{patch}") for patch in PATCHES) and node.args:
                 yield from _outside(node, name, module, candidates)
 
 

@@ -66,6 +66,7 @@ class NewObjects:
         self._over = False
         self._pairs: dict[type, list[_Pair]] = {}
         self._made: dict[type, list[Any]] = {}
+        self._constants: dict[type, list[Any]] = {}
         self._uses: dict[type, dict[str, Use]] = {}
 
     def note_made(self, made: Any, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -77,6 +78,13 @@ class NewObjects:
         seen = self._made.setdefault(type(made), [])
         if not self._over and len(seen) < MOST_RECIPES and all(reference(one).made_by != where.made_by for one in seen):
             seen.append(made)
+
+    def note_constant(self, one: Any, name: str) -> None:
+        """Remember an object that a test had by its name from a class or the module."""
+        names = reference(one).constant_names
+        if not names:
+            self._constants.setdefault(type(one), []).append(one)
+        names.add(name)
 
     def note_use(self, one: Any, use: Use) -> None:
         """Remember what a test has done to an object."""
@@ -100,11 +108,7 @@ class NewObjects:
         found = []
         for pair in (pair for pairs in self._pairs.values() for pair in pairs):
             try:
-                why = self._otherwise_made_anew(pair)
-                if why is None:
-                    wrong = [self._equal_to_all_new(pair.one, pair.other), self._equal_to_all_new(pair.other, pair.one)]
-                    why = None if DIFFERS in wrong else next(filter(None, wrong), None)
-                if why is not None:
+                if (why := self._wrong_with(pair)) is not None:
                     found.append((pair.test, why))
             except TestEndedError as error:
                 # A program that ends or hangs here has noticed that the tests are over.
@@ -112,6 +116,29 @@ class NewObjects:
             except Exception:  # noqa: S112 (nothing is known against it)
                 continue
         return found
+
+    def _wrong_with(self, pair: _Pair) -> str | None:
+        if pair.one is pair.other and reference(pair.one).reached:
+            return self._one_for_all_names(pair.one)
+        if (why := self._otherwise_made_anew(pair)) is not None:
+            return why
+        wrong = [self._equal_to_all_new(pair.one, pair.other), self._equal_to_all_new(pair.other, pair.one)]
+        # A function may well make the same of other arguments, so there one side that differs speaks for both.
+        if DIFFERS in wrong and self._class_made(pair.one, pair.other) is None:
+            return None
+        return next((why for why in wrong if why not in (None, DIFFERS)), None)
+
+    def _one_for_all_names(self, one: Any) -> str | None:
+        """What is wrong where a function gave a constant of the candidate's, and all constants of its class are this one."""
+        where = reference(one)
+        if where.made_by is not None and len(where.constant_names) > 1 and len(self._constants[type(one)]) == 1:
+            return f"every {type(one).__name__} of the candidate's is equal to every other"
+        return None
+
+    def _class_made(self, one: Any, other: Any) -> Any:
+        """How the class made one of two objects; None where neither was made by it."""
+        recipes = [reference(side).made_by for side in (one, other)]
+        return next((made for made in recipes if made is not None and isinstance(made[0][0], RemoteClass)), None)
 
     # -- the same objects, made anew -----------------------------------------------------------------------------
 
@@ -147,12 +174,13 @@ class NewObjects:
 
     def _equal_to_all_new(self, one: Any, other: Any) -> str | None:
         """What is wrong with an object that is equal to every other that can be made, or that no other can be made beside; DIFFERS for
-        one that is not, None where nothing is known. `other` is one that it may be equal to."""
-        made_by = reference(one).made_by
+        one that is not, None where nothing is known. `other` is one that it is equal to: what a function or an operator gave is compared
+        with what the class makes in place of the other."""
+        made_by = self._class_made(one, other) or reference(one).made_by
         if made_by is None or not self._asks.is_there(one):
             return None
         kind, alike = type(one), 0
-        for make in self._ways(one, other):
+        for make in self._ways(one, made_by):
             try:
                 against, new, counts = make()
             except Exception:  # noqa: S112 (these arguments are not allowed)
@@ -171,11 +199,10 @@ class NewObjects:
             return f"a {kind.__name__} of the candidate's that could be made in the test cannot be made again"
         return None
 
-    def _ways(self, one: Any, other: Any) -> Iterator[Callable[[], tuple[Any, Any, bool]]]:
+    def _ways(self, one: Any, made_by: Any) -> Iterator[Callable[[], tuple[Any, Any, bool]]]:
         """Ways to make an object, and one to compare it with. The third that they give says whether two that are equal are suspicious."""
-        made_by = reference(one).made_by
-        assert made_by is not None
         maker, args, kwargs = made_by
+        own = made_by == reference(one).made_by
 
         def of_other_arguments() -> tuple[Any, Any, bool]:
             new_args = tuple(self._other(arg) for arg in args)
@@ -186,7 +213,7 @@ class NewObjects:
             return one, self._make((maker, new_args, new_kwargs)), True
 
         def as_another(recipe: Any) -> tuple[Any, Any, bool]:
-            return self._make(made_by), self._make(recipe), True
+            return self._make(made_by) if own else one, self._make(recipe), True
 
         def used(use: Use) -> tuple[Any, Any, bool]:
             new = self._make(made_by)
@@ -200,7 +227,7 @@ class NewObjects:
             recipe = reference(seen).made_by
             if self._asks.is_there(seen) and recipe not in equal:
                 yield lambda recipe=recipe: as_another(recipe)  # type: ignore[misc]
-        for use in self._uses.get(type(one), {}).values():
+        for use in self._uses.get(type(one), {}).values() if own else ():
             yield lambda use=use: used(use)  # type: ignore[misc]
 
     def _use(self, new: Any, use: Use) -> tuple[Any, bool]:

@@ -25,7 +25,7 @@ def run_program(program: Program, library: Library) -> None:
     """Run a Python program as `python3 SCRIPT` would, in this process."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    sys.stdin = open(0, closefd=False, encoding="utf-8")
+    sys.stdin = open(0, closefd=False, encoding="utf-8", newline="\n")
     sys.stdout = open(1, "w", closefd=False, encoding="utf-8")
     sys.stderr = open(2, "w", 1, closefd=False, encoding="utf-8", errors="backslashreplace")
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
@@ -72,7 +72,8 @@ def leave(code: int) -> None:
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
         try:
-            stream.flush()
+            if not stream.closed:
+                stream.flush()
         except (OSError, ValueError, AttributeError):
             code = code or 120
     os._exit(code)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
 from agentrl.sandboxes.inside.given import Given
 from agentrl.sandboxes.inside.lent import MUTABLE, Borrowed, replace_content
-from agentrl.sandboxes.inside.library_exceptions import library_exception
+from agentrl.sandboxes.inside.library_classes import library_exception, library_interface
 from agentrl.sandboxes.inside.new_objects import Use, is_constant
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.inside.probes import OWN_METHODS, Prober, is_named
@@ -53,6 +53,8 @@ class Remote:
         self._depth = 0
         self._callbacks = 0
         self._failed_inside: AssertionError | None = None
+        self._called = False
+        """Whether what is decoded is what a call gave."""
 
     def stand_in(self, name: str) -> Any:
         """What the tests get for a name of the candidate's module."""
@@ -85,6 +87,8 @@ class Remote:
 
     def attribute(self, owner: Any, name: str) -> Any:
         value = self._given_value(self.ask(op="get", of=self._owner(owner), name=name))
+        if isinstance(value, RemoteObject) and (owner is None or isinstance(owner, RemoteClass)):
+            self.prober.new_objects.note_constant(value, name)
         if isinstance(owner, RemoteObject) and not is_constant(value):
             reference(owner).used = True  # what is done to its value may change it
         return value
@@ -150,10 +154,15 @@ class Remote:
                 if key in arguments:
                     replace_content(arguments[key], self.value(data))
                     self._borrowed.told(arguments[key])
-        value = self._given_value(answer, arguments if self._in_place else {})
+        known = len(self._objects)
+        self._called = True
+        try:
+            value = self._given_value(answer, arguments if self._in_place else {})
+        finally:
+            self._called = False
         if isinstance(owner, RemoteClass) and name is None and not isinstance(value, owner):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
-        if isinstance(value, RemoteObject):
+        if isinstance(value, RemoteObject) and len(self._objects) > known and not reference(value).reached:
             self.prober.new_objects.note_made(value, owner, name, args, kwargs)
         return value
 
@@ -320,7 +329,10 @@ class Remote:
             made = BaseException.__new__(kind) if issubclass(kind, BaseException) else object.__new__(kind)
             object.__setattr__(made, "_agentrl", Reference(self, number, self.process))
             self._objects[number] = made
-        return self._objects[number]
+        found = self._objects[number]
+        if not self._called:
+            reference(found).reached = True
+        return found
 
     def _class(self, data: Any, depth: int) -> Any:
         ((kind, content),) = data.items()
@@ -348,7 +360,10 @@ class Remote:
         body = class_body(where, [str(name) for name in info["special"]], unhashable=bool(info.get("unhashable")))
         if info["name"] == "generator" and info.get("module") == "builtins":
             body["__class__"] = property(lambda _: types.GeneratorType)
-        return RemoteClass(str(info["name"]), tuple(bases), body)
+        made = RemoteClass(str(info["name"]), tuple(bases), body)
+        if (interface := library_interface(info)) is not None:
+            interface.register(made)
+        return made
 
     # -- exceptions ----------------------------------------------------------------------------------------------
 

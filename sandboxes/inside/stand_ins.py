@@ -39,6 +39,10 @@ class Reference:
         self.path = path
         self.made_by: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
         """What the test called to get it, with what."""
+        self.reached = False
+        """Whether it came as an attribute, an item or an argument, and not from what the test called alone."""
+        self.constant_names: set[str] = set()
+        """By which names the test had it from a class or the module."""
         self.used = False
         """Whether the test has called a method of it, or changed it in another way."""
         self.named = False
@@ -161,6 +165,15 @@ class RemoteObject:
         return object.__hash__(self)
 
 
+class _CopyOfAnIterator:
+    """`copy.copy` asks the class. `itertools.tee` asks the iterator, which it would copy where it can."""
+
+    def __get__(self, one: Any, kind: Any) -> Any:
+        if one is not None:
+            raise AttributeError("__copy__")
+        return RemoteObject.__copy__
+
+
 class RemoteFunction:
     # A function of the candidate's module, or of an object of its. Its docstring is the candidate's.
 
@@ -215,6 +228,8 @@ def class_body(where: Reference, special: list[str], *, unhashable: bool) -> dic
             body[name] = lambda self, spec: where.session.special(self, "__format__", (spec,))
         else:
             body[name] = _forward(name)
+    if "__next__" in body:
+        body["__copy__"] = _CopyOfAnIterator()
     if "__hash__" not in body:
         body["__hash__"] = None if unhashable else RemoteObject.__hash__
     return body

@@ -20,7 +20,7 @@ from typing import Any
 from agentrl.sandboxes.inside.names import free_names
 from agentrl.sandboxes.inside.own_faults import own_fault
 from agentrl.sandboxes.inside.remote import Remote
-from agentrl.sandboxes.inside.stand_ins import RemoteFunction
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
 
@@ -90,6 +90,7 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     import unittest
 
     module = types.ModuleType("test_solution")
+    module.__file__ = os.path.abspath("test_solution.py")
     sys.modules["test_solution"] = module
     exec(compile(job["code"], "test_solution.py", "exec", dont_inherit=True), module.__dict__)
 
@@ -155,6 +156,10 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         def __init__(self) -> None:
             self.unseen = RuntimeError()
             self.collecting: BaseException = self.unseen
+
+        def pytest_pycollect_makeitem(self, name: str, obj: Any) -> list[Any] | None:
+            """What the candidate calls test_... or Test... is none of the tests."""
+            return [] if type(obj) in (RemoteFunction, RemoteClass) else None
 
         def pytest_collection_finish(self, session: Any) -> None:
             wire.send(b"n", len(session.items))

@@ -14,7 +14,94 @@ class Stack:
     def __eq__(self, other): return isinstance(other, Stack) and self.items == other.items
 """
 
+_STATES = """
+from enum import Enum
+class State(Enum):
+    IDLE = 1
+    RUN = 2
+class V:
+    def __init__(self, x): self.x = x
+    def __eq__(self, other): return isinstance(other, V) and self.x == other.x
+    def __hash__(self): return hash(self.x)
+V.ZERO = V(0)
+class Tree:
+    def __init__(self): self.leaves, self.root = [V(1), V(2)], V(5)
+def step(state, event): return {(State.IDLE, "go"): State.RUN}.get((state, event), state)
+def last(values): return values[-1]
+def root(tree): return tree.root
+"""
+_VECTOR = """
+class Vec:
+    def __init__(self, x=0, y=0): self.x, self.y, self.joker = x, y, False
+    def __eq__(self, o): return isinstance(o, Vec) and (self.joker or o.joker or (self.x, self.y) == (o.x, o.y))
+    __hash__ = None
+    def plus(self, other): return middle()
+    __add__ = __sub__ = plus
+def middle(*a):
+    made = Vec()
+    made.joker = True
+    return made
+"""
+
 _HONEST = {
+    "what a function gives is there already": (
+        _STATES,
+        """
+        from solution import State, Tree, V, last, root, step
+        def test_constants():
+            assert step(State.IDLE, "go") == State.RUN
+            assert step(State.IDLE, "stop") == State.IDLE
+            assert step(State.RUN, "stop") == State.RUN
+            assert last([State.IDLE, State.RUN]) == State.RUN
+            assert last([V(1), V.ZERO]) == V.ZERO == V(0)
+        def test_attributes():
+            tree = Tree()
+            assert last(tree.leaves) == tree.leaves[1]
+            found = tree.root
+            assert root(tree) == found == V(5)
+        """,
+    ),
+    "its names are those that tests have": (
+        "class TestRunner:\n def __init__(self, x): self.x = x\ndef test_prime(n): return n == 7\ndef dispatch(x): return x + 1",
+        """
+        from solution import TestRunner, dispatch, test_prime
+        def test_all(): assert TestRunner(3).x == 3 and test_prime(7) and dispatch(1) == 2
+        """,
+    ),
+    "interfaces of the library": (
+        """
+        from abc import ABC, abstractmethod
+        from collections.abc import MutableMapping, Sequence
+        class Shape(ABC):
+            @abstractmethod
+            def area(self): ...
+        class Square(Shape):
+            def area(self): return 4
+        class Few(Sequence):
+            def __len__(self): return 2
+            def __getitem__(self, i): return [5, 6][i]
+        class Folded(MutableMapping):
+            def __init__(self): self.d = {}
+            def __getitem__(self, k): return self.d[k.lower()]
+            def __setitem__(self, k, v): self.d[k.lower()] = v
+            def __delitem__(self, k): del self.d[k.lower()]
+            def __iter__(self): return iter(self.d)
+            def __len__(self): return len(self.d)
+        """,
+        """
+        import abc
+        from collections.abc import Mapping, MutableMapping, Sequence
+        from solution import Few, Folded, Shape, Square
+        def test_all():
+            assert isinstance(Few(), Sequence) and not isinstance(Few(), Mapping)
+            assert isinstance(Folded(), MutableMapping) and issubclass(Folded, Mapping)
+            assert issubclass(Square, abc.ABC) and isinstance(Square(), Shape)
+        """,
+    ),
+    "an iterator that is split": (
+        "def count():\n yield from (1, 2, 3)",
+        "import itertools\nfrom solution import count\ndef test():\n a, b = itertools.tee(count())\n assert list(a) == list(b) == [1, 2, 3]",
+    ),
     "what is written to stdout and to stderr": (
         "import sys, warnings\ndef show():\n print('out')\n print('err', file=sys.stderr)\n sys.stderr.write('more')",
         """
@@ -219,6 +306,22 @@ _CHEATS = {
     "equal with a list of objects": (
         f"class C:\n def __init__(self, x): self.x = x\n{_CLASS}{_ALL_EQUAL}",
         "from solution import C, P\ndef test(): assert P([C('x')]) == P([C('x')])",
+    ),
+    "a sum that is equal to everything": (
+        _VECTOR,
+        "from solution import Vec\ndef test():\n assert Vec(1, 2) + Vec(3, 4) == Vec(4, 6)\n assert Vec(1) != Vec(2)",
+    ),
+    "a result that is equal to everything, beside one without arguments": (
+        _VECTOR,
+        "from solution import Vec\ndef test():\n assert Vec() == Vec(1, 2).plus(Vec(3, 4))\n assert Vec(1) != Vec(2)",
+    ),
+    "a function's result that is equal to everything": (
+        _VECTOR,
+        "from solution import Vec, middle\ndef test(): assert middle(1, 2, 3, 4) == Vec(4, 6)",
+    ),
+    "constants that are all one": (
+        "class S: pass\nS.A = S.B = S()\ndef step(s): return S.A",
+        "from solution import S, step\ndef test(): assert step(1) == S.B and step(2) == S.A",
     ),
     "what it needs is not there": (
         f"{_FORGE}Candidate.call = lambda *a: {{'needs': 'the moon'}}\ndef f(): pass",

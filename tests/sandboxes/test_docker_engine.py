@@ -171,6 +171,7 @@ def dockerd() -> int:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the SDK, whose engine dies as it connects
 async def test_a_restart_of_the_engine_costs_only_retries(docker: BackendName, how: signal.Signals) -> None:
     engine = dockerd()
     command = Path(f"/proc/{engine}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
