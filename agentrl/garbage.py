@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import within the context what the process keeps until it ends: nothing is searched meanwhile, and this never. Of the time that it
+    """Import within the context what the process keeps until it ends: nothing is searched meanwhile, nor this while it is frozen. Of the time that it
     takes to import torch and transformers, searches are a sixth."""
     gc.disable()
     try:

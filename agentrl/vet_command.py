@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -92,8 +93,11 @@ def check_files(tasks: str, *files: Path | None) -> None:
             continue
         if file.resolve() == Path(tasks).resolve():
             raise ConfigError(f"{file} is the task file itself; write to another file")
-        if file.is_dir() or not file.resolve().parent.is_dir():
-            raise ConfigError(f"{file} cannot be written: its folder must exist, and it must be no folder itself")
+        folder = file.resolve().parent
+        if (file.exists() and not file.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ConfigError(
+                f"{file} cannot be written: its folder must exist and be writable, and it must be no folder or device itself"
+            )
     named = [file.resolve() for file in files if file is not None]
     if len(set(named)) < len(named):
         raise ConfigError(f"--output and --report are the same file, {named[0]}; name two")

@@ -1,4 +1,5 @@
-"""Every program of tests/sandboxes/adversaries with every kind of test: who is rewarded, who harms the next, how long the host stalls.
+"""Every program of tests/sandboxes/adversaries with every kind of test, and every class that wants to pass for nothing with the test
+that it wants to pass: who is rewarded, who harms the next, how long the host stalls.
 
     python benchmarks/attacks.py [--backend docker] [--ordinary] [--seconds 600]
 
@@ -22,8 +23,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import BackendName, BoxSpec, SandboxPool, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, TestFile, open_pool
 from tests.real_boxes import as_an_ordinary_user
+from tests.sandboxes import candidate_classes, first_contact, lying_objects, stand_in_cases
 from tests.sandboxes.adversaries import against_the_place, against_the_verdict
 from tests.sandboxes.hostile_answers import measured
 from tests.sandboxes.trials import LIMITS, all_kinds_of_tests, trial
@@ -31,21 +33,34 @@ from tests.sandboxes.trials import LIMITS, all_kinds_of_tests, trial
 POOLS = 3
 
 
+def programs_with_tests(port: int, canary: str) -> list[tuple[str, str, list[Test]]]:
+    """Each program that must not be rewarded: its name, its source and its tests."""
+    found: list[tuple[str, str, list[Test]]] = []
+    for name, source in {**against_the_verdict(), **against_the_place(port=port, canary=canary)}.items():
+        found.append((name, source, all_kinds_of_tests()))
+    for name, (source, code) in {**candidate_classes.cheats(), **lying_objects.lies()}.items():
+        found.append((name, source, [AssertTest(code=code)]))
+    for name, (source, code) in stand_in_cases.cheats().items():
+        found.append((name, source, [TestFile(code=code)]))
+    for name, code in first_contact.tests().items():
+        found.append((f"equal to the first that it meets: {name}", first_contact.CHEAT, [AssertTest(code=code)]))
+    return found
+
+
 async def main(backend: BackendName, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     wrong: list[str] = []
     tried = 0
     with tempfile.NamedTemporaryFile() as canary, socket.create_server(("127.0.0.1", 0)) as listener:
-        places = against_the_place(port=listener.getsockname()[1], canary=canary.name)
-        programs = list({**against_the_verdict(), **places}.items())
+        programs = programs_with_tests(listener.getsockname()[1], canary.name)
         total = len(programs)
         random.shuffle(programs)
 
         async def try_all(pool: SandboxPool) -> None:
             nonlocal tried
             while programs and time.monotonic() < deadline:
-                name, source = programs.pop()
-                found = await trial(name, source, all_kinds_of_tests(), pool)
+                name, source, tests = programs.pop()
+                found = await trial(name, source, tests, pool)
                 tried += 1
                 for line in found:
                     print(line, flush=True)
@@ -58,8 +73,7 @@ async def main(backend: BackendName, seconds: float) -> None:
                 async with anyio.create_task_group() as group:
                     for pool in pools:
                         group.start_soon(try_all, pool)
-    kinds = len(all_kinds_of_tests())
-    print(f"{tried} of {total} programs, each with {kinds} kinds of tests: {len(wrong)} wrong", end=", ")
+    print(f"{tried} of {total} programs with their tests: {len(wrong)} wrong", end=", ")
     print(f"longest stall {1000 * cost.stall_s:.1f} ms of CPU, memory {cost.memory_bytes / 2**20:.1f} MB above idle")
 
 

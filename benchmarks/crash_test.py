@@ -21,6 +21,7 @@ import math
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -131,9 +132,43 @@ def disturb(kind: str, main: subprocess.Popen[bytes], run_dir: Path, disk: Path 
         main.wait(30)
     if kind == "power cut":
         psutil.wait_procs(victims, 30)
-        for name in ("store.sqlite-wal", "store.sqlite-shm"):
-            (run_dir / name).unlink(missing_ok=True)
+        lose_unsynced(run_dir)
     return bool(victims)
+
+
+def synced_note(run_dir: Path) -> Path:
+    """Where a run's processes note what the store has synced (`injected_faults/`): not on its disk."""
+    return run_dir.parent.parent / "synced"
+
+
+def lose_unsynced(run_dir: Path) -> None:
+    """Cut the store's log where SQLite had synced it: behind the last durable transaction, and behind all that may have been copied from it.
+
+    SQLite syncs the log before it copies any of it into the database file, and a reader, or death, may stop it half way. No disk
+    holds half a copy without the log: that is no loss of power, that is damage.
+    """
+    log, index = run_dir / "store.sqlite-wal", run_dir / "store.sqlite-shm"
+    if log.exists() and (frames := synced_frames(log, index, synced_note(run_dir))) is not None:
+        if frames:
+            page_size = int.from_bytes(log.read_bytes()[8:12], "big")
+            os.truncate(log, 32 + frames * (24 + page_size))
+        else:
+            log.unlink()
+    index.unlink(missing_ok=True)
+
+
+def synced_frames(log: Path, index: Path, note: Path) -> int | None:
+    """How many frames of a write-ahead log the disk must hold; None for all. See https://sqlite.org/walformat.html."""
+    salt = log.read_bytes()[16:24]
+    if not salt:
+        return 0
+    found = index.read_bytes() if index.exists() else b""
+    if not found[32:40] == found[80:88] == salt:  # it is being made, or the log has been copied and begins anew
+        return None
+    (attempted,) = struct.unpack_from("=I", found, 128)
+    noted = note.read_bytes() if note.exists() else b""
+    durable = struct.unpack_from("=I", noted, 16)[0] if noted[32:40] == salt else 0
+    return max(attempted, durable)
 
 
 def disturbed(
@@ -147,6 +182,7 @@ def disturbed(
         "AGENTRL_CRASH_TEST": str(run_dir),
         "AGENTRL_FAULT_LOG": str(run_dir.parent.parent / "faults.log"),
         "AGENTRL_FAULT_RATE": str(fault_rate),
+        "AGENTRL_SYNCED_NOTE": str(synced_note(run_dir)),
         "PYTHONPATH": str(ROOT / "benchmarks" / "injected_faults"),
     }
     while ends.total() <= 3 * count:

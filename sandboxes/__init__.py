@@ -1,8 +1,9 @@
-"""Sandboxes that run model-written code, and a judge of what it does. See docs/sandboxes.md."""
+"""Sandboxes that run model-written code, and a judge of what it does. See docs/sandboxes.md and docs/grading.md."""
 
 from agentrl.sandboxes.box import Box, Process
 from agentrl.sandboxes.bubblewrap import Bubblewrap
 from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
+from agentrl.sandboxes.code_tasks import load_code_task
 from agentrl.sandboxes.comparison import Comparison, Exact, Floats, Tokens
 from agentrl.sandboxes.do_nothing import judge_partial
 from agentrl.sandboxes.docker_engine import Docker
@@ -65,6 +66,7 @@ __all__ = [
     "extract_code",
     "judge",
     "judge_partial",
+    "load_code_task",
     "load_tests",
     "open_pool",
     "open_sandboxes",

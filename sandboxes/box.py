@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Self
@@ -14,9 +13,9 @@ from anyio.abc import TaskStatus
 from agentrl.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
+from agentrl.sandboxes.inside.inbox import HEADER
 from agentrl.sandboxes.protocol import MB, Backend, BoxSpec, Completed, Ended, Limits, Link
 
-HEADER = struct.Struct(">cII")
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing, packing and resetting."""
@@ -229,7 +228,7 @@ class Box:
             for stdin in stdins:
                 total_s += limits.timeout_s
                 process, frame = self._prepare(
-                    {"script": script, "code": "", "args": [], "in_turn": True, "within_s": within_s},
+                    {"script": script, "in_turn": True, "within_s": within_s},
                     stdin=stdin,
                     env=None,
                     cwd="",
@@ -272,6 +271,8 @@ class Box:
         only_files: Mapping[str, bytes] | None = None,
     ) -> Process:
         check_argument("stdin", stdin, bytes | bytearray | None)
+        check_argument("env", env, Mapping[str, str] | None)
+        check_argument("cwd", cwd, str)
         check_argument("limits", limits, Limits | None)
         limits = (limits or self.spec.limits).but(timeout_s=timeout_s)
         process, frame = self._prepare(
@@ -426,6 +427,10 @@ class Box:
         if bound.cancelled_caught:
             raise self._lose(f"it did not {what} within {ANSWER_TIMEOUT_S:g} s")
 
+    async def greet(self) -> None:
+        """Tell a new box that somebody is there."""
+        await self._send(b"H", 0)
+
     async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
         await self._send_frames(_frame(kind, number, payload))
 
@@ -478,4 +483,5 @@ async def open_box(backend: Backend, spec: BoxSpec, core: int | None = None) -> 
             await tasks.start(box.serve)
         if bound.cancelled_caught:
             raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
+        await box.greet()
         yield box

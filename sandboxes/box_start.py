@@ -19,6 +19,8 @@ SCRATCH = (*FOLDERS, "/dev/mqueue")
 """All writable folders besides the user's own."""
 FILES = 16_384
 """Files in a folder of memory."""
+GREETING_TIMEOUT_S = 300.0
+"""A box to which nobody says a word for so long after its start ends."""
 LONGEST_ARGUMENT = 100_000
 """Linux takes 128 KB."""
 
@@ -42,6 +44,7 @@ def init_arguments(
         "scratch": SCRATCH if isolated else (),
         "namespaces": namespaces if isolated else None,
         "counted": counted,
+        "greeting_ms": 1000 * GREETING_TIMEOUT_S,
         "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
     }
     packed = packed_modules(own_python)

@@ -9,6 +9,7 @@ from textwrap import dedent
 
 from agentrl.sandboxes.code_tasks import CodeTask
 from agentrl.sandboxes.do_nothing import do_nothing_programs, stubs
+from agentrl.sandboxes.parsed import parsed
 from agentrl.sandboxes.verdict import CPP, PYTHON, AssertTest, CallTest, IOTest, Test
 from agentrl.sandboxes.wanted_names import Wanted, named_in, wanted_names
 
@@ -194,9 +195,7 @@ def _known_calls(test: Test) -> Iterator[tuple[str, str, str]]:
         yield test.function, repr(tuple(test.args)), repr(test.expected)
     if not isinstance(test, AssertTest):
         return
-    try:
-        tree = ast.parse(dedent(test.code))
-    except (SyntaxError, ValueError, RecursionError):
+    if (tree := parsed(dedent(test.code))) is None:
         return
     for node in ast.walk(tree):
         match node:

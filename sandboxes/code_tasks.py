@@ -11,6 +11,7 @@ from typing import Any
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
+from agentrl.sandboxes.parsed import parsed
 from agentrl.sandboxes.task_tests import load_tests
 from agentrl.sandboxes.verdict import CPP, PYTHON, AssertTest, CallTest, Language, Test
 
@@ -136,10 +137,8 @@ def _names(source: str) -> set[str]:
 
 def _statements(source: str) -> list[ast.stmt]:
     """The statements of a program; none, where Python cannot parse it."""
-    try:
-        return ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return []
+    tree = parsed(source)
+    return [] if tree is None else tree.body
 
 
 def _text(task: Mapping[str, Any], key: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from agentrl.sandboxes.parsed import parsed
 
 Which = Literal["last", "first", "best"]
 
@@ -15,7 +16,7 @@ MAX_PARSED_CHARACTERS = 20_000
 """Of the blocks of one reply together. Python's parser takes up to a millisecond for a thousand, and cannot be interrupted."""
 
 # What follows a repetition here can always match, so that a search never goes back: it is linear in any text.
-_FENCE_LINE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})([^\n]*)", re.MULTILINE)
+_FENCE_LINE = re.compile(r"^([ \t]{0,3})(`{3,}|~{3,})([^\n]*)", re.MULTILINE)
 _TAG = re.compile(r"[ \t]*([^\s`]*)")
 
 
@@ -38,29 +39,32 @@ def code_blocks(reply: str) -> list[CodeBlock]:
     return [_block(reply, found) for found in _find(reply)]
 
 
-_Found = tuple[str, int, int, bool]
-"""The tag of a block, where its code begins and ends, and whether it is closed."""
+_Found = tuple[str, int, int, bool, int]
+"""The tag of a block, where its code begins and ends, whether it is closed, and how far its fence is indented, as in an item of a list."""
 
 
 def _find(reply: str) -> Iterator[_Found]:
     fence = ""  # the one that has opened a block; "" outside of blocks
-    tag, start = "", 0
+    tag, start, indentation = "", 0, 0
     for line in _FENCE_LINE.finditer(reply):
-        marks, rest = line.groups()
+        space, marks, rest = line.groups()
         if not fence:
             if "`" not in rest:
-                fence, start = marks, line.end() + 1
+                fence, start, indentation = marks, line.end() + 1, len(space)
                 tag = _TAG.match(rest)[1].strip("{}.").lower() if rest else ""  # type: ignore[index]
         elif marks.startswith(fence) and not rest.strip(" \t\r"):
-            yield tag, start, line.start(), True
+            yield tag, start, line.start(), True, indentation
             fence = ""
     if fence:
-        yield tag, start, len(reply), False
+        yield tag, start, len(reply), False, indentation
 
 
 def _block(reply: str, found: _Found) -> CodeBlock:
-    tag, start, end, closed = found
-    return CodeBlock(tag, reply[start:end].rstrip("\r\n"), closed)
+    tag, start, end, closed, indentation = found
+    code = reply[start:end].rstrip("\r\n")
+    if indentation:
+        code = re.sub(rf"^[ \t]{{0,{indentation}}}", "", code, flags=re.MULTILINE)
+    return CodeBlock(tag, code, closed)
 
 
 def extract_code(
@@ -96,10 +100,7 @@ def extract_code(
 
 def _merit(code: str, defines: str | None) -> tuple[bool, bool]:
     """Whether this is valid Python, and then whether it defines the name."""
-    try:
-        with warnings.catch_warnings(action="ignore"):
-            tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    if (tree := parsed(code)) is None:
         return False, False
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
     return True, defines is None or defines in names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Self
 
@@ -14,8 +15,11 @@ from agentrl.sandboxes.apart import compare_answer
 from agentrl.sandboxes.box import Box, LongLineError, Process
 from agentrl.sandboxes.inside.answer_bounds import Bounds
 from agentrl.sandboxes.inside.plain_data import encode
+from agentrl.sandboxes.inside.questions import Question
+from agentrl.sandboxes.open_questions import Questions, constants
 from agentrl.sandboxes.protocol import Completed, Ended, Limits
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, TestResult
+from agentrl.sandboxes.wanted_names import Wanted, wanted_names
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
@@ -28,6 +32,11 @@ ANSWERS_MB = 16
 """What a candidate may answer in all."""
 MAX_ANSWER_BYTES = Bounds().length
 """Of one answer. On its way to the test code it is copied a few times."""
+MAX_LINE_BYTES = 32 * 2**20
+"""Of what test code's process says at once."""
+MOST_TESTS = 10_000
+"""Of one file, which get a result each."""
+ENDED_TESTS = "it had the tests do what ended their process"
 DEADLINE_OVER = "the verdict's deadline was over"
 SHOWN_CHARACTERS = 2000
 
@@ -98,16 +107,15 @@ class _Candidate:
         started = anyio.current_time()
         answer = None
         too_long = False
-        with anyio.CancelScope(deadline=min(started + self._time_s - self.spent_s, self._deadline)) as bound:
+        with self._bound(started) as bound:
             await self._process.send(request + b"\n")
             try:
                 answer = await self._process.read_line(MAX_ANSWER_BYTES)
             except LongLineError:
                 too_long = True
-        self.spent_s += anyio.current_time() - started
-        if bound.cancelled_caught:
-            self.failure = (Status.TIME_LIMIT, DEADLINE_OVER if anyio.current_time() >= self._deadline else "")
-        elif too_long:
+        if self._spend(started, bound):
+            return None
+        if too_long:
             self.failure = (Status.OUTPUT_LIMIT, f"it answered more than {MAX_ANSWER_BYTES >> 20} MB at once")
         elif answer is None or not answer.endswith(b"\n"):
             self.usage = await self._process.wait()
@@ -116,6 +124,30 @@ class _Candidate:
         else:
             return answer
         return None
+
+    async def wait_for(self, line: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
+        """The next line of the test code's, which does what the candidate has asked of it: that takes the candidate's time, and whatever
+        becomes of it is the candidate's doing. None when there is none, see `failure`."""
+        started = anyio.current_time()
+        found = None
+        with self._bound(started) as bound:
+            try:
+                found = await line()
+            except LongLineError:
+                self.failure = (Status.OUTPUT_LIMIT, "it had the tests answer more than it may answer itself")
+        if not self._spend(started, bound) and found is None and self.failure is None:
+            self.failure = (Status.RUNTIME_ERROR, ENDED_TESTS)
+        return found
+
+    def _bound(self, started: float) -> anyio.CancelScope:
+        return anyio.CancelScope(deadline=min(started + self._time_s - self.spent_s, self._deadline))
+
+    def _spend(self, started: float, bound: anyio.CancelScope) -> bool:
+        """Count the time since `started`; whether it was too long."""
+        self.spent_s += anyio.current_time() - started
+        if bound.cancelled_caught:
+            self.failure = (Status.TIME_LIMIT, DEADLINE_OVER if anyio.current_time() >= self._deadline else "")
+        return bound.cancelled_caught
 
     async def _end(self) -> None:
         if self._process is not None:
@@ -176,55 +208,124 @@ async def run_test_code(
 ) -> list[TestResult]:
     """Run test code in `test_box` against the candidate in `box`, passing calls one way and answers the other.
 
+    What the tests have asked of the candidate's operators is asked again in further runs, each in new processes, with other operands:
+    a test that would have passed with any of them has not passed.
+
     `deadline` is a time of the event loop's clock: at its end, whoever is waited for has failed, the candidate or the test code.
     """
-    module = test.module if isinstance(test, TestFile) else "solution"
-    job = _job(test, name, module)
+    job = _job(test, name, test.module if isinstance(test, TestFile) else "solution")
     # A file's tests share the candidate's process, whose CPU seconds are then no single test's.
     cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
-    left_s = max(0.0, deadline - anyio.current_time()) + TESTER_GRACE_S
-    timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
-    own_limits = test_box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
-    tester = await test_box.start_python(TESTER, limits=own_limits)
-    async with tester, _Candidate(box, source, module, limits, deadline, cpu_s=cpu_s) as candidate:
-        await tester.send(b"v" + json.dumps(job).encode() + b"\n")
-        session = _Session(name, candidate)
-        await tester.send(session.answer(await candidate.load()))
-        finished = False
-        while not finished and (line := await tester.read_line()) is not None:
-            content = line[1:].strip()
-            if line[:1] == b"c":
-                await tester.send(session.answer(await candidate.ask(content)))
-            elif line[:1] == b"b":
-                await session.begin()
-            elif line[:1] == b"d":
-                session.end(json.loads(content))
-            elif line[:1] == b"n":
-                session.expected = json.loads(content)
-            elif line[:1] == b"s":
-                session.skip()
-            elif line[:1] == b"u":
-                session.ended = json.loads(content)
-            elif line[:1] == b"e":
-                candidate.spent_s = 0.0
-            elif line[:1] == b"p":
-                session.revoke(json.loads(content))
-            finished = line[:1] == b"f" or (fail_fast and session.failed)
-        said = b"" if finished else (await tester.wait()).stderr
-    return session.all_results(finished=finished, said=tail(said))
+
+    async def run(replay: dict[str, Any] | None, session: _Session, *, fail_fast: bool = False) -> None:
+        await box.clear()
+        await test_box.clear()
+        if isinstance(test, TestFile):
+            for path in test.shared:
+                await box.write(path, test.file(path))
+        left_s = max(0.0, deadline - anyio.current_time()) + TESTER_GRACE_S
+        timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
+        own_limits = test_box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
+        tester = await test_box.start_python(TESTER, limits=own_limits)
+        async with tester, _Candidate(box, source, str(job["module"]), limits, deadline, cpu_s=cpu_s) as candidate:
+            await tester.send(b"v" + json.dumps({**job, "replay": replay}).encode() + b"\n")
+            await session.follow(tester, candidate, fail_fast=fail_fast)
+
+    session = _Session(name)
+    await run(None, session, fail_fast=fail_fast)
+    results = session.all_results()
+    passed = {result.name for result in results if result.passed}
+    questions = Questions([question for question in session.questions if question.test in passed])
+    known = {**session.told, "constants": constants(source)} if questions.open_tests else {}
+    revoked = session.revoked
+    for replay in questions.runs():
+        if anyio.current_time() >= deadline:
+            revoked |= dict.fromkeys(questions.open_tests, f"{DEADLINE_OVER} before it could be run again")
+            break
+        replayed = _Session(name)
+        await run({**replay, **known}, replayed)
+        revoked |= replayed.revoked
+        questions.note(replayed.answers)
+    revoked |= questions.same_whatever_is_asked()
+    return [
+        replace(result, status=Status.WRONG_ANSWER, message=revoked[result.name])
+        if result.passed and result.name in revoked
+        else result
+        for result in results
+    ]
 
 
 class _Session:
     """The results of one run of test code, as they come in."""
 
-    def __init__(self, name: str, candidate: _Candidate) -> None:
+    def __init__(self, name: str) -> None:
         self.expected = 1
         """How many tests the test code has announced."""
         self.ended: dict[str, Any] | None = None
         """Why our own machinery has ended the test that runs, whatever its code makes of that."""
+        self.questions: list[Question] = []
+        """What is to be asked again."""
+        self.told: dict[str, Any] = {}
+        """What a later run needs to know beside them."""
+        self.answers: list[tuple[str, int, str]] = []
+        """What has become of that in a later run: the test, the number of the question, and whether its answer is the same."""
+        self.revoked: dict[str, str] = {}
+        """Tests that are no pass, whatever their code makes of the candidate's answers, and why."""
         self._name = name
-        self._candidate = candidate
+        self._finished = False
+        self._called_back = False
+        """Whether the candidate's last answer was to have the tests do something."""
+        self._said = b""
         self._results: list[TestResult] = []
+
+    async def follow(self, tester: Process, candidate: _Candidate, *, fail_fast: bool) -> None:
+        """Pass on what test code and candidate say to each other, to the end."""
+        self._candidate = candidate
+        await tester.send(self.answer(await candidate.load()))
+        try:
+            while not self._finished and (line := await tester.read_line(MAX_LINE_BYTES)) is not None:
+                if line[:1] == b"k":
+                    line = await candidate.wait_for(lambda: tester.read_line(MAX_ANSWER_BYTES))
+                    if line is None:
+                        return
+                if line[:1] == b"c":
+                    answer = await candidate.ask(line[1:].strip())
+                    self._called_back = answer is not None and b'"callback"' in answer
+                    await tester.send(self.answer(answer))
+                else:
+                    await self._hear(line[:1], line[1:])
+                self._finished = line[:1] == b"f" or (fail_fast and self.failed)
+        except LongLineError as error:
+            self._said = str(error).encode()
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            self._said = f"it says nonsense: {error!r}".encode()
+        else:
+            self._said = b"" if self._finished else (await tester.wait()).stderr
+            if not self._finished and self._called_back and candidate.failure is None:
+                candidate.failure = (Status.RUNTIME_ERROR, ENDED_TESTS)
+
+    async def _hear(self, kind: bytes, content: bytes) -> None:
+        """Note what the test code's process says of its tests."""
+        if kind == b"b":
+            await self.begin()
+        elif kind == b"d":
+            self.end(json.loads(content))
+        elif kind == b"n":
+            self.expected = min(int(json.loads(content)), MOST_TESTS)
+        elif kind == b"s":
+            self.skip()
+        elif kind == b"u":
+            self.ended = json.loads(content)
+        elif kind == b"q":
+            told = json.loads(content)
+            self.questions = [Question(*question) for question in told.pop("questions")]
+            self.told = told
+        elif kind == b"r":
+            test, number, answer = json.loads(content)
+            self.answers.append((test, number, answer))
+        elif kind == b"p":
+            revoked = json.loads(content)
+            self.revoked.setdefault(revoked["test"], revoked["message"])
 
     @property
     def failed(self) -> bool:
@@ -266,15 +367,9 @@ class _Session:
         else:
             self.expected -= 1
 
-    def revoke(self, found: dict[str, Any]) -> None:
-        """A test that has passed is none that passes: what its candidate answers fails a probe."""
-        index = found["index"]
-        if index < len(self._results) and self._results[index].passed:
-            changed = {"status": Status.WRONG_ANSWER, "message": found["message"]}
-            self._results[index] = TestResult(**{**vars(self._results[index]), **changed})
-
-    def all_results(self, *, finished: bool, said: str) -> list[TestResult]:
+    def all_results(self) -> list[TestResult]:
         """The results, and one for each test that was announced and never ended."""
+        finished, said = self._finished, tail(self._said)
         results = list(self._results)
         if len(results) == 1:
             usage = self._candidate.usage
@@ -289,7 +384,7 @@ class _Session:
         elif finished and self.failed:
             status, message = Status.NOT_RUN, "an earlier test failed"
         missing = max(self.expected, 1) - len(results)
-        if missing <= 0 and not finished:  # it ended in the probes, without which nothing has passed
+        if missing <= 0 and not finished:  # it ended before it could say what is to be asked again
             results = [replace(one, status=status, message=message) if one.passed else one for one in results]
         return results + [TestResult(name=self._name, status=status, message=message)] * missing
 
@@ -300,6 +395,7 @@ def _job(test: AssertTest | TestFile, name: str, module: str) -> dict[str, Any]:
         "code": test.code,
         "module": module,
         "in_place": test.in_place,
+        "functions": [name for name, wanted in wanted_names([test]).items() if wanted is Wanted.FUNCTION],
         "prelude": "",
         "entry_point": None,
         "candidate_names": (),

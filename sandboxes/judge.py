@@ -220,10 +220,13 @@ class _Bench:
             self._language.file,
             [test.stdin.encode() for test in together],
             limits=self._bounded(together[0].limits),
-            only_files={self._language.file: self._source.encode()},
+            only_files=self._files(),
             within_s=self._at_most(math.inf),
         ) as runs:
             yield runs
+
+    def _files(self) -> dict[str, bytes]:
+        return {self._language.file: self._source.encode()}
 
     def _together(self, tests: Sequence[Test]) -> list[IOTest]:
         """The first of `tests` that one message can ask for: with `fail_fast`, each waits for what the one before it comes to."""
@@ -232,8 +235,10 @@ class _Bench:
             return found
         room = TOGETHER_BYTES
         for test in tests[:TOGETHER]:
-            room -= len(test.stdin) + len(self._source) if isinstance(test, IOTest) else 0
-            if not isinstance(test, IOTest) or room < 0 or (found and test.limits != found[0].limits):
+            if not isinstance(test, IOTest) or (found and test.limits != found[0].limits):
+                break
+            room -= len(test.stdin) + len(self._source)
+            if room < 0:
                 break
             found.append(test)
         return found
@@ -249,11 +254,6 @@ class _Bench:
             await self._box.clear()
             return [await judge_call(self._box, self._source, test, name, limits, self._deadline)]
         if isinstance(test, AssertTest | TestFile):
-            await self._box.clear()
-            await self._second_box.clear()
-            if isinstance(test, TestFile):
-                for path in test.shared:
-                    await self._box.write(path, test.file(path))
             return await run_test_code(
                 self._box,
                 self._second_box,
@@ -267,13 +267,13 @@ class _Bench:
         return [await self._run_io(test, name, limits, run)]
 
     async def _run_io(self, test: IOTest, name: str, limits: Limits, run: Process | None) -> TestResult:
-        if self._built is not None:
-            await self._box.restore(self._built)
-        files = None if self._built is not None else {self._language.file: self._source.encode()}
-        if run is None:
-            done = await _run(self._box, self._language, test.stdin.encode(), limits, only_files=files)
-        else:
+        if run is not None:
             done = await run.wait()
+        elif self._built is not None:
+            await self._box.restore(self._built)
+            done = await _run(self._box, self._language, test.stdin.encode(), limits)
+        else:
+            done = await _run(self._box, self._language, test.stdin.encode(), limits, only_files=self._files())
         status, message = status_of(done)
         if status is Status.PASSED:
             status, message = await self._compare(test, done.stdout)
@@ -318,11 +318,16 @@ class _Bench:
         await _write(box, language, source)
         done = await box.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
         compiler = language.build[0]
-        if done.exit_code == NO_SUCH_PROGRAM and done.stderr.startswith(f"cannot run {compiler}: ".encode()):
+        if done.exit_code == NO_SUCH_PROGRAM and not await self._has(box, compiler):
             raise ConfigError(
                 f"the sandbox has no {compiler}, which is to build {language.file}; use an image that has it"
             )
         return done
+
+    async def _has(self, box: Box, compiler: str) -> bool:
+        """Whether the sandbox has a compiler, whatever a build says: what it prints and its exit code may be the program's."""
+        await box.clear()
+        return (await box.run(["sh", "-c", 'command -v "$0"', compiler])).ok
 
 
 def _fault_of_text(source: str) -> str | None:
@@ -395,6 +400,10 @@ def _check(source: str, tests: Sequence[Test], language: Language, limits: Limit
         if isinstance(test, CallTest):
             try:
                 encode([list(test.args), test.kwargs, test.expected])
+            except RecursionError:
+                raise ConfigError(
+                    f"{_name(test, index)}, a CallTest of {test.function}: its data is nested too deep"
+                ) from None
             except NotPlainError as error:
                 raise ConfigError(f"{_name(test, index)}, a CallTest of {test.function}: {error}") from None
 

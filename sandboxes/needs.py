@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from agentrl.sandboxes.inside.shared_state import PATCHED
 from agentrl.sandboxes.verdict import AssertTest, Test, TestFile
 
 FIXTURES = {
@@ -32,11 +33,19 @@ CALLS = {
     "dataclasses.fields": "the insides of the candidate's dataclasses (dataclasses.fields)",
     "dataclasses.replace": "the insides of the candidate's dataclasses (dataclasses.replace)",
     "pickle.dumps": "to pickle the candidate's objects (pickle.dumps)",
+    "os.chdir": "the candidate to run in another folder (os.chdir)",
+    "monkeypatch.chdir": "the candidate to run in another folder (monkeypatch.chdir)",
+    "sys.setrecursionlimit": "to set how deep the candidate may recurse (sys.setrecursionlimit)",
     "sys.getrefcount": "the candidate's memory (sys.getrefcount)",
     "gc.get_objects": "the candidate's memory (gc.get_objects)",
     "weakref.ref": "to watch the candidate's objects end (weakref.ref)",
 }
 PATCHES = ("patch", "patch.object", "patch.dict", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr")
+ON_BOTH_SIDES = {
+    *("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr", "os.environ"),
+    *(f"{module}.{name}" for module, names in PATCHED.items() for name in names),
+}
+"""What a test may patch though it is not the candidate's, since it is set there too."""
 OF_THE_CALLER = ("super", "globals", "locals", "vars", "dir", "eval", "exec")
 """Functions of Python's that look at who calls them, which a stand-in cannot."""
 
@@ -51,9 +60,19 @@ def needs(test: Test) -> str | None:
         tree = ast.parse(test.code)
         if isinstance(test, AssertTest):
             ast.parse(test.prelude)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"to be Python: {error}"
+    if isinstance(test, AssertTest) and test.entry_point is not None and "check" not in _defined(tree):
+        return f"to define check(candidate), which is called with entry_point = {test.entry_point!r}; or no entry_point"
     return next(_needs(tree, module), None)
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """The names that the code gives to anything."""
+    names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    names |= {node.name for node in ast.walk(tree) if isinstance(node, definitions)}
+    return names | set(_imported(tree))
 
 
 def _needs(tree: ast.Module, module: str) -> Iterator[str]:
@@ -77,10 +96,12 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
                 yield f"to derive its class {node.name} from the candidate's {derived[0]}"
         elif isinstance(node, ast.Call):
             name = _dotted(node.func, full)
-            if name in CALLS:
+            if name.endswith(".run_until_complete"):
+                yield "to await what the candidate returns (run_until_complete)"
+            elif name in CALLS:
                 yield CALLS[name]
             elif any(f".{name}".endswith(f".{patch}") for patch in PATCHES) and node.args:
-                yield from _outside(node, name, module, candidates)
+                yield from _outside(node, name, module, candidates, full)
 
 
 def _of_a_package(statement: ast.Import | ast.ImportFrom, module: str) -> Iterator[str]:
@@ -94,9 +115,11 @@ def _of_a_package(statement: ast.Import | ast.ImportFrom, module: str) -> Iterat
             yield f"the candidate to be a package (import {name}), and it is one module; import it as {module}"
 
 
-def _outside(call: ast.Call, name: str, module: str, candidates: set[str]) -> Iterator[str]:
+def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full: dict[str, str]) -> Iterator[str]:
     """What a patch would change that is not the candidate's: there, nobody would see it."""
     target = call.args[0]
+    if not isinstance(target, ast.Constant) and ast.unparse(target).split(".")[0] not in full:
+        return  # what the test has made, or had of a star import; its run shows whether that is the candidate's
     if isinstance(target, ast.Constant) and isinstance(target.value, str):
         shown, inside = target.value, target.value.split(".")[0] == module
     else:
@@ -107,6 +130,14 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str]) -> It
             shown = f"{shown}.{attribute.value}"
         if name.endswith("dict") and not inside:
             return  # a dict of the test's own
+        elif (
+            isinstance(attribute, ast.Constant)
+            and isinstance(attribute.value, str)
+            and name.rpartition(".")[2] != "dict"
+        ):
+            shown = f"{full.get(shown, shown)}.{attribute.value}"
+    if shown in ON_BOTH_SIDES:
+        return
     if inside and shown.rpartition(".")[2] in OF_THE_CALLER:
         yield f"to patch {shown}, which looks at who calls it"
     if not inside:

@@ -64,6 +64,8 @@ class Loan:
 
     def __init__(self, box: Box) -> None:
         self.box = box
+        self.cleared = anyio.Event()
+        """Set when it was given back and is as new, or is known to be lost."""
         self._returned = anyio.Event()
 
     @property
@@ -99,6 +101,8 @@ class SandboxPool:
         self.backend = backend
         self.spec = spec
         self.size = size
+        self.closed = False
+        """Whether its context has ended: nobody fills it again."""
         self.metrics = PoolMetrics()
         self.baselines = Baselines()
         self._wait_timeout_s = wait_timeout_s
@@ -110,6 +114,9 @@ class SandboxPool:
     async def take(self, count: int = 1) -> AsyncIterator[Sequence[Box]]:
         """`count` boxes as new, first come, first served. They go back at the end of the context, whatever happens.
 
+        Leaving it waits until a box in which something unusual happened is as new: this takes longer, and else it would be those who
+        come next that wait for it.
+
         Raises SandboxError when none was free within the pool's wait_timeout_s, or none can be started.
         """
         loans = await self.borrow(count)
@@ -118,11 +125,16 @@ class SandboxPool:
         finally:
             for loan in loans:
                 loan.give_back()
+        for loan in loans:
+            if loan.box.suspect:
+                await loan.cleared.wait()
 
     async def borrow(self, count: int = 1) -> list[Loan]:
         """Like `take`, for boxes that are given back by hand."""
         if count > self.size:
             raise ConfigError(f"{count} boxes at once from a pool of {self.size}; raise sandbox.boxes")
+        if self.closed:
+            raise SandboxError("this pool of sandboxes is closed; use it within `async with open_pool()`")
         started = anyio.current_time()
         waiter = _Waiter(count)
         self._line.append(waiter)
@@ -216,10 +228,14 @@ class SandboxPool:
         self.metrics.runs += box.runs
         self.metrics.run_s += box.run_s
         box.runs, box.run_s = 0, 0.0
-        if box.lost is not None:
-            return False
+        try:
+            return box.lost is None and await self._clear(box, self_test=self_test or box.suspect)
+        finally:
+            loan.cleared.set()
+
+    async def _clear(self, box: Box, *, self_test: bool) -> bool:
+        """Make a box as new; whether that worked."""
         started = anyio.current_time()
-        self_test |= box.suspect
         try:
             await box.reset()
             if self_test and not await self._passes_self_test(box):
@@ -262,7 +278,10 @@ async def open_pool(
     async with background_tasks() as tasks:
         pool = SandboxPool(tasks, chosen, spec, size or default_size(), wait_timeout_s)
         await pool.start()
-        yield pool
+        try:
+            yield pool
+        finally:
+            pool.closed = True
 
 
 class Sandboxes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.box import Box
 
-USERS_BETWEEN = 50
+USERS_BETWEEN = 200
 """After so many users a box is tested, and after each with whom something unusual happened."""
 TIMEOUT_S = 20.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -73,6 +74,12 @@ class IOTest:
         check_fields(self)
 
 
+OWN_NAME = Rule(
+    lambda given: given.isidentifier() and not keyword.iskeyword(given) and not given.startswith("__"),
+    "a name that a program may give to a function, such as 'sum'",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class CallTest:
     """A function is called with `args` and is to return `expected`. All are plain data.
@@ -108,7 +115,7 @@ class AssertTest:
 
     code: str
     entry_point: Annotated[str, CALLED] | None = None
-    candidate_names: tuple[str, ...] = ()
+    candidate_names: tuple[Annotated[str, OWN_NAME], ...] = ()
     """Names in the code that are the candidate's though Python has them too, such as `sum`."""
     prelude: str = ""
     in_place: bool | None = None
@@ -151,6 +158,10 @@ class TestFile:
                     f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the candidate's"
                     f" module {self.module}"
                 )
+            try:
+                self.file(path)
+            except UnicodeEncodeError as error:
+                raise ConfigError(f"TestFile.files[{path!r}] cannot be encoded as UTF-8 ({error.reason})") from None
         for path in self.shared:
             if path not in self.files:
                 raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")

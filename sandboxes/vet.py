@@ -142,6 +142,8 @@ async def vet_task(
         if code_task.partial and not baseline.earnable:
             detail = f"a program that does nothing passes all {baseline.free_count} tests"
             report = _with_fault(report, FaultKind.FREE, detail)
+        if any(fault.kind is FaultKind.REFERENCE_FAILS for fault in report.faults):
+            return report  # nobody trains on it, whoever else passes
         return await _run_cheaters(report, code_task, pool, limits)
     except ConfigError as error:
         return _with_fault(report, FaultKind.UNSUPPORTED, one_line(error))

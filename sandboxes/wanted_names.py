@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 from agentrl.sandboxes.inside.names import free_names
+from agentrl.sandboxes.parsed import parsed
 from agentrl.sandboxes.verdict import AssertTest, CallTest, IOTest, Test, TestFile
 
 
@@ -39,7 +40,8 @@ def named_in(tests: Sequence[Test]) -> set[str]:
     """Return every name and attribute that the code of `tests` mentions."""
     words: set[str] = set()
     for test in tests:
-        for node in _nodes("" if isinstance(test, IOTest | CallTest) else test.code):
+        tree = None if isinstance(test, IOTest | CallTest) else parsed(test.code)
+        for node in () if tree is None else ast.walk(tree):
             if isinstance(node, ast.Name):
                 words.add(node.id)
             elif isinstance(node, ast.Attribute):
@@ -51,8 +53,9 @@ def _of_code(test: AssertTest | TestFile) -> dict[str, Wanted]:
     if isinstance(test, AssertTest) and test.entry_point is not None:
         first, dot, _ = test.entry_point.partition(".")
         return {first.partition("(")[0]: Wanted.CLASS if dot else Wanted.FUNCTION}
+    if (tree := parsed(test.code)) is None:
+        return {}
     try:
-        tree = ast.parse(test.code)
         if isinstance(test, TestFile):
             names = _imported(tree, test.module)
         else:
@@ -107,10 +110,3 @@ def _last_words(node: ast.expr) -> set[str]:
     if isinstance(node, ast.Attribute):
         return {node.attr}
     return {node.id} if isinstance(node, ast.Name) else set()
-
-
-def _nodes(code: str) -> Iterator[ast.AST]:
-    try:
-        yield from ast.walk(ast.parse(code))
-    except (SyntaxError, ValueError, RecursionError):
-        return

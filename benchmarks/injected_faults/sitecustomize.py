@@ -3,11 +3,15 @@
 A process that AGENTRL_FAULT_LOG does not name is left alone. Elsewhere, at random: an engine's replies are unsound, an optimizer step runs out
 of memory before or after it has moved the weights, and published weights find no room. Each fault is a line of the log. AGENTRL_FAULT_RATE
 multiplies how often they come.
+
+No fault, but what a simulated power cut needs to know: where AGENTRL_SYNCED_NOTE names a file, it holds the head of the store's WAL index as
+of the last durable transaction.
 """
 
 from __future__ import annotations
 
 import errno
+import functools
 import importlib.util
 import os
 import random
@@ -101,6 +105,31 @@ def in_publishing(module: ModuleType) -> None:
     module.save_file = full  # type: ignore[attr-defined]
 
 
+def in_the_store(module: ModuleType) -> None:
+    """Note how much of the write-ahead log SQLite has synced: all that a transaction under `synchronous = FULL` found there, and wrote."""
+
+    class Noting(module.Connection):  # type: ignore[name-defined, misc]
+        index: int | None = None
+
+        def head(self) -> bytes:
+            """The first copy of the index's head. The descriptor stays open: to close it would take away SQLite's own locks of the file."""
+            if self.index is None:
+                self.index = os.open(self.execute("PRAGMA database_list").fetchone()[2] + "-shm", os.O_RDONLY)
+            return os.pread(self.index, 48, 0)
+
+        def __exit__(self, *error: Any) -> Any:
+            full = self.in_transaction and self.execute("PRAGMA synchronous").fetchone()[0] >= 2
+            before = self.head() if full else b""
+            result = super().__exit__(*error)
+            if full and error[0] is None and self.head() != before:  # where nothing was written, nothing was synced
+                descriptor = os.open(os.environ["AGENTRL_SYNCED_NOTE"], os.O_WRONLY | os.O_CREAT, 0o600)
+                os.pwrite(descriptor, self.head(), 0)
+                os.close(descriptor)
+            return result
+
+    module.connect = functools.partial(module.connect, factory=Noting)  # type: ignore[attr-defined]
+
+
 class After(MetaPathFinder):
     """Change some modules when they have been imported."""
 
@@ -130,3 +159,6 @@ if "AGENTRL_FAULT_LOG" in os.environ:
         sys.meta_path.insert(0, After({"pydantic_core": in_the_engine}))
     elif "agentrl.trainer" in words:
         sys.meta_path.insert(0, After({"torch.optim.adamw": in_the_optimizer, "safetensors.torch": in_publishing}))
+
+if "AGENTRL_SYNCED_NOTE" in os.environ:
+    sys.meta_path.insert(0, After({"sqlite3": in_the_store}))

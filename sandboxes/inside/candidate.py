@@ -16,69 +16,54 @@ A list or the like is {"ok": [1], "lent": 7}: what the tests change in it comes 
 
 An exception is {"raised": {"classes": ["ValueError", ...], "text": "...", "error": ...}}; an answer that cannot be told, {"fault":
 "..."}. Where the candidate calls a function of the tests, the answer is {"callback": number, "args": ..., "kwargs": ...} instead:
-requests may follow, and {"op": "resume", "ok": ...} ends the call. What was written to stdout and stderr comes as "printed" and
-"complained". {"needs": [3, "price"]} says that the candidate uses an attribute of the tests' object 3, which is not here.
+requests may follow (with "what" and "name" it uses an attribute or operator of an object of theirs), and {"op": "resume", "ok": ...} ends the call. What was written to stdout and stderr comes as "printed" and
+"complained", see `told`. "state" in a request is what the tests have set, see `shared_state`. {"needs": [3, "price"]} says that the candidate uses an attribute of the tests' object 3, which is not here.
 """
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import sys
 import types
 from _thread import RLock
+from json import dumps, loads  # what a test patches in the module is then not ours
 from typing import Any
 
 from agentrl.sandboxes.inside.candidate_objects import (
-    NeedsTestObjectError,
     Objects,
     TooManyObjectsError,
     describe_class,
 )
 from agentrl.sandboxes.inside.depth import deeper
-from agentrl.sandboxes.inside.lent import LARGEST_LENT, MUTABLE, BothChangedError, Lender
+from agentrl.sandboxes.inside.lent import LARGEST_LENT, MUTABLE, BothChangedError, Lender, replace_content
 from agentrl.sandboxes.inside.plain_data import NotPlainError
-
-PRINTED_BYTES = 1_000_000
-"""What the tests are told of what the candidate prints, in all."""
+from agentrl.sandboxes.inside.shared_state import CandidatesState
+from agentrl.sandboxes.inside.tests_objects import NeedsTestObjectError
+from agentrl.sandboxes.inside.told import Told
 
 
 class CannotTellError(BaseException):
     """The candidate's answer has no form in which it could pass."""
 
 
-class Both(io.BytesIO):
-    """What is written to a descriptor, which gets it too."""
-
-    def __init__(self, fd: int) -> None:
-        super().__init__()
-        self._fd = fd
-
-    def write(self, data: Any) -> int:
-        os.write(self._fd, data)
-        return super().write(data)
-
-
 class Candidate:
     def __init__(self, requests: Any, answers: Any) -> None:
         self.module = types.ModuleType("solution")
         self.objects = Objects(self.call_back)
-        self.originals: dict[str, Any] = {}
-        # A test that holds what a name stood for before the test set it anew means that, and not what it set.
-        self.objects.named = lambda name: self.originals[name] if name in self.originals else getattr(self.module, name)
+        self.originals: dict[tuple[int, str], Any] = {}
+        """What the tests have set anew, of the module and of classes, which are kept."""
+        self.objects.named = self._named
         self._lender = Lender()
         self.objects.lent = self._lender.__getitem__
         self._requests = requests
         self._answers = answers
         self._calling_back = RLock()
-        self._printed = {"printed": io.BytesIO(), "complained": Both(sys.stderr.fileno())}
-        """What its answers tell of what is written to stdout and to stderr. The host shows the end of stderr where it has failed."""
-        self._may_print = PRINTED_BYTES
+        self._told = Told(self.objects.encode_error)
+        self._state = CandidatesState(self.objects.decode)
 
     def serve(self) -> None:
         for line in self._requests:
-            self._send(self.answer(json.loads(line)))
+            self._send(self.answer(loads(line)))
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         operations = {
@@ -93,8 +78,12 @@ class Candidate:
             "class": self.describe,
         }
         try:
+            self._state.set(request.get("state", {}))
             self._lender.take_back(request, self.objects.decode)
-            return operations[request["op"]](request)
+            try:
+                return operations[request["op"]](request)
+            finally:
+                self.objects.give_back_changes()
         except CannotTellError as error:
             return {"fault": str(error)}
         except NeedsTestObjectError as error:
@@ -113,12 +102,9 @@ class Candidate:
         self.module = types.ModuleType(request["module"])
         self.module.__file__ = f"{request['module']}.py"
         sys.modules[request["module"]] = self.module
-        sys.stdout, sys.stderr = (
-            io.TextIOWrapper(printed, "utf-8", errors="backslashreplace", write_through=True)
-            for printed in self._printed.values()
-        )
+        self._told.listen(request["source"])
         exec(compile(request["source"], self.module.__file__, "exec", dont_inherit=True), self.module.__dict__)
-        return {"names": {name: kind_of(value) for name, value in vars(self.module).items() if name[:2] != "__"}}
+        return {"names": {name: kind_of(value) for name, value in vars(self.module).items() if is_told(name, value)}}
 
     def call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call by dotted path. A class on the way, as in `Solution.two_sum`, is made an instance of."""
@@ -142,19 +128,24 @@ class Candidate:
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         owner, name = self._owner(request), request["name"]
-        if owner is self.module and name in vars(self.module):
-            self.originals.setdefault(name, vars(self.module)[name])
+        if (owner is self.module or isinstance(owner, type)) and name in vars(owner):
+            self.originals.setdefault((id(owner), name), vars(owner)[name])
         setattr(owner, name, self.objects.decode(request["value"]))
         return {"ok": None}
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete an attribute; one of the module that was set anew gets its first value back, as mock.patch leaves it."""
+        """Delete an attribute; one of the module or a class that was set anew gets its first value back, as mock.patch leaves it."""
         owner, name = self._owner(request), request["name"]
-        if owner is self.module and name in self.originals:
-            setattr(owner, name, self.originals[name])
+        if (id(owner), name) in self.originals:
+            setattr(owner, name, self.originals[id(owner), name])
         else:
             delattr(owner, name)
         return {"ok": None}
+
+    def _named(self, name: str) -> Any:
+        """What a name stood for before a test set it anew: a test that holds that means it."""
+        key = (id(self.module), name)
+        return self.originals[key] if key in self.originals else getattr(self.module, name)
 
     def copy(self, request: dict[str, Any]) -> dict[str, Any]:
         import copy
@@ -204,14 +195,17 @@ class Candidate:
         except Exception:
             return False
 
-    def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of the tests, and serve what they ask before it returns."""
+    def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], what: dict[str, str]) -> Any:
+        """Call a function of the tests, or use an object of theirs, and serve what they ask before that returns."""
         with self._calling_back, deeper():
             encoded = {name: self._encode(item) for name, item in kwargs.items()}
-            self._send({"callback": number, "args": [self._encode(item) for item in args], "kwargs": encoded})
-            while (request := json.loads(self._requests.readline()))["op"] != "resume":
+            self._send({"callback": number, "args": [self._encode(item) for item in args], "kwargs": encoded, **what})
+            while (request := loads(self._requests.readline()))["op"] != "resume":
                 self._send(self.answer(request))
+            self._state.set(request.get("state", {}))
             self._lender.take_back(request, self.objects.decode)
+        for index, data in request.get("changed", {}).items():
+            replace_content(args[int(index)], self.objects.decode(data))
         if "raised" in request:
             raise self.objects.decode(request["raised"])
         return self.objects.decode(request["ok"])
@@ -236,19 +230,19 @@ class Candidate:
         return {"raised": {"classes": classes, "text": str(error)[:10_000], "error": self.objects.encode_error(error)}}
 
     def _send(self, answer: dict[str, Any]) -> None:
-        for key, written in self._printed.items():
-            if printed := written.getvalue():
-                answer[key] = printed[: self._may_print].decode(errors="replace")
-                self._may_print = max(self._may_print - len(printed), 0)
-                written.seek(0)
-                written.truncate()
-        self._answers.write(json.dumps(answer).encode() + b"\n")
+        self._told.tell(answer)
+        self._answers.write(dumps(answer).encode() + b"\n")
         self._answers.flush()
 
 
 def is_lent(data: Any) -> bool:
     """Whether an argument, as it was sent, is a container that the candidate has given."""
     return type(data) is dict and "lent" in data
+
+
+def is_told(name: str, value: Any) -> bool:
+    """Whether the tests may have this name of the module: of those that are Python's, what a program says of itself."""
+    return name[:2] != "__" or (isinstance(value, str) and name not in ("__name__", "__file__", "__doc__", "__path__"))
 
 
 def kind_of(value: Any) -> str:

@@ -5,75 +5,56 @@ functions as functions that call back, exceptions with their class, arguments an
 from __future__ import annotations
 
 import builtins
+import json
 import types
+from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.sandboxes.inside.lent import MUTABLE
+from agentrl.sandboxes.inside.library_classes import library_exception, library_value
 from agentrl.sandboxes.inside.plain_data import decode, encode
-from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS
+from agentrl.sandboxes.inside.special_methods import operators
+from agentrl.sandboxes.inside.tests_objects import (
+    OpenObject,
+    Origin,
+    TestIterator,
+    TestObject,
+    closed_object,
+    open_class,
+    signature,
+)
 
 KEPT_OBJECTS = 100_000
+SLOTS = ("filename", "filename2", "name", "path")
+"""Attributes of Python's own exceptions that are neither in their `__dict__` nor made of their arguments."""
 CAUSES = 5
-"""How many causes of an exception's cause are told."""
+"""How many causes and contexts of an exception's are told, each that of the one before."""
+
+
+CallBack = Callable[[int, tuple[Any, ...], dict[str, Any], dict[str, str]], Any]
+"""Calls what the tests have given by number, or does with it what the last argument says."""
 
 
 class TooManyObjectsError(BaseException):
     """The tests have been given more objects than are kept for them."""
 
 
-class NeedsTestObjectError(BaseException):
-    """The candidate uses an attribute of an object of the tests' own class, which is not here."""
-
-    def __init__(self, number: int, name: str) -> None:
-        super().__init__(number, name)
-        self.number = number
-        self.name = name
-
-
-class TestObject:
-    """An object of the tests' own class: it is equal to itself, and can be kept and given back."""
-
-    __test__ = False
-
-
-class LentObject(TestObject):
-    """One that the tests gave: who uses its attributes needs what cannot pass. What it does not have, it does not have here."""
-
-    _number: int
-    _names: list[str] | None
-    """Of its attributes; None where it may have any."""
-
-    def __getattr__(self, name: str) -> Any:
-        kind = type(self)
-        if name.startswith("__") or (kind._names is not None and name not in kind._names):
-            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
-        raise NeedsTestObjectError(kind._number, name)
-
-
-class TestIterator:
-    """An iterator of the tests', which is asked for each item."""
-
-    __test__ = False
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-
-    def __iter__(self) -> TestIterator:
-        return self
-
-    def __next__(self) -> Any:
-        return self._call()
-
-
 class Objects:
     """The objects of both sides, as the candidate's process knows them."""
 
-    def __init__(self, call_back: Callable[[int, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, call_back: CallBack) -> None:
         self._call_back = call_back
+        self._copies: list[tuple[int, str, Any, Any]] = []
+        """Of what the tests' objects hold: the object and the name that gave it, the copy, and what it was."""
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._of_tests: dict[int, Any] = {}
         self._tests_numbers: dict[int, int] = {}
+        self._library: dict[int, tuple[str, Any]] = {}
+        """What the tests gave of the standard library's, and its name."""
+        self._named_tuples: dict[str, Any] = {}
+        self._keys_of_tuples: dict[type, str] = {}
 
     def __getitem__(self, number: int) -> Any:
         return self._objects[number]
@@ -88,17 +69,31 @@ class Objects:
         return number
 
     def encode(self, value: Any) -> Any:
-        return encode(value, self._refer, subclass=lambda value, plain: self._refer(value, plain))
+        return encode(value, self._refer, subclass=self._refer_with_value)
 
     def decode(self, data: Any) -> Any:
         return decode(data, self._dereference)
+
+    def _refer_with_value(self, value: Any, plain: Any) -> Any:
+        """What stands for an object of a subclass of a plain class."""
+        key = self._keys_of_tuples.get(type(value))
+        return self._refer(value, plain) if key is None else {"fields": [key, plain]}
+
+    def _named_tuple(self, key: str, value: Any) -> Any:
+        """A named tuple of the tests'."""
+        if key not in self._named_tuples:
+            name, *fields = json.loads(key)
+            kind = self._named_tuples[key] = namedtuple(name, fields)
+            self._keys_of_tuples[kind] = key
+        return self._named_tuples[key](*value)
 
     def encode_error(self, error: BaseException, depth: int = 0) -> dict[str, Any]:
         """An exception: its number, class, arguments, and where its class is Python's own, attributes and cause."""
         if id(error) in self._tests_numbers:
             return {"own": self._tests_numbers[id(error)]}
         attributes = {}
-        for name, value in vars(error).items():
+        told = {name: getattr(error, name) for name in SLOTS if getattr(error, name, None) is not None}
+        for name, value in {**told, **vars(error)}.items():
             try:
                 attributes[name] = self.encode(value)
             except Exception:  # noqa: S112 (an attribute that cannot pass is not there)
@@ -107,7 +102,7 @@ class Objects:
             args = [self.encode(item) for item in error.args]
         except Exception:
             args = [str(error)]
-        cause = error.__cause__ if depth < CAUSES else None
+        cause, context = (error.__cause__, error.__context__) if depth < CAUSES else (None, None)
         return {
             "error": {
                 "ref": self.number(error),
@@ -115,11 +110,15 @@ class Objects:
                 "args": args,
                 "attributes": attributes,
                 "cause": None if cause is None else self.encode_error(cause, depth + 1),
+                "context": None if context is None or context is cause else self.encode_error(context, depth + 1),
+                "suppress_context": error.__suppress_context__,
             }
         }
 
     def class_reference(self, kind: type) -> Any:
         """A class: by name where it is Python's own, else by number."""
+        if id(kind) in self._tests_numbers:
+            return {"own": self._tests_numbers[id(kind)]}
         if kind.__module__ == "builtins" and getattr(builtins, kind.__name__, None) is kind:
             return {"builtin": kind.__name__}
         return {"class": self.number(kind)}
@@ -127,6 +126,8 @@ class Objects:
     def _refer(self, value: Any, plain: Any = None) -> Any:
         if id(value) in self._tests_numbers:
             return {"own": self._tests_numbers[id(value)]}
+        if id(value) in self._library:
+            return {"library": self._library[id(value)][0]}
         if isinstance(value, BaseException):
             return self.encode_error(value)
         if isinstance(value, type):
@@ -134,7 +135,8 @@ class Objects:
         # By its type: an object that answers to any name would see that it is asked for one.
         if type(value) is types.MethodType and getattr(value.__self__, value.__name__, None) == value:
             return {"method": [self._refer(value.__self__), value.__name__]}
-        return {"ref": [self.number(value), self.class_reference(type(value)), plain]}
+        # An object of a class of Python's own has its operators too, so that class is described, and not named.
+        return {"ref": [self.number(value), {"class": self.number(type(value))}, plain]}
 
     def _dereference(self, data: Any) -> Any:
         ((kind, content),) = data.items()
@@ -144,10 +146,20 @@ class Objects:
             return getattr(self._objects[content[0]], content[1])
         if kind == "builtin":
             return getattr(builtins, content)
+        if kind == "library":
+            value = library_value(content)
+            self._library[id(value)] = (content, value)
+            return value
         if kind == "named":
             return self.named(content)
         if kind == "lent":
             return self.lent(content)
+        if kind == "fields":
+            return self._named_tuple(content[0], self.decode(content[1]))
+        if kind == "pattern":
+            import re
+
+            return re.compile(self.decode(content[0]), content[1])
         number = content["number"]
         if number not in self._of_tests:
             make = {
@@ -155,6 +167,9 @@ class Objects:
                 "iterator": self._iterator,
                 "opaque": self._opaque,
                 "error": self._error,
+                "exception": self._exception,
+                "kind": self._kind,
+                "object": self._object,
             }
             value = self._of_tests[number] = make[kind](content)
             self._tests_numbers[id(value)] = number
@@ -169,45 +184,68 @@ class Objects:
         number = content["number"]
 
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self._call_back(number, args, kwargs)
+            return self._call_back(number, args, kwargs, {})
 
         function.__name__ = function.__qualname__ = content["name"]
         function.__doc__ = content["doc"]
+        vars(function).update({name: self.decode(value) for name, value in content["attributes"].items()})
         if content["parameters"] is not None:
-            import inspect
-
-            made = [
-                inspect.Parameter(name, inspect._ParameterKind(kind), default=None if has_default else inspect._empty)
-                for name, kind, has_default in content["parameters"]
-            ]
-            function.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
+            function.__signature__ = signature(content["parameters"])  # type: ignore[attr-defined]
         return function
 
     def _iterator(self, content: Any) -> TestIterator:
-        return TestIterator(lambda: self._call_back(content["number"], (), {}))
+        return TestIterator(lambda: self._call_back(content["number"], (), {}, {}))
 
     def _opaque(self, content: Any) -> TestObject:
+        call_back = self._call_back
         if not content["lent"]:
             return object.__new__(type(content["name"], (TestObject,), {}))
-        body = {"_number": content["number"], "_names": content["names"]}
-        operators = {name: _needed(content["number"], name) for name in content["special"]}
-        return object.__new__(type(content["name"], (LentObject,), {**body, **operators}))
+        number = content["number"]
+        call = (lambda self, *args, **kwargs: call_back(number, args, kwargs, {})) if content["calls"] else None
+        return closed_object(number, content["name"], content["names"], content["special"], call)
+
+    def _kind(self, content: Any) -> type:
+        """A class of the tests' own."""
+        bases = tuple(map(self.decode, content["bases"])) or (OpenObject,)
+        made = open_class(content["name"], bases, content["special"], Origin(self._use, content["number"]))
+        if content["parameters"] is not None:
+            made.__signature__ = signature(content["parameters"])  # type: ignore[attr-defined]
+        made.__doc__ = content["doc"]
+        return made
+
+    def _object(self, content: Any) -> Any:
+        kind = self.decode(content["class"])
+        made = object.__new__(kind)
+        object.__setattr__(made, "_origin", Origin(self._use, content["number"]))
+        return made
+
+    def _use(self, number: int, what: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Have the tests do with an object of theirs what is done with its stand-in."""
+        if what == "call":
+            return self._call_back(number, args, kwargs, {})
+        value = self._call_back(number, args, kwargs, {"what": what, "name": name})
+        if what == "get" and type(value) in MUTABLE:
+            self._copies.append((number, name, value, self.encode(value)))
+        return value
+
+    def give_back_changes(self) -> None:
+        """Have the tests make the changes that were made to copies of what their objects hold."""
+        copies, self._copies = self._copies, []
+        for number, name, value, before in copies:
+            if self.encode(value) != before:
+                self._call_back(number, (value,), {}, {"what": "replace", "name": name})
+
+    def _exception(self, content: Any) -> type[BaseException]:
+        known: type[BaseException] | None = library_exception(content)
+        return known or type(content["name"], tuple(map(self.decode, content["bases"])), {})
 
     def _error(self, content: Any) -> BaseException:
-        base = getattr(builtins, content["base"])
-        kind = base if content["name"] == content["base"] else type(content["name"], (base,), {})
+        kind: type[BaseException] = self.decode(content["class"])
         args = [self.decode(item) for item in content["args"]]
         try:
-            return kind(*args)  # type: ignore[no-any-return]
+            return kind(*args)
         except TypeError:  # its class wants other arguments
             return Exception(*args)
-
-
-def _needed(number: int, name: str) -> Callable[..., Any]:
-    def refuse(self: Any, *args: Any) -> Any:
-        raise NeedsTestObjectError(number, name)
-
-    return refuse
 
 
 def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, Any]:
@@ -216,11 +254,8 @@ def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, 
     given = next((base for base in kind.__mro__ if base.__module__ == "builtins"), object)
     if not issubclass(kind, BaseException):
         given = object
-    special = sorted(
-        name
-        for name in SPECIAL_METHODS
-        if getattr(kind, name, None) is not None and getattr(kind, name) is not getattr(given, name, None)
-    )
+    has = operators(kind, but=given)
+    special = sorted(name for name in has if has[name] is not None)
     bases = [objects.class_reference(base) for base in kind.__bases__]
     return {
         "name": kind.__name__,
@@ -229,6 +264,12 @@ def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, 
         "bases": bases,
         "special": special,
         "unhashable": kind.__hash__ is None,
-        "exception": issubclass(kind, BaseException),
+        "asked_for_instances": type(kind).__instancecheck__
+        is not type.__instancecheck__,  # an abstract class, or a protocol
+        "makes_dicts": hasattr(kind, "__required_keys__"),
+        "generic": hasattr(kind, "__class_getitem__") and not hasattr(type(kind), "__getitem__"),
         "fields": list(getattr(kind, "_fields", ())) if issubclass(kind, tuple) else [],
+        "more_than_fields": bool(
+            {name for name in dir(kind) if name[:1] != "_"} - {*getattr(kind, "_fields", ()), *dir(tuple)}
+        ),
     }

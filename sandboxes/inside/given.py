@@ -2,64 +2,145 @@
 
 from __future__ import annotations
 
-import builtins
+import json
 import types
 from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.foreign import Foreign
+from agentrl.sandboxes.inside.own_objects import OwnObjects
+from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
 
-LENT_SPECIAL = frozenset(
-    {"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__", "__call__"}
+LENT_SPECIAL = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
+"""Operators of an object that the candidate may not use which are refused by name, where its class has them."""
+
+
+FUNCTIONS = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.MethodWrapperType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    type,
 )
-"""Operators of an object of the test's own class that are refused by name, where the class has them."""
+"""Of what a call is all that a program makes of it."""
 
 
 class Given:
     """Everything that was given in one session. `encode` gives a value as it is sent."""
 
-    def __init__(self, encode: Callable[[Any], Any]) -> None:
+    def __init__(self, encode: Callable[[Any], Any], own_objects: OwnObjects) -> None:
         self._encode = encode
-        self._values: list[Any] = []
+        self._own_objects = own_objects
+        self._values: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
-        self._opaque: set[int] = set()
-        """Numbers of objects of the tests' own classes, of which the candidate has nothing but the names of their attributes."""
+        self._named_tuples: dict[str, type] = {}
+        self._uncalled: set[int] = set()
+        self._closed: set[int] = set()
+        """Numbers of objects of which the candidate has nothing but the names of their attributes."""
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, number: Any) -> Any:
+        """What was given by a number that the candidate says. Raises KeyError for one that is none."""
+        if type(number) is not int:
+            raise KeyError(number)
         return self._values[number]
 
     def has(self, number: int, name: str) -> bool:
-        """Whether an object of the tests' own class that was given has an attribute or operator that did not pass with it."""
-        if number not in self._opaque:
-            return False
+        """Whether an object that was given has an attribute or operator that the candidate cannot have."""
+        value = self._values.get(number)
+        if number in self._closed:
+            names = _names(value)
+            return names is None or name in names or name in _operators(value)
+        return self._own_objects.is_open(value) and name.startswith("__") and hasattr(value, name)
+
+    def answer(self, number: int, what: str, name: str, args: list[Any]) -> Any:
+        """Do with an object what the candidate does with its stand-in. Raises KeyError for one that it may not use."""
         value = self._values[number]
-        names = _names(value)
-        return names is None or name in names or name in _operators(value)
+        if not self._own_objects.is_open(value):
+            raise KeyError(number)
+        return self._own_objects.answer(value, what, name, args)
 
     def describe(self, value: Any) -> dict[str, Any]:
         """What stands for a value that passes by number alone."""
         kind = type(value)
-        number = self._numbers.get(id(value))
-        if number is None:
-            number = self._numbers[id(value)] = len(self._values)
-            self._values.append(value)
+        number = self._number(value)
         if isinstance(value, BaseException):
-            base = next(base.__name__ for base in kind.__mro__ if getattr(builtins, base.__name__, None) is base)
             args = [self._encode(item) for item in value.args]
-            return {"error": {"number": number, "name": kind.__name__, "base": base, "args": args}}
-        if callable(value):
-            return {"function": {"number": number, **_signature(value)}}
+            return {"error": {"number": number, "class": self._encode(kind), "args": args}}
+        if isinstance(value, type) and (issubclass(value, BaseException) or self._own_objects.is_open(value)):
+            return {"exception" if issubclass(value, BaseException) else "kind": self._class(value, number)}
+        if self._own_objects.is_open(value):
+            return {"object": {"number": number, "class": self._kind_of(value)}}
+        if isinstance(value, FUNCTIONS) or (callable(value) and kind.__module__ in ("functools", "operator")):
+            return {"function": {"number": number, **_signature(value), "attributes": self._attributes(value)}}
         if hasattr(kind, "__next__"):
             return {"iterator": {"number": number}}
-        lent = not isinstance(value, Foreign)
-        if lent:
-            self._opaque.add(number)
-        described = {"special": _operators(value), "names": _names(value)} if lent else {}
-        return {"opaque": {"number": number, "name": kind.__name__, "lent": lent, **described}}
+        closed = not isinstance(value, Foreign)
+        if closed:
+            self._closed.add(number)
+        described = {"special": _operators(value), "names": _names(value), "calls": callable(value)} if closed else {}
+        return {"opaque": {"number": number, "name": kind.__name__, "lent": closed, **described}}
+
+    def named_tuple(self, value: Any, plain: Any) -> Any:
+        """What stands for an object of a subclass of a plain class: its plain value, with its fields' names if it has them."""
+        fields = getattr(type(value), "_fields", None)
+        if not (isinstance(value, tuple) and isinstance(fields, tuple)):
+            return plain
+        key = json.dumps([type(value).__name__, *fields])
+        self._named_tuples.setdefault(key, type(value))
+        return {"fields": [key, plain]}
+
+    def tuple_of_fields(self, key: str, value: Any) -> Any:
+        """A named tuple that the candidate has had of the tests. Raises KeyError for one that it has not had."""
+        return self._named_tuples[key](*value)
+
+    def _kind_of(self, value: Any) -> dict[str, Any]:
+        """What stands for the class of an object that the candidate may use; the class itself it may be unable to."""
+        kind = type(value)
+        if self._own_objects.is_open(kind):
+            return self.describe(kind)
+        number = self._number(kind)
+        self._uncalled.add(number)
+        return {"kind": self._class(kind, number)}
+
+    def may_call(self, number: int, args: list[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether the candidate may call what was given: neither a class that it has of an object alone, nor one that makes mocks, with
+        arguments that say what these are equal to."""
+        if number in self._uncalled:
+            return False
+        return not (args or kwargs) or not self._own_objects.makes_mocks(self._values[number])
+
+    def _number(self, value: Any) -> int:
+        number = self._numbers.setdefault(id(value), len(self._values) + 1)
+        self._values[number] = value
+        return number
+
+    def _class(self, kind: type, number: int) -> dict[str, Any]:
+        described: dict[str, Any] = {"number": number, "name": kind.__name__, "module": kind.__module__}
+        if issubclass(kind, BaseException):
+            return {
+                **described,
+                "bases": [self._encode(base) for base in kind.__bases__ if issubclass(base, BaseException)],
+            }
+        bases = [self.describe(base) for base in kind.__bases__ if self._own_objects.is_own_class(base)]
+        told = _signature(kind) if self._own_objects.is_open(kind) else {"parameters": None, "doc": None}
+        return {**told, **described, "bases": bases, "special": self._own_objects.operators(kind)}
+
+    def _attributes(self, function: Any) -> dict[str, Any]:
+        """What the tests have set of a function of their own."""
+        own = vars(function) if isinstance(function, types.FunctionType) else {}
+        found = {}
+        for name, value in own.items():
+            try:
+                found[name] = encode(value)
+            except NotPlainError:  # it is not there
+                continue
+        return found
 
 
 def _operators(value: Any) -> list[str]:
-    """Those of an object of the test's own class that are refused by name."""
+    """Those that are refused by name."""
     return sorted(LENT_SPECIAL.intersection(dir(type(value))))
 
 

@@ -1,10 +1,14 @@
-"""Classes of the standard library that are the same for the candidate and for the tests: exceptions, and interfaces that a class may have."""
+"""What of the standard library is the same for the candidate and for the tests: exceptions, interfaces that a class may have, and functions
+and classes that are known by name, of which each side uses its own."""
 
 from __future__ import annotations
 
 import abc
 import collections.abc
 import importlib
+import re
+import sys
+import types
 from typing import Any
 
 LIBRARY_EXCEPTIONS = {
@@ -26,6 +30,26 @@ LIBRARY_EXCEPTIONS = {
 """Exceptions of the standard library that are the same class on both sides."""
 
 
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_WITHOUT_VALUE = (property, staticmethod, classmethod, map, filter, zip, enumerate, reversed, range, memoryview, super)
+_PYTHONS_OWN = {
+    **{kind.__name__: kind for kind in _WITHOUT_VALUE},
+    "generator": types.GeneratorType,
+    "coroutine": types.CoroutineType,
+    "async_generator": types.AsyncGeneratorType,
+    "cell": types.CellType,
+    "mappingproxy": types.MappingProxyType,
+}
+
+
+def pythons_own(info: Any) -> type | None:
+    """The class of Python's own that a description of a class means, where its objects are no plain data: `isinstance` says so of their
+    stand-ins. None for any other."""
+    if (info.get("module"), info["name"]) == ("re", "Pattern"):
+        return re.Pattern
+    return _PYTHONS_OWN.get(info["name"]) if info.get("module") == "builtins" else None
+
+
 def library_exception(info: Any) -> Any:
     """The class that a candidate's description of a class means; None where it means none of these."""
     if info["name"] in LIBRARY_EXCEPTIONS.get(info["module"], ()):
@@ -39,3 +63,34 @@ def library_interface(info: Any) -> Any:
     home = {"abc": abc, "collections.abc": collections.abc}.get(info["module"])
     found = getattr(home, info["name"], None)
     return found if isinstance(found, abc.ABCMeta) else None
+
+
+def library_name(value: Any) -> str | None:
+    """The name by which a function or class of the standard library is found, or a stream, as in "operator:add"; None for anything else. A method that
+    is bound to an object has none: it may be the one that a test has seeded."""
+    if value is sys.stdout or value is sys.stderr:
+        return "sys:stdout" if value is sys.stdout else "sys:stderr"
+    bound = not isinstance(getattr(value, "__self__", None), types.ModuleType | None)
+    if bound or not isinstance(value, _NAMED):
+        return None
+    home = getattr(getattr(value, "__objclass__", value), "__module__", None)
+    if str(home).partition(".")[0] not in sys.stdlib_module_names or (
+        isinstance(value, type) and issubclass(value, BaseException)
+    ):
+        return None
+    name = f"{home}:{value.__qualname__}"
+    return name if _found(name) is value else None
+
+
+def library_value(name: str) -> Any:
+    """What `library_name` names."""
+    importlib.import_module(name.partition(":")[0])
+    return _found(name)
+
+
+def _found(name: str) -> Any:
+    home, _, path = name.partition(":")
+    found: Any = sys.modules.get(home)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found

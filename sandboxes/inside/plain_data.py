@@ -20,6 +20,13 @@ LARGEST_EXPONENT = 10_000
 CONSTANTS = {"NotImplemented": NotImplemented, "Ellipsis": Ellipsis}
 SEQUENCES: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 DICTS: dict[str, Any] = {"counter": Counter, "ordered": OrderedDict}
+VIEWS: dict[type, Callable[[list[Any]], Any]] = {
+    type({}.keys()): lambda items: dict.fromkeys(items).keys(),
+    type({}.values()): lambda items: dict(enumerate(items)).values(),
+    type({}.items()): lambda items: dict(items).items(),
+}
+"""Views of a dict, and how to make one of what is in it."""
+_VIEWS = {kind.__name__: make for kind, make in VIEWS.items()}
 BUILTIN_TYPES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
@@ -98,6 +105,8 @@ def _encode(value: Any, refer: Callable[[Any], Any] | None, subclass: Callable[[
     if isinstance(value, range):
         check_range(value)
         return {"range": [value.start, value.stop, value.step]}
+    if type(value) in VIEWS:
+        return {type(value).__name__: [item(inner) for inner in value]}
     if isinstance(value, slice):
         return {"slice": [item(value.start), item(value.stop), item(value.step)]}
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
@@ -200,6 +209,10 @@ def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
     if kind == "deque":
         items_, length = content
         return deque((_decode(item, dereference) for item in items_), None if length is None else int(length))
+    if kind in _VIEWS:
+        items = [_decode(item, dereference) for item in content]
+        check_hashes([key for key, _ in items] if kind == "dict_items" else items if kind == "dict_keys" else [])
+        return _VIEWS[kind](items)
     if kind == "slice":
         return slice(*(_decode(part, dereference) for part in content))
     if kind in _SIMPLE:

@@ -55,6 +55,7 @@ def main(library: Library) -> None:
             if program is not None:
                 run_program(program, library)
             return
+        config["greeting_ms"] = None
         code = code_of_the_last_child()
         free_what_is_in_flight()
         if code != RESET:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import Any
 
 _ASKED = "eq ne lt le gt ge hash bool len contains iter next reversed getitem setitem delitem missing length_hint call"
 _COMBINED = "add sub mul truediv floordiv mod divmod pow matmul and or xor lshift rshift"
@@ -25,3 +26,13 @@ def may_be_asked(name: str) -> bool:
     """Whether a stand-in has this attribute of its original. A name like numpy's `__array_function__` or `__array_interface__` it
     has not: by those, a library hands what it should decide itself to the object."""
     return not (name.startswith("__") and name.endswith("__")) or name in _PYTHONS_OWN
+
+
+def operators(kind: type, *, but: type) -> dict[str, Any]:
+    """Return what a class and its bases have for each operator, where it is not what `but` has. (`getattr` would find the operators of its
+    metaclass too, and make something of those of a mock.)"""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        found.update({name: value for name, value in vars(base).items() if name in SPECIAL_METHODS})
+    given = {name: getattr(but, name, None) for name in found}
+    return {name: value for name, value in found.items() if value is not given[name]}

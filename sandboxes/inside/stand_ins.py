@@ -21,6 +21,7 @@ class Session(Protocol):
     def set_attribute(self, owner: Any, name: str, value: Any) -> None: ...
     def delete_attribute(self, owner: Any, name: str) -> None: ...
     def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call_now(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
     def compare(self, owner: Any, name: str, other: Any) -> Any: ...
     def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
@@ -39,18 +40,36 @@ class Reference:
         self.path = path
         self.made_by: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
         """What the test called to get it, with what."""
-        self.reached = False
-        """Whether it came as an attribute, an item or an argument, and not from what the test called alone."""
-        self.constant_names: set[str] = set()
-        """By which names the test had it from a class or the module."""
-        self.used = False
-        """Whether the test has called a method of it, or changed it in another way."""
+        self.made: tuple[str, int] | None = None
+        """In which test it was made, as the how many-th object of a class."""
+        self.times_made = 0
+        """How often its class has given it."""
+        self.touched = False
+        """Whether the test has done more with it than to compare it."""
+        self.change: Any = None
+        """What the test has done to it last that has changed it for certain."""
+        self.another = False
+        """Whether it is another one than in the first run: see `replay`."""
+        self.beside: Any = None
+        """Another object that was made beside it, to be compared in its place."""
+        self.is_data = False
+        """Whether its class derives from one of plain data."""
+        self.by_operator = False
+        """Whether an operator gave it."""
+        self.shifted = False
+        """Whether it is the sum or the difference of an object and a number of the test's."""
         self.named = False
         """Whether the test names this class."""
-        self.twins: tuple[Any, ...] = ()
-        """What the same calculation gave with another number."""
+        self.makes_dicts = False
+        """Whether calling this class makes a plain dict."""
+        self.generic = False
+        """Whether this class takes classes in brackets."""
+        self.asked_for_instances = False
+        """Whether this class itself says what its instances and subclasses are."""
         self.fields: tuple[str, ...] = ()
         """Of a class of named tuples."""
+        self.more_than_fields = False
+        """Whether that has methods of its own, too."""
         self.compares = False
         """Whether it is the candidate's answer to a comparison."""
         self.length: tuple[int, int] | None = None
@@ -84,7 +103,7 @@ class RemoteClass(type):
             )
         return super().__new__(mcs, name, bases, space)
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, /, *args: Any, **kwargs: Any) -> Any:
         return reference_of_class(cls).session.call(cls, None, args, kwargs)
 
     def __getattr__(cls, name: str) -> Any:
@@ -102,24 +121,51 @@ class RemoteClass(type):
         reference_of_class(cls).session.delete_attribute(cls, name)
 
     @property
+    def __annotations__(cls) -> Any:  # type: ignore[override]
+        return reference_of_class(cls).session.attribute(cls, "__annotations__")
+
+    @property
     def __doc__(cls) -> Any:  # type: ignore[override]
         return reference_of_class(cls).session.attribute(cls, "__doc__")
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return super().__instancecheck__(instance) or cls._says(
+            isinstance(type(instance), RemoteClass), "instance", instance
+        )
+
+    def __subclasscheck__(cls, kind: Any) -> bool:
+        return super().__subclasscheck__(kind) or cls._says(isinstance(kind, RemoteClass), "subclass", kind)
+
+    def _says(cls, asked: bool, what: str, other: Any) -> bool:
+        where = reference_of_class(cls)
+        if not (asked and where.asked_for_instances):
+            return False
+        return bool(where.session.special(cls, f"__{what}check__", (other,)))
 
     def __iter__(cls) -> Any:
         return reference_of_class(cls).session.special(cls, "__iter__", ())
 
     def __len__(cls) -> int:
-        length: int = reference_of_class(cls).session.special(cls, "__len__", ())
+        try:
+            length: int = reference_of_class(cls).session.special(cls, "__len__", ())
+        except AttributeError:
+            raise TypeError(f"object of type {cls.__name__!r} has no len()") from None
         return length
 
     def __bool__(cls) -> bool:
         return True
 
     def __getitem__(cls, key: Any) -> Any:
+        if reference_of_class(cls).generic:  # `Stack[int]` is a Stack
+            return cls
         return reference_of_class(cls).session.special(cls, "__getitem__", (key,))
 
     def __contains__(cls, key: Any) -> bool:
         return bool(reference_of_class(cls).session.combine(cls, "__contains__", (key,)))
+
+
+_RAISED_WITH = ("__traceback__", "__context__", "__cause__", "__suppress_context__", "args")
+"""Attributes that Python sets as it raises."""
 
 
 class RemoteObject:
@@ -133,8 +179,8 @@ class RemoteObject:
         return reference(self).session.attribute(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(self, BaseException) and name in ("__traceback__", "__context__", "__cause__", "args"):
-            object.__setattr__(self, name, value)  # Python's own, as it raises
+        if isinstance(self, BaseException) and name in _RAISED_WITH:
+            object.__setattr__(self, name, value)
         else:
             reference(self).session.set_attribute(self, name, value)
 
@@ -145,6 +191,9 @@ class RemoteObject:
     def __dict__(self) -> Any:  # type: ignore[override]
         """The attributes of the original, as `vars` gives them."""
         return reference(self).session.attribute(self, "__dict__")
+
+    def __dir__(self) -> Any:
+        return reference(self).session.special(self, "__dir__", ())
 
     def __copy__(self) -> Any:
         return reference(self).session.copy(self, deep=False)
@@ -174,6 +223,15 @@ class _CopyOfAnIterator:
         return RemoteObject.__copy__
 
 
+class TupleWithMore:
+    """A candidate's named tuple whose class has methods: a tuple of the tests' own, but for these."""
+
+    _agentrl_object: RemoteObject
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._agentrl_object, name)
+
+
 class RemoteFunction:
     # A function of the candidate's module, or of an object of its. Its docstring is the candidate's.
 
@@ -182,8 +240,9 @@ class RemoteFunction:
         self._agentrl_owner = owner
         self._agentrl_name = name
         self.__name__ = self.__qualname__ = name.rpartition(".")[2]
+        self.__module__ = "solution"
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._agentrl.session.call(self._agentrl_owner, self._agentrl_name, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -194,6 +253,10 @@ class RemoteFunction:
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
         return self._original().__doc__
+
+    @property
+    def __annotations__(self) -> Any:  # type: ignore[override]
+        return self._agentrl.session.attribute(self._original(), "__annotations__")
 
     def _original(self) -> Any:
         function = self._agentrl.session.attribute(self._agentrl_owner, self._agentrl_name)
@@ -251,13 +314,18 @@ def _comparison(name: str) -> Callable[..., Any]:
     return compare
 
 
-def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     return reference(self).session.call(self, None, args, kwargs)
 
 
 def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
     """Leave a `with` block. A failed assertion of the test's is not the candidate's to suppress."""
-    suppresses = reference(self).session.special(self, "__exit__", (kind, error, None))
+    try:
+        suppresses = reference(self).session.special(self, "__exit__", (kind, error, None))
+    except Exception:
+        if kind is not None and issubclass(kind, AssertionError):
+            return False
+        raise
     return suppresses and (kind is None or (issubclass(kind, Exception) and not issubclass(kind, AssertionError)))
 
 

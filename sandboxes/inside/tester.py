@@ -1,17 +1,23 @@
 """The process that runs test code. It never sees the candidate's code: what the tests call is a stand-in, and what comes back is
-plain data, or a stand-in for an object on the other side, whose operators are the candidate's and are probed.
+plain data, or a stand-in for an object on the other side, whose operators are the candidate's.
 
-Its first line in is the job; each later one is an answer of the candidate's, or "x" and why there is none. Lines out: "c" and a
-request to the candidate, "n" and the number of tests, "b" when one begins, "d" and its outcome or "s" when it was
-skipped, "u" and why our own machinery ends it, whatever its code makes of that, "e" when the last has ended, "p" and the index of a test
-that is no pass after all, and why, "f" at the end.
+Its first line in is the job; each later one is an answer of the candidate's, or "x" and why there is none. Lines out:
+
+    c  a request to the candidate                       n  how many tests there are
+    k  what the candidate asks of the tests begins      b  a test begins
+    u  our own machinery ends the test, and why         d  it has ended, with its outcome
+    p  a test that is no pass after all, and why        s  it was skipped
+    q  what a later run is to ask otherwise             f  the end
+    r  whether an answer is the same in this run
 """
 
 from __future__ import annotations
 
 import base64
 import builtins
+import importlib
 import os
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -19,7 +25,9 @@ from typing import Any
 
 from agentrl.sandboxes.inside.names import free_names
 from agentrl.sandboxes.inside.own_faults import own_fault
+from agentrl.sandboxes.inside.questions import FirstRun
 from agentrl.sandboxes.inside.remote import Remote
+from agentrl.sandboxes.inside.replay import Replay
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
@@ -37,7 +45,7 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             raise NameError(f"the candidate defines no {', '.join(missing)}")
         exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
         if first not in dir(builtins):
-            space.update({name: remote.stand_in(name) for name in wanted})
+            space.update({name: library_module(name, job["code"]) or remote.stand_in(name) for name in wanted})
         exec(compile(job["code"], "<tests>", "exec", dont_inherit=True), space)
         if entry_point is not None:
             plain = entry_point == first
@@ -53,10 +61,26 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         send_outcome(wire, remote, job, job["name"], None)
 
 
+def library_module(name: str, code: str) -> types.ModuleType | None:
+    """The module that test code means by a name that the program has imported too; None where it means something of the program's."""
+    module = {"np": "numpy", "pd": "pandas"}.get(name, name)
+    known = module in sys.stdlib_module_names or module in ("numpy", "pandas", "scipy", "torch", "sympy")
+    if not known or re.search(rf"\b{name}\s*\(", code):
+        return None
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
+
+
 def send_outcome(
     wire: Wire, remote: Remote, job: dict[str, Any], name: str, error: BaseException | None, shown: str | None = None
 ) -> None:
     """Tell the host how a test has ended. `shown` describes the error where that itself does not do."""
+    try:
+        remote.check_stops()
+    except TestEndedError:  # which the host has noted
+        pass
     status, message = "passed", ""
     if error is not None:
         status = "wrong_answer" if isinstance(error, AssertionError) else "runtime_error"
@@ -133,7 +157,6 @@ def report(
         wire.send(b"s")
     else:
         send_outcome(wire, remote, job, name, error)
-        remote.prober.new_objects.test += 1
 
 
 def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
@@ -142,6 +165,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     import tempfile
 
     try:
+        import _pytest.runner
         import pytest
     except ImportError as error:
         message = (
@@ -149,6 +173,9 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         )
         wire.send(b"d", {"name": job["name"], "status": "checker_error", "message": message})
         return
+
+    # It would put the name of the test that runs, and with it the parameters that are expected, into the environment.
+    _pytest.runner._update_current_test_var = lambda item, when: None
 
     class Reporter:
         """Tells the host of each test. An error is reported as text, and most are then shown as themselves."""
@@ -188,14 +215,14 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
                 wire.send(b"s")
             else:
                 send_outcome(wire, remote, job, nodeid, self.error, self.bad)
-                remote.prober.new_objects.test += 1
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
                 send_outcome(wire, remote, job, report.nodeid, self.collecting, str(report.longreprtext)[-2000:])
 
-    with tempfile.TemporaryDirectory() as folder:
-        job["folders"].append(folder)
+    with tempfile.TemporaryDirectory() as own_folder:
+        folder = next(iter(job["folders"]), own_folder)  # beside the files of the tests, a conftest.py among them
+        job["folders"].append(own_folder)
         path = os.path.join(folder, "test_solution.py")
         with open(path, "w") as file:
             file.write(job["code"])
@@ -213,7 +240,11 @@ def load(wire: Wire, job: dict[str, Any]) -> Remote | str:
         kinds = {str(name): str(kind) for name, kind in loaded["names"].items()}
     except (KeyError, TypeError, IndexError, AttributeError):
         return "the program answers nonsense to being loaded"
-    return Remote(wire, kinds, in_place=job["in_place"])
+    beside = (path.partition("/")[0].partition(".")[0] for path in job.get("files", ()))
+    modules = {"tests", "test_solution", *beside}
+    code = job["prelude"] + job["code"]
+    run = FirstRun() if job["replay"] is None else Replay(wire, job["replay"], job["code"])
+    return Remote(wire, kinds, code, modules, job["functions"], run, in_place=job["in_place"])
 
 
 def main() -> None:
@@ -233,8 +264,11 @@ def main() -> None:
         run_assertions(wire, remote, job)
     else:
         outcome_of_file(wire, remote, job, run_unittest if job["kind"] == "unittest" else run_pytest)
-    for index, message in remote.prober.new_objects.finish():
-        wire.send(b"p", {"index": index, "message": message})
+    hashes = remote.run.revoked if isinstance(remote.run, FirstRun) else []
+    for test, message in [*hashes, *remote.operators.one_for_all_names()]:
+        wire.send(b"p", {"test": test, "message": message})
+    if isinstance(remote.run, FirstRun):
+        wire.send(b"q", remote.run.told())
     wire.send(b"f")
 
 
@@ -269,15 +303,20 @@ class RemoteModule(types.ModuleType):
             raise AttributeError(f"the candidate's module has no {name!r}")
         return remote.stand_in(name)
 
+    def __dir__(self) -> list[str]:
+        remote: Remote = object.__getattribute__(self, "_agentrl")
+        return sorted({*super().__dir__(), *remote.kinds})
+
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("__"):
             remote: Remote = object.__getattribute__(self, "_agentrl")
             remote.set_attribute(None, name, value)
-            remote.kinds.setdefault(name, "value")
+            super().__setattr__(name, value)
 
     def __delattr__(self, name: str) -> None:
         remote: Remote = object.__getattribute__(self, "_agentrl")
         remote.delete_attribute(None, name)
+        self.__dict__.pop(name, None)
 
 
 def module_stand_in(remote: Remote, job: dict[str, Any]) -> types.ModuleType:

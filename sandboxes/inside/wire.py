@@ -17,6 +17,11 @@ class TestEndedError(BaseException):
 
     __test__ = False
 
+    def __init__(self, why: str, *, ours: bool = False) -> None:
+        super().__init__(why)
+        self.ours = ours
+        """Whether it is no fault of the candidate's."""
+
 
 class Wire:
     """The way to the host, and through it to the candidate."""
@@ -36,12 +41,6 @@ class Wire:
         self._ended = None
         self.gone = False
         self.send(b"b", name)
-
-    def begin_probes(self) -> bool:
-        """Tell the host that the last test has ended and probes follow; whether there is a candidate to answer them."""
-        self._ended = None
-        self.send(b"e")
-        return not self.gone
 
     def send(self, kind: bytes, content: Any = None) -> None:
         self._out.write(kind + json.dumps(content).encode() + b"\n")
@@ -66,6 +65,10 @@ class Wire:
             self.wrong("the candidate's answer is not an object")
         return answer
 
+    def call_back(self) -> None:
+        """Tell the host that the tests do what the candidate asks of them, until the next request: it is waited for as the candidate is."""
+        self.send(b"k")
+
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._ended is not None:
             raise TestEndedError(self._ended)
@@ -83,4 +86,4 @@ class Wire:
     def _end(self, status: str, message: str) -> NoReturn:
         self._ended = message = message[:LONGEST_MESSAGE]
         self.send(b"u", {"status": status, "message": message})
-        raise TestEndedError(message)
+        raise TestEndedError(message, ours=status == "checker_error")

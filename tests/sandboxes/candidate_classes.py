@@ -735,6 +735,10 @@ _CHEATS = {
         "class T: pass\nclass P:\n def __init__(s, *a): pass\n def __eq__(s, o): return T()",
         "assert P(1) == P(1)\n",
     ),
+    "an order that is true both ways": (
+        "class P:\n def __init__(s, *a): pass\n def __le__(s, o): return True\n __ge__ = __le__",
+        "assert P(1) <= P(2)\n",
+    ),
     "an order that answers 1": (
         "class P:\n def __init__(s, *a): pass\n def __lt__(s, o): return 1\n __gt__ = __lt__",
         "assert P(1) < P(2)\nassert P(2) > P(1)\n",

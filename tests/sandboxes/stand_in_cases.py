@@ -44,6 +44,100 @@ def middle(*a):
 """
 
 _HONEST = {
+    "abstract classes that say what is one": (
+        """
+        from abc import ABC, abstractmethod
+        from typing import Protocol, runtime_checkable
+        @runtime_checkable
+        class Drawable(Protocol):
+            def draw(self) -> str: ...
+        class Shape(ABC):
+            @abstractmethod
+            def area(self): ...
+            @classmethod
+            def __subclasshook__(cls, other): return True if hasattr(other, "surface") else NotImplemented
+        class Square(Shape):
+            def __init__(self, side): self.side = side
+            def area(self): return self.side ** 2
+            def draw(self): return "[]"
+        class Lake:
+            def surface(self): return 9
+        class Field: pass
+        Shape.register(Field)
+        class Plain: pass
+        """,
+        """
+        import pytest
+        from solution import Drawable, Field, Lake, Plain, Shape, Square
+        def test_instances():
+            assert isinstance(Square(2), Shape) and isinstance(Lake(), Shape) and isinstance(Field(), Shape)
+            assert not isinstance(Plain(), Shape) and not isinstance(5, Shape)
+            assert isinstance(Square(2), Drawable) and not isinstance(Lake(), Drawable)
+        def test_subclasses():
+            assert issubclass(Square, Shape) and issubclass(Lake, Shape) and not issubclass(Plain, Shape)
+            with pytest.raises(TypeError): Shape()
+        """,
+    ),
+    "what Python itself makes": (
+        """
+        class C:
+            @property
+            def x(self): return 1
+        def doubled(xs): return map(lambda x: 2 * x, xs)
+        def counted(n): yield from range(n)
+        """,
+        """
+        import types
+        from solution import C, counted, doubled
+        def test():
+            assert isinstance(C.x, property) and isinstance(doubled([1]), map) and list(doubled([1])) == [2]
+            assert isinstance(counted(2), types.GeneratorType) and not isinstance(counted(2), map)
+        """,
+    ),
+    "what a program says of itself": (
+        "__version__ = '1.2'\n__author__ = 'Ada'\n__all__ = ['f']\ndef f(): return __version__",
+        """
+        import solution
+        from solution import __version__
+        def test(): assert __version__ == "1.2" == solution.f() and solution.__author__ == "Ada"
+        """,
+    ),
+    "exceptions within others": (
+        """
+        class Bad(Exception): pass
+        def within():
+            try: {}["k"]
+            except KeyError: raise Bad("within")
+        def instead():
+            try: {}["k"]
+            except KeyError: raise Bad("instead") from None
+        def because():
+            try: {}["k"]
+            except KeyError as error: raise ValueError("because") from error
+        """,
+        """
+        import pytest
+        from solution import Bad, because, instead, within
+        def test():
+            with pytest.raises(Bad) as found: within()
+            assert isinstance(found.value.__context__, KeyError) and found.value.__context__.args == ("k",)
+            assert found.value.__cause__ is None and not found.value.__suppress_context__
+            with pytest.raises(Bad) as found: instead()
+            assert found.value.__cause__ is None and found.value.__suppress_context__
+            with pytest.raises(ValueError) as found: because()
+            assert isinstance(found.value.__cause__, KeyError) and found.value.__suppress_context__
+        """,
+    ),
+    "an argument that the test changes later": (
+        "class P:\n def __init__(self, x): self.n = len(x)\n def __eq__(self, o): return isinstance(o, P) and self.n == o.n",
+        """
+        from solution import P
+        def test():
+            x = [1]
+            assert P(x) == P([2]) and P(x) != P([])
+            x.append(x)
+        """,
+    ),
     "what a function gives is there already": (
         _STATES,
         """
@@ -290,10 +384,6 @@ _CHEATS = {
         "class P:\n n = 0\n def __init__(self, *a): P.n += 1; self.k = P.n > 2 and P.n\n"
         " def __eq__(self, o): return isinstance(o, P) and self.k == o.k\n __hash__ = None",
         "from solution import P\ndef test(): assert P(1) == P(1)",
-    ),
-    "equal after what is done in place": (
-        f"{_CLASS} def __iadd__(self, o): return self\n{_ALL_EQUAL}",
-        "from solution import P\ndef test():\n p = P()\n p += P()\n assert p == P()",
     ),
     "made by a method of the class": (
         f"{_CLASS} @classmethod\n def of(cls, *a): return cls()\n{_ALL_EQUAL}",

@@ -20,11 +20,13 @@ from agentrl.sandboxes import (
     Ended,
     IOTest,
     Limits,
+    box_start,
     choose_backend,
     judge_partial,
     open_pool,
     sandbox,
 )
+from agentrl.sandboxes.box import open_box
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
 from tests.components import wait_until
 from tests.real_boxes import as_an_ordinary_user, kill_first_process
@@ -106,6 +108,10 @@ async def test_a_signal_a_missing_program_and_nonsense(box: Box) -> None:
         await box.run([])
     with pytest.raises(SandboxError, match="stdin of 67108865 bytes"):
         await box.run(["cat"], stdin=bytes(64 * 2**20 + 1))
+    with pytest.raises(ConfigError, match="cwd = None must be text"):
+        await box.run(["true"], cwd=None)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"env = .* must be"):
+        await box.run(["true"], env={"A": 1})  # type: ignore[dict-item]
     with pytest.raises(ConfigError, match="memory_mb = 10000 is more than the 512 of the box"):
         await box.run(["true"], limits=Limits(memory_mb=10_000))
 
@@ -379,6 +385,20 @@ anyio.run(main)
         process.kill()
         process.wait()
     await wait_until(lambda: not asleep(), timeout_s=10)
+
+
+async def test_a_box_to_which_nobody_says_a_word_ends(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that is killed while it starts a box does not know of it afterwards: it has to end by itself."""
+    monkeypatch.setattr(box_start, "GREETING_TIMEOUT_S", 0.5)
+    engine = await choose_backend(backend, BoxSpec())
+    with anyio.fail_after(60):
+        async with engine.start(BoxSpec()) as link:
+            assert b"priority" in await link.receive()
+            with pytest.raises(SandboxLostError):
+                await link.receive()
+        async with open_box(engine, BoxSpec()) as box:
+            await anyio.sleep(1)
+            assert (await box.run(["true"])).ok
 
 
 async def test_a_box_whose_first_process_dies_is_lost(bubblewrap: BackendName) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 
+import anyio
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
-from tests.sandboxes import stand_in_cases
+from tests.sandboxes import first_contact, one_process_cases, plain_jokers, replay_cases, stand_in_cases
 from tests.sandboxes.candidate_classes import cheats, honest
 from tests.sandboxes.lying_objects import lies
 
@@ -17,6 +20,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 @pytest.fixture
 async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=backend, size=2) as pool:
+        yield pool
+
+
+@pytest.fixture
+async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    """For what is the same in every sandbox."""
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 
@@ -36,9 +46,39 @@ async def test_cheating_classes_fail(pool: SandboxPool) -> None:
 
 
 async def test_honest_programs_pass_as_in_one_process(pool: SandboxPool) -> None:
-    for name, (source, code) in stand_in_cases.honest().items():
+    for name, (source, code) in {**stand_in_cases.honest(), **one_process_cases.honest()}.items():
         verdict = await judge(source, [TestFile(code=code)], pool=pool)
         assert verdict.passed, (name, verdict.results)
+
+
+async def test_a_conftest_beside_the_tests_is_theirs(pool: SandboxPool) -> None:
+    conftest = "import pytest\n@pytest.fixture\ndef two(): return 2\n@pytest.fixture(autouse=True)\ndef off(): import solution; solution.on = False"
+    code = "import solution\ndef test(two): assert solution.double(two) == 4 and solution.state() is False"
+    source = "on = True\ndef double(x): return 2 * x\ndef state(): return on"
+    verdict = await judge(source, [TestFile(code=code, files={"conftest.py": conftest})], pool=pool)
+    assert verdict.passed, verdict.results
+
+
+async def test_the_cases_pass_in_one_process(tmp_path: Path) -> None:
+    """They are true of Python, and not of the sandbox alone."""
+    for number, (source, code) in enumerate(one_process_cases.honest().values()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "solution.py").write_text(source)
+        (folder / "test_solution.py").write_text(code)
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            "/dev/null",
+            "test_solution.py",
+        ]
+        done = await anyio.run_process(command, cwd=folder, check=False)
+        assert done.returncode == 0, done.stdout.decode()
 
 
 async def test_cheats_get_nothing_and_are_counted(pool: SandboxPool) -> None:
@@ -47,6 +87,80 @@ async def test_cheats_get_nothing_and_are_counted(pool: SandboxPool) -> None:
         verdict = await judge(source, [TestFile(code=code)], pool=pool)
         statuses = {result.status.value for result in verdict.results}
         assert statuses <= {"wrong_answer", "runtime_error"}, (name, verdict.results)
+
+
+async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(pool: SandboxPool) -> None:
+    for name, code in first_contact.tests().items():
+        honest, cheat = [
+            await judge(source, [AssertTest(code=code)], pool=pool)
+            for source in (first_contact.HONEST, first_contact.CHEAT)
+        ]
+        assert honest.passed, (name, honest.results)
+        assert cheat.status == "wrong_answer", (name, cheat.results)
+
+
+async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(one_pool: SandboxPool) -> None:
+    for name, (source, code) in plain_jokers.honest().items():
+        verdict = await judge(source, [AssertTest(code=code)], pool=one_pool)
+        assert verdict.passed, (name, verdict.results)
+    for name, (source, code) in plain_jokers.cheats().items():
+        verdict = await judge(source, [AssertTest(code=code)], pool=one_pool)
+        assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
+
+
+def test_of(code: str) -> AssertTest | TestFile:
+    if "def test" not in code:
+        return AssertTest(code=code)
+    return TestFile(code=code, framework="unittest" if "import unittest" in code else "pytest")
+
+
+async def test_what_passes_whatever_is_expected_does_not_pass(one_pool: SandboxPool) -> None:
+    for name, (source, code) in replay_cases.honest().items():
+        verdict = await judge(source, [test_of(code)], pool=one_pool)
+        assert verdict.passed, (name, verdict.results)
+    for name, (source, code) in replay_cases.cheats().items():
+        verdict = await judge(source, [test_of(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
+        assert {result.status.value for result in verdict.results} <= {"wrong_answer", "runtime_error", "passed"}, name
+        assert not verdict.passed, name
+
+
+async def test_no_comparison_is_too_late_and_no_process_too_early_gone(pool: SandboxPool) -> None:
+    """Of sixty comparisons each is asked again, and of tests before one in which the program ends itself."""
+    source = "import os\nclass M:\n def __init__(self, x): self.x = x\n def __eq__(self, o): return isinstance(o, M)\ndef end(): os._exit(0)"
+    code = "\n".join(f"def test_{number}(): assert M({number}) == M({number})" for number in range(60))
+    many = await judge(source, [TestFile(code=f"from solution import *\n{code}")], pool=pool)
+    assert {result.status.value for result in many.results} == {"wrong_answer"}
+    ended = "from solution import M, end\ndef test_a(): assert M(1) == M(1)\ndef test_b(): end()"
+    verdict = await judge(source, [TestFile(code=ended)], pool=pool)
+    assert [result.status.value for result in verdict.results] == ["wrong_answer", "runtime_error"]
+
+
+async def test_the_right_test_is_revoked_after_a_skipped_one(pool: SandboxPool) -> None:
+    source = "import os\nclass Q:\n def __init__(self, x): pass\n def __eq__(self, o): return isinstance(o, Q)\nclass P(Q):\n def __init__(self, x): self.x = x\n def __eq__(self, o): return self.x == o.x\ndef end(): os._exit(0)"
+    code = (
+        "import pytest\nfrom solution import P, Q, end\n"
+        "def test_skipped():\n try: end()\n except BaseException: pytest.skip('')\n"
+        "def test_cheat(): assert Q(1) == Q(1)\ndef test_honest(): assert P(1) == P(1)"
+    )
+    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    found = {result.name.rpartition("::")[2]: result.passed for result in verdict.results}
+    assert (found["test_cheat"], found["test_honest"]) == (False, True), verdict.results
+
+
+async def test_what_the_candidate_has_the_tests_do_takes_its_time(pool: SandboxPool) -> None:
+    source = "def take(q): return q.get()"
+    code = "import queue\nfrom solution import take\ndef test(): assert take(queue.Queue()) == 1"
+    with anyio.fail_after(30):
+        verdict = await judge(source, [TestFile(code=code)], pool=pool, limits=Limits(timeout_s=0.5, memory_mb=300))
+    assert verdict.status == "time_limit", verdict.results
+
+
+async def test_functions_of_the_library_are_the_candidate_s_own(pool: SandboxPool) -> None:
+    """One that a test gives runs where the candidate runs: in the tests' process, `pickle.loads` would run anything."""
+    source = "import os\ndef where(loads): return loads(b'cos\\ngetpid\\n(tR.') == os.getpid()\ndef same(f): return f"
+    code = "import pickle, operator, sys\nassert where(pickle.loads)\nassert same(operator.add) is operator.add and same(sys.stdout) is sys.stdout"
+    verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+    assert verdict.passed, verdict.results
 
 
 async def test_an_argument_that_is_given_back_is_the_same(pool: SandboxPool) -> None:
@@ -64,16 +178,17 @@ async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
 
 
 NEEDS = {
-    "an object of its own that is entered": "class Mine:\n def __enter__(self): pass\n def __exit__(self, *_): pass\nenter(Mine())",
+    "an object that is entered, of a class that is closed": "import sqlite3\nenter(sqlite3.connect(':memory:'))",
     "a class derived from the candidate's": "class Mine(Base): pass",
     "an argument without end": "use(range(10**9))",
-    "an object of its own whose attributes are used": "class Mine: x = 1\nuse(Mine())",
+    "an object whose attributes are used, of a class that is closed": "import sqlite3\nuse(sqlite3.connect(':memory:'))",
+    "what Python itself has of a class": "from dataclasses import dataclass\n@dataclass\nclass Mine: x: int\ndocument(Mine(1))",
 }
 
 
 @pytest.mark.parametrize("caught", ["Exception", "BaseException", ""])
 async def test_what_a_test_needs_and_cannot_have_is_no_pass(pool: SandboxPool, caught: str) -> None:
-    source = "class Base: pass\ndef use(it): return it.x\ndef enter(it):\n with it: pass"
+    source = "class Base: pass\ndef use(it): return it.total_changes\ndef document(it): return it.__dataclass_fields__\ndef enter(it):\n with it: pass"
     for name, code in NEEDS.items():
         lines = "\n".join(f" {line}" for line in code.splitlines())
         test = AssertTest(code=f"try:\n{lines}\nexcept {caught}: pass\nelse: assert False")

@@ -143,3 +143,9 @@ def test_what_is_made_by_the_thousand_is_made_quickly() -> None:
     for make in makers:
         # A few millionths of a second; the bound is for a busy machine.
         assert min(timeit.repeat(make, number=200, repeat=5)) / 200 < 1e-4
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "__builtins__", "__eq__", "if", "2x"])
+def test_a_name_that_no_program_gives_is_none_of_the_candidate_s(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"AssertTest.candidate_names = .* a name that a program may give"):
+        AssertTest(code="assert 1", candidate_names=(name,))

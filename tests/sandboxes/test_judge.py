@@ -357,7 +357,7 @@ async def test_a_compiler_that_is_not_there_is_no_fault_of_the_program_s(pool: S
     with pytest.raises(ConfigError, match=r"the sandbox has no no-such-compiler, which is to build main\.x"):
         await judge("x", [IOTest(stdout="x")], pool=pool, language=language)
     forged = Language(file="main.sh", build=("sh", "main.sh"), run=("./main",))
-    source = "echo 'cannot run no-such-compiler: x' >&2; exit 127"
+    source = "echo 'cannot run sh: x' >&2; exit 127"
     assert statuses(await judge(source, [IOTest()], pool=pool, language=forged)) == ["build_error"]
 
 
@@ -402,6 +402,13 @@ def test_a_verdict_without_results_is_no_pass() -> None:
     assert (verdict.passed, verdict.pass_rate, verdict.status) == (False, 0.0, "not_run")
 
 
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
@@ -410,6 +417,15 @@ def test_a_verdict_without_results_is_no_pass() -> None:
         ({"tests": "assert f() == 1"}, "tests = 'assert f.* must be a list"),
         ({"tests": [{"kind": "io"}]}, r"tests\[0\] = .* must be an IOTest.*load_tests makes them"),
         ({"tests": [CallTest(function="f", expected=object())]}, "a CallTest of f: an object of class object is not"),
+        (
+            {"tests": [CallTest(function="f", args=[nested(3_000)])]},
+            "its data is nested too deep",
+        ),
+        (
+            {"tests": [AssertTest(code="assert f() == 1", entry_point="f")]},
+            r"test 1 needs to define check\(candidate\)",
+        ),
+        ({"tests": [AssertTest(code="assert " + "-" * 50_000 + "1")]}, "test 1 needs to be Python"),
         ({"source": None}, "source = None must be a program's text; extract_code gives None"),
         ({"pool": "docker"}, "pool = 'docker' must be a SandboxPool"),
         ({"language": "cpp"}, "language = 'cpp' must be a Language"),

@@ -108,6 +108,13 @@ async def test_waiting_is_bounded(bubblewrap: BackendName) -> None:
                 pass
 
 
+async def test_a_closed_pool_lends_nothing(bubblewrap: BackendName) -> None:
+    async with open_pool(backend=bubblewrap, size=1) as pool:
+        pass
+    with anyio.fail_after(5), pytest.raises(SandboxError, match="this pool of sandboxes is closed"):
+        await pool.borrow()
+
+
 async def test_a_lost_box_is_replaced(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         async with pool.take() as (box,):
@@ -153,6 +160,24 @@ async def test_a_box_is_tested_after_anything_unusual_and_now_and_then(
             assert pool.metrics.self_tests == 3
             assert (await box.run(["ls"])).stdout == b""  # nothing of the test is left
     assert (pool.metrics.failed_self_tests, pool.metrics.lost) == (0, 0)
+
+
+async def test_who_makes_a_box_dirty_waits_for_it_and_not_the_next(backend: BackendName) -> None:
+    async with open_pool(backend=backend, size=1) as pool:
+        async with pool.take() as (box,):
+            await box.run(["sleep", "10"], timeout_s=0.05)
+        assert (pool.metrics.self_tests, pool.metrics.resets) == (1, 1)
+
+
+async def test_who_is_cancelled_does_not_wait_for_a_dirty_box(backend: BackendName) -> None:
+    async with open_pool(backend=backend, size=1) as pool:
+        with anyio.move_on_after(20) as bound:
+            async with pool.take() as (box,):
+                await box.run(["sleep", "10"], timeout_s=0.05)
+                bound.cancel()
+        assert pool.metrics.resets == 0
+        async with pool.take() as (box,):
+            assert (await box.run(["true"])).ok
 
 
 async def test_a_box_that_fails_its_test_is_replaced(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:

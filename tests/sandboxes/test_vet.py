@@ -258,6 +258,7 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
     [
         (["{tasks}", "--output", "{tasks}"], "is the task file itself"),
         (["{tasks}", "--report", "{folder}/no/report"], "cannot be written"),
+        (["{tasks}", "--output", "/dev/null"], "cannot be written"),
         (["{tasks}", "--report", "{folder}/a", "--output", "{folder}/a"], "are the same file"),
         (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
         (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),

@@ -58,9 +58,9 @@ async def test_a_reply_is_judged(bubblewrap: BackendName, reply: str, reward: fl
 
 
 async def test_a_test_that_cannot_be_judged_is_seen(bubblewrap: BackendName) -> None:
-    needs = {"kind": "assert", "code": "class Mine: x = 1\nassert use(Mine()) == 1"}
+    needs = {"kind": "assert", "code": "import sqlite3\nassert use(sqlite3.connect(':memory:')) == 0"}
     outcome = await outcome_of(
-        code.run, lambda _: "```python\ndef use(it): return it.x\n```", {**TASK, "tests": [needs]}
+        code.run, lambda _: "```python\ndef use(it): return it.total_changes\n```", {**TASK, "tests": [needs]}
     )
     assert (outcome.reward, outcome.metrics["ungradable"]) == (0.0, 1.0)
 

@@ -1,0 +1,176 @@
+"""What a candidate has in place of the tests' own objects, classes and iterators.
+
+of an open class        its attributes, methods and operators are the tests', see `own_objects`
+of a closed one         it can be kept and given back; who uses it needs what cannot pass
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Use = Callable[[int, str, str, tuple[Any, ...], dict[str, Any]], Any]
+"""Has the tests do something with the object of a number: what, with which name, with which arguments."""
+
+
+class Origin(NamedTuple):
+    """Where an object of the tests' is: who asks for it, and its number."""
+
+    use: Use
+    number: int
+
+    def get(self, name: str) -> Any:
+        return self.use(self.number, "get", name, (), {})
+
+    def special(self, name: str, args: tuple[Any, ...]) -> Any:
+        return self.use(self.number, "special", name, args, {})
+
+
+class NeedsTestObjectError(BaseException):
+    """The candidate uses an attribute of an object of the tests' own class, which is not here."""
+
+    def __init__(self, number: int, name: str) -> None:
+        super().__init__(number, name)
+        self.number = number
+        self.name = name
+
+
+class TestObject:
+    """An object of the tests' own class: it is equal to itself, and can be kept and given back."""
+
+    __test__ = False
+    __slots__ = ("__weakref__",)
+
+
+class ClosedObject(TestObject):
+    """One that only the tests can use. What it does not have, it does not have here."""
+
+    _number: int
+    _names: list[str] | None
+    """Of its attributes; None where it may have any."""
+
+    def __getattr__(self, name: str) -> Any:
+        kind = type(self)
+        if name.startswith("__") or (kind._names is not None and name not in kind._names):
+            raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+        raise NeedsTestObjectError(kind._number, name)
+
+
+class TestIterator:
+    """An iterator of the tests', which is asked for each item."""
+
+    __test__ = False
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+
+    def __iter__(self) -> TestIterator:
+        return self
+
+    def __next__(self) -> Any:
+        return self._call()
+
+
+def _needed(number: int, name: str) -> Callable[..., Any]:
+    def refuse(self: Any, *args: Any) -> Any:
+        raise NeedsTestObjectError(number, name)
+
+    return refuse
+
+
+def closed_object(
+    number: int, name: str, names: list[str] | None, special: list[str], call: Callable[..., Any] | None
+) -> ClosedObject:
+    """Return what stands for an object of a closed class, of which the attributes and some operators are known by name. It may be called
+    where `call` is given."""
+    operators = {operator: _needed(number, operator) for operator in special}
+    if call is not None:
+        operators["__call__"] = call
+    return object.__new__(type(name, (ClosedObject,), {"_number": number, "_names": names, **operators}))
+
+
+class OpenClass(type):
+    """A class of the tests': calling it makes an object there."""
+
+    _class_origin: Origin
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        origin = cls._class_origin
+        return origin.use(origin.number, "call", "", args, kwargs)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name == "__members__":  # of an Enum
+            return {member.name: member for member in cls}
+        if name.startswith("_"):
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}")
+        return cls._class_origin.get(name)
+
+    def __iter__(cls) -> Any:
+        return iter(cls._class_origin.special("__iter__", ()))
+
+    def __len__(cls) -> int:
+        length: int = cls._class_origin.special("__len__", ())
+        return length
+
+    def __bool__(cls) -> bool:
+        return True
+
+    def __getitem__(cls, key: Any) -> Any:
+        return cls._class_origin.special("__getitem__", (key,))
+
+
+class OpenObject(TestObject, metaclass=OpenClass):
+    """An object of the tests' own class."""
+
+    __slots__ = ("_origin",)
+    _origin: Origin
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _NOT_ASKED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        if name.startswith("__") and name != "__dict__":
+            raise NeedsTestObjectError(self._origin.number, name)
+        return self._origin.get(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._origin.use(self._origin.number, "set", name, (value,), {})
+
+    def __delattr__(self, name: str) -> None:
+        self._origin.use(self._origin.number, "del", name, (), {})
+
+
+_NOT_ASKED = (
+    "_origin",
+    "__array_interface__",
+    "__array_struct__",
+    "__array__",
+    "__array_ufunc__",
+    "__array_function__",
+)
+
+
+def open_class(name: str, bases: tuple[type, ...], special: list[str], origin: Origin) -> OpenClass:
+    """Return what stands for a class of the tests' own."""
+    body = {operator: _asked(operator) for operator in special}
+    made: OpenClass = OpenClass(name, bases, {"__slots__": (), "_class_origin": origin, **body})
+    return made
+
+
+def _asked(operator: str) -> Callable[..., Any]:
+    if operator == "__call__":
+        return lambda self, *args, **kwargs: self._origin.use(self._origin.number, "call", "", args, kwargs)
+    if operator == "__exit__":
+        return lambda self, kind, error, trace: self._origin.special(operator, (kind, error, None))
+    return lambda self, *args: self._origin.special(operator, args)
+
+
+def signature(parameters: list[Any]) -> Any:
+    """Return the signature of a function or class of the tests'."""
+    import inspect
+
+    return inspect.Signature(
+        [
+            inspect.Parameter(name, inspect._ParameterKind(kind), default=None if has_default else inspect._empty)
+            for name, kind, has_default in parameters
+        ]
+    )

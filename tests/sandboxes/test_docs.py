@@ -1,0 +1,79 @@
+"""What docs/grading.md and docs/sandboxes.md show is true: their scripts run, their task is one, their tables name every field."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from agentrl.sandboxes import (
+    AssertTest,
+    BackendName,
+    CallTest,
+    IOTest,
+    Limits,
+    TestFile,
+    judge,
+    load_code_task,
+    open_pool,
+)
+
+DOCS = Path(__file__).parents[2] / "docs"
+KINDS = {"io": IOTest, "call": CallTest, "assert": AssertTest, "file": TestFile}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def script(page: str) -> str:
+    (found,) = [block for block in blocks(page, "python") if "anyio.run(main)" in block]
+    return found
+
+
+def printed(page: str, tmp_path: Path) -> str:
+    (tmp_path / "script.py").write_text(script(page))
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_script_of_grading_runs_as_it_stands(backend: BackendName, tmp_path: Path) -> None:
+    first, *rest = printed("grading.md", tmp_path).splitlines()
+    assert first == "passed True"
+    assert [line.split()[0] for line in rest] == ["0", "1", "2", "3", "3"]
+    assert all("passed" in line for line in rest)
+
+
+def test_the_script_of_sandboxes_runs_as_it_stands(backend: BackendName, tmp_path: Path) -> None:
+    assert printed("sandboxes.md", tmp_path) == "exit 0 b'6\\n'\n"
+
+
+@pytest.mark.anyio
+async def test_the_task_of_grading_is_one(backend: BackendName) -> None:
+    (content,) = blocks("grading.md", "json")
+    task = load_code_task(json.loads(content))
+    assert [type(test) for test in task.tests] == [CallTest, AssertTest, TestFile]
+    assert task.reference is not None
+    async with open_pool(backend=backend) as pool:
+        assert (await judge(task.reference, task.tests, pool=pool)).passed
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_table_of_a_kind_names_every_field(kind: str) -> None:
+    (row,) = re.findall(rf"^\| `{kind}` \|(.*)\|$", (DOCS / "grading.md").read_text(), re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", row))
+    assert {field.name for field in fields(KINDS[kind])} - {"name", "limits", "compare"} <= named
+    assert named <= {field.name for field in fields(KINDS[kind])} | {"exact", "tolerance", "checker", "nan_equal"}
+
+
+def test_every_limit_is_named() -> None:
+    (line,) = [
+        line for line in (DOCS / "grading.md").read_text().splitlines() if line.startswith("`limits` has any of")
+    ]
+    assert {field.name for field in fields(Limits)} <= set(re.findall(r"`(\w+)`", line))
