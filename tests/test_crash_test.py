@@ -37,14 +37,19 @@ reading = reader()
 write("durable", durable=True)
 write("ordinary")
 """
-HALF_COPIED = """
+A_LONG_LOG = """
 write("durable", 20, durable=True)
 write("ordinary before", 20)
 reading = reader()
 db.execute("DELETE FROM kept WHERE rowid % 2")
+"""
+HALF_COPIED = (
+    A_LONG_LOG
+    + """
 write("durable", durable=True)
 write("ordinary")
 """
+)
 KILLED_WHILE_COPYING = """
 write("durable", 40, durable=True)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -62,13 +67,12 @@ NOTHING_DURABLE = """
 write("durable", durable=True)
 write("ordinary")
 """
-COPIED_AS_IT_IS_LONG = """
-write("durable", 20, durable=True)
-write("ordinary before", 20)
-reading = reader()
-db.execute("DELETE FROM kept WHERE rowid % 2")
+COPIED_AS_IT_IS_LONG = (
+    A_LONG_LOG
+    + """
 write("ordinary", 300)
 """
+)
 
 
 @pytest.mark.parametrize(

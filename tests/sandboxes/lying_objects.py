@@ -1,4 +1,4 @@
-"""Candidates whose objects lie to what compares them: to libraries, to the length that was asked, to the probes at the end."""
+"""Candidates whose objects lie to what compares them: to libraries, to the length that was asked, to the questions with other operands."""
 
 from __future__ import annotations
 

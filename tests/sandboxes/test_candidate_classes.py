@@ -108,7 +108,7 @@ async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(one_pool
         assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
 
 
-def test_of(code: str) -> AssertTest | TestFile:
+def _as_test(code: str) -> AssertTest | TestFile:
     if "def test" not in code:
         return AssertTest(code=code)
     return TestFile(code=code, framework="unittest" if "import unittest" in code else "pytest")
@@ -116,10 +116,10 @@ def test_of(code: str) -> AssertTest | TestFile:
 
 async def test_what_passes_whatever_is_expected_does_not_pass(one_pool: SandboxPool) -> None:
     for name, (source, code) in replay_cases.honest().items():
-        verdict = await judge(source, [test_of(code)], pool=one_pool)
+        verdict = await judge(source, [_as_test(code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
     for name, (source, code) in replay_cases.cheats().items():
-        verdict = await judge(source, [test_of(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
+        verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
         assert {result.status.value for result in verdict.results} <= {"wrong_answer", "runtime_error", "passed"}, name
         assert not verdict.passed, name
 
