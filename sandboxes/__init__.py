@@ -3,7 +3,7 @@
 from agentrl.sandboxes.box import Box, Process
 from agentrl.sandboxes.bubblewrap import Bubblewrap
 from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
-from agentrl.sandboxes.code_tasks import load_code_task
+from agentrl.sandboxes.code_tasks import CodeTask, load_code_task
 from agentrl.sandboxes.comparison import Comparison, Exact, Floats, Tokens
 from agentrl.sandboxes.do_nothing import judge_partial
 from agentrl.sandboxes.docker_engine import Docker
@@ -40,6 +40,7 @@ __all__ = [
     "CallTest",
     "Checker",
     "CodeBlock",
+    "CodeTask",
     "Comparison",
     "Completed",
     "Docker",

@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument, shown
 from agentrl.sandboxes.parsed import parsed
 from agentrl.sandboxes.task_tests import load_tests
-from agentrl.sandboxes.verdict import CPP, PYTHON, AssertTest, CallTest, Language, Test
+from agentrl.sandboxes.verdict import CPP, PYTHON, AssertTest, CallTest, Language, Test, check_limits
 
 LANGUAGES = {"python": PYTHON, "cpp": CPP}
 REFERENCE_FIELDS = ("solution", "reference", "canonical_solution", "code")
@@ -25,6 +25,8 @@ class CodeTask:
 
     name: str
     tests: tuple[Test, ...]
+    prompt: str = ""
+    """What a model is asked; "" where the task does not say."""
     reference: str | None = None
     """A program that passes the tests; None where the task has none."""
     public_tests: tuple[Test, ...] = ()
@@ -37,16 +39,37 @@ class CodeTask:
 def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
     """Return a task of any form that is understood. Raises ConfigError that says what is wrong with it.
 
-        {"tests": [...], "solution": "...", "public_tests": [...], "language": "cpp", "partial": true}      see `load_tests`
+        {"prompt": "...", "tests": [...], "solution": "...", "public_tests": [...], "language": "cpp", "partial": true}
+                                                                                                        agentrl, see `load_tests`
         {"prompt": "def f...", "canonical_solution": "...", "test": "def check...", "entry_point": "f"}     HumanEval
         {"text": "...", "code": "...", "test_list": ["assert ..."], "test_setup_code": "..."}               MBPP
-        {"input_output": {"inputs": [...], "outputs": [...]}, "solutions": ["..."]}                         APPS, TACO, LiveCodeBench
+        {"question": "...", "input_output": {"inputs": [...], "outputs": [...]}, "solutions": ["..."]}      APPS, TACO, LiveCodeBench
+
+    Each may have `limits`, some of those of `Limits`, for tests that do not say otherwise.
 
     Args:
         task: the task, as it stands in its file.
         index: its index there, which names it where it has no name.
     """
-    name = task_name(task, index)
+    check_argument("task", task, Mapping[str, Any])
+    loaded = _load(task, task_name(task, index))
+    limits = task.get("limits") or {}
+    check_argument("limits", limits, Mapping[str, Any])
+    check_limits(limits)
+    if not limits:
+        return loaded
+    return replace(loaded, tests=_limited(loaded.tests, limits), public_tests=_limited(loaded.public_tests, limits))
+
+
+def _limited(tests: Sequence[Test], limits: Mapping[str, float]) -> tuple[Test, ...]:
+    """The tests of a task, with its limits where they have none of their own."""
+    return tuple(
+        replace(test, limits={**limits, **test.limits} if isinstance(test.limits, Mapping) else limits)
+        for test in tests
+    )
+
+
+def _load(task: Mapping[str, Any], name: str) -> CodeTask:
     if "tests" in task:
         return _own(task, name)
     if "entry_point" in task and "test" in task:
@@ -75,6 +98,7 @@ def _own(task: Mapping[str, Any], name: str) -> CodeTask:
     check_argument("partial", partial, bool)
     return CodeTask(
         name=name,
+        prompt=_text(task, "prompt") if "prompt" in task else "",
         tests=tuple(load_tests(task["tests"])),
         reference=next((_text(task, key) for key in REFERENCE_FIELDS if key in task), None),
         public_tests=tuple(load_tests(task.get("public_tests", []), "public_tests")),
@@ -87,7 +111,8 @@ def _humaneval(task: Mapping[str, Any], name: str) -> CodeTask:
     prompt = _text(task, "prompt")
     test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prompt)
     solution = prompt + _text(task, "canonical_solution") if "canonical_solution" in task else None
-    return CodeTask(name=name, tests=(test,), reference=solution)
+    asked = f"Write this Python program to its end.\n\n```python\n{prompt.rstrip()}\n```"
+    return CodeTask(name=name, prompt=asked, tests=(test,), reference=solution)
 
 
 def _mbpp(task: Mapping[str, Any], name: str) -> CodeTask:
@@ -103,7 +128,13 @@ def _mbpp(task: Mapping[str, Any], name: str) -> CodeTask:
         AssertTest(code=code, prelude=prelude, candidate_names=tuple(sorted(shadowed & _names(code))))
         for code in assertions
     )
-    return CodeTask(name=name, tests=tests, reference=reference)
+    # Nothing but a test says how the function is called.
+    asked = (
+        f"{_text(task, 'text')}\n\nThis must pass:\n\n```python\n{assertions[0]}\n```"
+        if "text" in task and assertions
+        else ""
+    )
+    return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tests[:1] if asked else (), reference=reference)
 
 
 def _paired(task: Mapping[str, Any], name: str) -> CodeTask:
@@ -114,7 +145,8 @@ def _paired(task: Mapping[str, Any], name: str) -> CodeTask:
     tests = load_tests(pairs)
     if reference is not None and _is_method(reference, str(pairs.get("fn_name"))):
         tests = [replace(test, function=f"Solution.{test.function}") for test in tests if isinstance(test, CallTest)]
-    return CodeTask(name=name, tests=tuple(tests), reference=reference)
+    asked = [str(task[key]) for key in ("question", "question_content", "starter_code") if task.get(key)]
+    return CodeTask(name=name, prompt="\n\n".join(asked), tests=tuple(tests), reference=reference)
 
 
 def _is_method(source: str, function: str) -> bool:

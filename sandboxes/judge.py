@@ -33,6 +33,7 @@ from agentrl.sandboxes.verdict import (
     PYTHON,
     AssertTest,
     CallTest,
+    ChangedLimits,
     Checker,
     IOTest,
     Language,
@@ -41,6 +42,7 @@ from agentrl.sandboxes.verdict import (
     TestFile,
     TestResult,
     Verdict,
+    changed_limits,
 )
 
 ATTEMPTS = 3
@@ -152,7 +154,7 @@ def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits
     total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
     longest = 0.0
     for test in tests:
-        wall_s = wall_clock_s(test.limits or limits)
+        wall_s = wall_clock_s(changed_limits(limits, test.limits))
         longest = max(longest, wall_s)
         total += wall_s * (FILE_TESTS if isinstance(test, TestFile) else 1)
         if isinstance(test, IOTest) and isinstance(test.compare, Checker):
@@ -243,8 +245,8 @@ class _Bench:
             found.append(test)
         return found
 
-    def _bounded(self, limits: Limits | None) -> Limits:
-        limits = limits or self._limits
+    def _bounded(self, change: ChangedLimits) -> Limits:
+        limits = changed_limits(self._limits, change)
         return limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(wall_clock_s(limits)))
 
     async def run(self, test: Test, name: str, run: Process | None) -> list[TestResult]:
@@ -390,7 +392,7 @@ def _check(source: str, tests: Sequence[Test], language: Language, limits: Limit
                 f"tests[{index}] = {shown(test)} must be an IOTest, CallTest, AssertTest or TestFile; load_tests makes them of "
                 "those in a task"
             )
-        (test.limits or limits).check_within(box_limits)
+        changed_limits(limits, test.limits).check_within(box_limits)
         if isinstance(test, IOTest):
             _check_io(test, _name(test, index))
         elif language.build:

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Values, check_argument, shown
 from agentrl.sandboxes.comparison import Exact, Floats
-from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
 T = TypeVar("T", bound=Values)
@@ -19,6 +18,9 @@ _KINDS: dict[str, type[IOTest] | type[CallTest] | type[AssertTest] | type[TestFi
     "assert": AssertTest,
     "file": TestFile,
 }
+_COMPARES = ("exact", "tolerance", "checker")
+"""Fields of a task's test that say how its output is compared, one of them."""
+NOTHING_INSTEAD: Mapping[str, Sequence[str]] = {}
 
 
 def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: str = "tests") -> list[Test]:
@@ -26,12 +28,15 @@ def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: s
 
         [{"kind": "io", "stdin": "1 2", "stdout": "3"},
          {"kind": "io", "stdin": "2", "stdout": "1.41421 nan", "tolerance": 1e-4, "nan_equal": true},
+         {"kind": "io", "stdin": "2", "stdout": "1.41421", "tolerance": {"absolute": 1e-4, "relative": 0}},
          {"kind": "call", "function": "add", "args": [1, 2], "expected": 3, "limits": {"timeout_s": 2}},
          {"kind": "assert", "code": "assert add(1, 2) == 3"},
          {"kind": "file", "framework": "unittest", "code": "..."}]
 
-    The other fields are those of the tests' classes. For `io`, `exact` or `tolerance` or the source of a `checker` says how to
-    compare; `nan_equal`, beside a tolerance, whether nan is right where nan is expected. {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
+    The other fields are those of the tests' classes. For `io`, one of `exact`, `tolerance` and the source of a `checker` says how to
+    compare, and without any the same words are wanted, whatever the space between them; a tolerance that is a number is absolute
+    and relative, as in `Floats`; `nan_equal`, beside a tolerance, says that nan is right where nan is expected.
+    {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
     `name` is that of the field, for complaints.
     """
     if isinstance(content, Mapping):
@@ -50,30 +55,42 @@ def _load_test(where: str, content: Mapping[str, Any]) -> Test:
         raise ConfigError(
             f"{where} needs a kind: one of {', '.join(_KINDS)}" + (f", not {shown(named)}" if named else "")
         )
-    if isinstance(test.get("limits"), Mapping):
-        test["limits"] = _made(f"{where}.limits", Limits, test["limits"])
     if kind is IOTest:
-        exact = test.pop("exact", False)
-        check_argument(f"{where}.exact", exact, bool)
-        if exact:
-            test["compare"] = Exact()
-        if (tolerance := test.pop("tolerance", None)) is not None:
-            given = {"absolute": tolerance, "relative": tolerance, "nan_equal": test.pop("nan_equal", False)}
-            test["compare"] = _made(f"{where}.tolerance", Floats, given)
-        if (checker := test.pop("checker", None)) is not None:
-            test["compare"] = _made(f"{where}.checker", Checker, {"source": checker})
+        return _load_io_test(where, test)
     if kind is AssertTest and isinstance(test.get("candidate_names"), list):
         test["candidate_names"] = tuple(test["candidate_names"])
     return _made(where, kind, test)
 
 
-def _made(where: str, kind: type[T], given: Mapping[str, Any]) -> T:
-    """A value of these fields. Raises ConfigError that says where they stand."""
+def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
+    if "compare" in test:
+        raise ConfigError(f"{where} has an unknown field 'compare'; {', '.join(_COMPARES)} say how to compare")
+    compares = {name: test.pop(name) for name in (*_COMPARES, "nan_equal") if test.get(name) is not None}
+    check_argument(f"{where}.exact", compares.get("exact", False), bool)
+    chosen = [name for name in _COMPARES if compares.get(name, False) is not False]
+    if len(chosen) > 1:
+        raise ConfigError(f"{where} has {' and '.join(chosen)}, which are ways to compare; leave one of them")
+    if "nan_equal" in compares and chosen != ["tolerance"]:
+        raise ConfigError(f"{where}.nan_equal needs a tolerance beside it")
+    if chosen == ["exact"]:
+        test["compare"] = Exact()
+    elif chosen == ["tolerance"]:
+        tolerance, nan_equal = compares["tolerance"], compares.get("nan_equal", False)
+        given = tolerance if isinstance(tolerance, Mapping) else {"absolute": tolerance, "relative": tolerance}
+        test["compare"] = _made(f"{where}.tolerance", Floats, {"nan_equal": nan_equal, **given})
+    elif chosen == ["checker"]:
+        test["compare"] = _made(f"{where}.checker", Checker, {"source": compares["checker"]})
+    return _made(where, IOTest, test, instead={"compare": (*_COMPARES, "nan_equal")})
+
+
+def _made(
+    where: str, kind: type[T], given: Mapping[str, Any], instead: Mapping[str, Sequence[str]] = NOTHING_INSTEAD
+) -> T:
+    """A value of these fields. Raises ConfigError that says where they stand. `instead`: the fields that a task has in place of one."""
     known = fields(kind)
     if unknown := sorted(map(str, given.keys() - {field.name for field in known})):
-        raise ConfigError(
-            f"{where} has an unknown field {unknown[0]!r}; it may have {', '.join(f.name for f in known)}"
-        )
+        names = [name for field in known for name in instead.get(field.name, [field.name])]
+        raise ConfigError(f"{where} has an unknown field {unknown[0]!r}; it may have {', '.join(names)}")
     for field in known:
         if field.name not in given and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{where} has no field {field.name!r}, which it needs")

@@ -59,6 +59,25 @@ CALLED = Rule(
 )
 
 
+ChangedLimits = Limits | Mapping[str, float] | None
+"""Limits of one test: a dict changes some of the judge's, as {"timeout_s": 2} does; a `Limits` takes their place."""
+
+
+def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
+    """The limits of a test, of those of the judge and its own."""
+    if isinstance(change, Mapping):
+        return limits.but(**change)
+    return change or limits
+
+
+def check_limits(change: ChangedLimits) -> None:
+    """Raise ConfigError where a dict of changes is of no limits."""
+    if isinstance(change, Mapping):
+        if unknown := sorted(map(str, change.keys() - vars(Limits()).keys())):
+            raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")
+        Limits(**change)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, kw_only=True)
 class IOTest:
     """A program reads `stdin` and is to print `stdout`."""
@@ -67,11 +86,12 @@ class IOTest:
     stdout: str = ""
     compare: Annotated[Comparison | Checker, COMPARES] = field(default_factory=Tokens)
     name: str = ""
-    limits: Limits | None = None
-    """Default: the limits of the judge."""
+    limits: ChangedLimits = None
+    """Default: the limits of the judge; a dict changes some of them."""
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_limits(self.limits)
 
 
 OWN_NAME = Rule(
@@ -98,10 +118,11 @@ class CallTest:
     nan_equal: bool = False
     """Whether nan is right where nan is expected."""
     name: str = ""
-    limits: Limits | None = None
+    limits: ChangedLimits = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_limits(self.limits)
         if self.argument is not None and not 0 <= self.argument < len(self.args):
             raise ConfigError(
                 f"CallTest.argument = {self.argument} must be one of its {len(self.args)} args, from 0 on"
@@ -122,10 +143,11 @@ class AssertTest:
     """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions
     that work in place do. With True, a candidate that empties its argument and returns it may please a careless test."""
     name: str = ""
-    limits: Limits | None = None
+    limits: ChangedLimits = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_limits(self.limits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +165,11 @@ class TestFile:
     """Those of `files` that the program gets too, in the folder that it runs in: what it is to read, and never what is expected."""
     in_place: bool | None = None
     name: str = ""
-    limits: Limits | None = None
+    limits: ChangedLimits = None
 
     def __post_init__(self) -> None:
         check_fields(self)
+        check_limits(self.limits)
         if not self.module.isidentifier():
             raise ConfigError(
                 f"TestFile.module = {self.module!r} must be one name that tests can import, such as 'solution'"

@@ -17,7 +17,7 @@ from agentrl.sandboxes.do_nothing import measured_baseline
 from agentrl.sandboxes.judge import judge, wall_clock_s
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.protocol import Limits
-from agentrl.sandboxes.verdict import Verdict
+from agentrl.sandboxes.verdict import Verdict, changed_limits
 from agentrl.threads import in_thread
 
 PARTIAL_MAX = 0.5
@@ -203,7 +203,7 @@ def _time_share(verdict: Verdict, task: CodeTask, limits: Limits) -> float:
     """The largest share of its time limit that a test takes: of CPU seconds, or of the wall clock's longer limit."""
     shares = [0.0]
     for result in verdict.results:
-        allowed = task.tests[result.test_index].limits or limits
+        allowed = changed_limits(limits, task.tests[result.test_index].limits)
         shares += [result.cpu_s / allowed.timeout_s, result.duration_s / wall_clock_s(allowed)]
     return max(shares)
 

@@ -1,6 +1,7 @@
 """Write a program, and be judged by its tests.
 
-A task is {"prompt": ..., "tests": [...]} (`agentrl.sandboxes.load_tests` says what tests look like); "language": "cpp" asks for C++.
+A task is {"prompt": ..., "tests": [...]}, or one of HumanEval's, MBPP's or APPS' form: `agentrl.sandboxes.load_code_task` reads it, and
+`load_tests` says what tests look like; "language": "cpp" asks for C++.
 The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass, of those that a program which does
 nothing does not pass. Without it the tests after the first that fails are not run, and the metric `tests_passed` is the share that
 passed before. `ungradable` is 1 where a test could not be judged, which is nobody's failure and no pass either: `agentrl vet` shows
@@ -9,34 +10,48 @@ beforehand which tasks have such tests.
 
 from __future__ import annotations
 
-from agentrl import Episode, Reward
-from agentrl.sandboxes import CPP, PYTHON, Status, Verdict, extract_code, load_tests
+from collections.abc import Sequence
 
-TAGS = {"python": ("python", "python3", "py"), "cpp": ("cpp", "c++", "cc", "cxx")}
+from agentrl import Episode, Reward
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import CPP, PYTHON, CodeTask, Status, Test, Verdict, extract_code, load_code_task
+
+TAGS = {PYTHON: ("python", "python3", "py"), CPP: ("cpp", "c++", "cc", "cxx")}
 
 
 async def run(episode: Episode) -> Reward:
     """One reply, one verdict."""
+    task = load_code_task(episode.task)
     reply = await episode.client.chat.completions.create(
-        model=episode.model, messages=[{"role": "user", "content": episode.task["prompt"]}]
+        model=episode.model, messages=[{"role": "user", "content": prompt_of(task)}]
     )
-    partial = episode.task.get("partial", False)
+    text = reply.choices[0].message.content or ""
     # Where all tests must pass, one that fails decides.
-    verdict = await judged(episode, reply.choices[0].message.content or "", partial=partial, fail_fast=not partial)
-    return reward_of(verdict, partial=partial)
+    verdict = await judged(episode, task, text, task.tests, partial=task.partial, fail_fast=not task.partial)
+    return reward_of(verdict, partial=task.partial)
+
+
+def prompt_of(task: CodeTask) -> str:
+    """What the model is asked."""
+    if not task.prompt:
+        raise ConfigError(f"{task.name} has no prompt: nothing to ask a model for")
+    return task.prompt
 
 
 async def judged(
-    episode: Episode, text: str, tests: str = "tests", *, fail_fast: bool = False, partial: bool = False
+    episode: Episode,
+    task: CodeTask,
+    text: str,
+    tests: Sequence[Test],
+    *,
+    fail_fast: bool = False,
+    partial: bool = False,
 ) -> Verdict | None:
     """The verdict on the last program in a reply; None when there is no program in it."""
-    language = episode.task.get("language", "python")
-    source = extract_code(text, TAGS[language])
+    source = extract_code(text, TAGS[task.language])
     if source is None:
         return None
-    chosen = {"python": PYTHON, "cpp": CPP}[language]
-    loaded = load_tests(episode.task[tests])
-    return await episode.judge(source, loaded, language=chosen, fail_fast=fail_fast, partial=partial)
+    return await episode.judge(source, tests, language=task.language, fail_fast=fail_fast, partial=partial)
 
 
 def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:

@@ -1,6 +1,7 @@
 """Write a program, see which public tests it fails, and try again.
 
-A task is one of `code.py` with "public_tests" besides: those the model is shown when they fail. "attempts" (3) bounds the replies.
+A task is one of `code.py` with "public_tests" besides: those the model is shown when they fail (of MBPP's, the test in its prompt).
+"attempts" (3) bounds the replies.
 The last program is judged by "tests", which the model never sees.
 """
 
@@ -9,29 +10,33 @@ from __future__ import annotations
 from typing import Any
 
 from agentrl import Episode, Reward
-from agentrl.sandboxes import Verdict
-from agentrl.workflows.code import judged, reward_of
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import Verdict, load_code_task
+from agentrl.workflows.code import judged, prompt_of, reward_of
 
 SHOWN_FAILURES = 3
 
 
 async def run(episode: Episode) -> Reward:
     """Replies until the public tests pass or the attempts are used up, then the verdict."""
-    messages: list[Any] = [{"role": "user", "content": episode.task["prompt"]}]
+    task = load_code_task(episode.task)
+    if not task.public_tests:
+        raise ConfigError(f"{task.name} has no public_tests; workflows/code.py needs none")
+    messages: list[Any] = [{"role": "user", "content": prompt_of(task)}]
     text, attempts = "", 0
     while attempts < episode.task.get("attempts", 3):
         reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
         attempts += 1
         text = reply.choices[0].message.content or ""
-        public = await judged(episode, text, "public_tests")
+        public = await judged(episode, task, text, task.public_tests)
         if public is not None and public.passed:
             break
         messages += [
             reply.choices[0].message.model_dump(exclude_none=True),
             {"role": "user", "content": feedback(public)},
         ]
-    partial = episode.task.get("partial", False)
-    reward = reward_of(await judged(episode, text, partial=partial), partial=partial)
+    verdict = await judged(episode, task, text, task.tests, partial=task.partial)
+    reward = reward_of(verdict, partial=task.partial)
     return Reward(reward.value, {**reward.metrics, "attempts": float(attempts)})
 
 

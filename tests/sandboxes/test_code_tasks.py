@@ -19,8 +19,8 @@ METHOD = "class Solution:\n    def add(self, a, b): return a + b\n"
     ("task", "loaded"),
     [
         (
-            {"name": "sum", "tests": [{"kind": "io", "stdout": "3"}], "solution": "print(3)", "partial": True},
-            CodeTask(name="sum", tests=(IOTest(stdout="3"),), reference="print(3)", partial=True),
+            {"name": "sum", "prompt": "Print 3.", "tests": [{"kind": "io", "stdout": "3"}], "solution": "print(3)", "partial": True},
+            CodeTask(name="sum", prompt="Print 3.", tests=(IOTest(stdout="3"),), reference="print(3)", partial=True),
         ),
         (
             {"tests": [{"kind": "io"}], "public_tests": [{"kind": "io", "stdin": "1"}], "language": "cpp"},
@@ -30,13 +30,20 @@ METHOD = "class Solution:\n    def add(self, a, b): return a + b\n"
             {"task_id": "HumanEval/0", "prompt": "def f():\n", "canonical_solution": "    pass\n", "test": "T", "entry_point": "f"},
             CodeTask(
                 name="HumanEval/0",
+                prompt="Write this Python program to its end.\n\n```python\ndef f():\n```",
                 tests=(AssertTest(code="T", entry_point="f", prelude="def f():\n"),),
                 reference="def f():\n    pass\n",
             ),
         ),
         (
-            {"task_id": 3, "code": "C", "test_list": ["assert f()"], "test_setup_code": "x = 1", "test_imports": ["import math"]},
-            CodeTask(name="3", tests=(AssertTest(code="assert f()", prelude="import math\nx = 1"),), reference="C"),
+            {"task_id": 3, "text": "Write f.", "code": "C", "test_list": ["assert f()"], "test_setup_code": "x = 1", "test_imports": ["import math"]},
+            CodeTask(
+                name="3",
+                prompt="Write f.\n\nThis must pass:\n\n```python\nassert f()\n```",
+                tests=(AssertTest(code="assert f()", prelude="import math\nx = 1"),),
+                public_tests=(AssertTest(code="assert f()", prelude="import math\nx = 1"),),
+                reference="C",
+            ),
         ),
         (
             {"id": 4, "code": "def sum(a, b): return a + b", "test_list": ["assert sum(1, 2) == max(3, 1)"]},
@@ -51,9 +58,10 @@ METHOD = "class Solution:\n    def add(self, a, b): return a + b\n"
             CodeTask(name="task 7", tests=(IOTest(stdin="1", stdout="2"),), reference="print(2)"),
         ),
         (
-            {"input_output": PAIRS, "solutions": ["def add(a, b): return a + b"]},
+            {"question": "Add.", "starter_code": "def add(a, b):", "input_output": PAIRS, "solutions": ["def add(a, b): return a + b"]},
             CodeTask(
                 name="task 7",
+                prompt="Add.\n\ndef add(a, b):",
                 tests=(CallTest(function="add", args=[1, 2], expected=3),),
                 reference="def add(a, b): return a + b",
             ),
@@ -68,10 +76,27 @@ def test_each_form(task: dict[str, Any], loaded: CodeTask) -> None:
     assert load_code_task(task, 7) == loaded
 
 
+def test_a_tasks_limits_are_those_of_its_tests_that_have_none() -> None:
+    own: dict[str, Any] = {"kind": "io", "limits": {"timeout_s": 1}}
+    task = load_code_task({"limits": {"timeout_s": 3, "memory_mb": 100}, "tests": [{"kind": "io"}, own]})
+    assert [test.limits for test in task.tests] == [
+        {"timeout_s": 3, "memory_mb": 100},
+        {"timeout_s": 1, "memory_mb": 100},
+    ]
+
+
 @pytest.mark.parametrize(
     ("task", "complaint"),
     [
+        ("x", "task = 'x' must be a dict"),
         ({}, "no tests: a task has `tests`.*this one has nothing"),
+        (
+            {"tests": [{"kind": "io"}], "limits": {"seconds": 3}},
+            "limits has an unknown field 'seconds'; it may have timeout_s",
+        ),
+        ({"tests": [{"kind": "io"}], "limits": {"timeout_s": -3}}, "timeout_s = -3 must be a number above 0"),
+        ({"tests": [{"kind": "io"}], "limits": 3}, "limits = 3 must be a dict"),
+        ({"tests": [{"kind": "io"}], "prompt": 3}, "prompt = 3 must be text"),
         ({"prompt": "p", "x": 1}, "this one has prompt, x"),
         ({"tests": [{"kind": "io"}], "language": "rust"}, "language = 'rust' must be one of python, cpp"),
         ({"tests": [{"kind": "io"}], "language": ["python"]}, r"language = \['python'\] must be one of python, cpp"),

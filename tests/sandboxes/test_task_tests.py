@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes import AssertTest, CallTest, Checker, Exact, Floats, IOTest, Limits, TestFile, load_tests
+from agentrl.sandboxes import AssertTest, CallTest, Checker, Exact, Floats, IOTest, TestFile, load_tests
 
 
 def test_each_kind_of_test() -> None:
@@ -16,7 +16,8 @@ def test_each_kind_of_test() -> None:
         {"kind": "io", "stdout": "2", "exact": True},
         {"kind": "io", "stdout": "2", "tolerance": 0.1},
         {"kind": "io", "stdout": "nan", "tolerance": 0.1, "nan_equal": True},
-        {"kind": "io", "stdout": "2", "checker": "import sys"},
+        {"kind": "io", "stdout": "2", "tolerance": {"absolute": 0.1, "relative": 0}},
+        {"kind": "io", "stdout": "2", "exact": False, "checker": "import sys"},
         {"kind": "call", "function": "f", "args": [1], "expected": 2, "limits": {"timeout_s": 2}},
         {"kind": "assert", "code": "assert f(1) == 2", "name": "first"},
         {"kind": "file", "code": "", "framework": "unittest"},
@@ -26,8 +27,9 @@ def test_each_kind_of_test() -> None:
         IOTest(stdout="2", compare=Exact()),
         IOTest(stdout="2", compare=Floats(absolute=0.1, relative=0.1)),
         IOTest(stdout="nan", compare=Floats(absolute=0.1, relative=0.1, nan_equal=True)),
+        IOTest(stdout="2", compare=Floats(absolute=0.1, relative=0)),
         IOTest(stdout="2", compare=Checker(source="import sys")),
-        CallTest(function="f", args=[1], expected=2, limits=Limits(timeout_s=2)),
+        CallTest(function="f", args=[1], expected=2, limits={"timeout_s": 2}),
         AssertTest(code="assert f(1) == 2", name="first"),
         TestFile(code="", framework="unittest"),
     ]
@@ -49,12 +51,19 @@ def test_pairs_of_inputs_and_outputs() -> None:
         ([{"stdin": "1"}], r"tests\[0\] needs a kind: one of io, call, assert, file"),
         ([{"kind": "io"}, {"kind": "io", "stdinn": ""}], r"tests\[1\] has an unknown field 'stdinn'"),
         ([{"kind": "assert"}], r"tests\[0\] has no field 'code'"),
-        ([{"kind": "io", "limits": {"time": 1}}], r"tests\[0\].limits has an unknown field 'time'; .* timeout_s,"),
-        ([{"kind": "io", "limits": {"timeout_s": -1}}], r"tests\[0\].limits: .*timeout_s = -1 must be a number above"),
-        ([{"kind": "io", "limits": 3}], r"tests\[0\]: IOTest.limits = 3 must be a Limits or None"),
+        ([{"kind": "io", "limits": {"time": 1}}], r"tests\[0\]: limits has an unknown field 'time'; .* timeout_s,"),
+        ([{"kind": "io", "limits": {"timeout_s": -1}}], r"tests\[0\]: Limits.timeout_s = -1 must be a number above"),
+        ([{"kind": "io", "limits": 3}], r"tests\[0\]: IOTest.limits = 3 must be a Limits or a dict"),
         ([{"kind": "io", "exact": "no"}], r"tests\[0\].exact = 'no' must be True or False"),
         ([{"kind": "io", "tolerance": "1"}], r"tests\[0\].tolerance: Floats.absolute = '1' must be a number"),
-        ([{"kind": "io", "nan_equal": True}], r"tests\[0\] has an unknown field 'nan_equal'"),
+        ([{"kind": "io", "nan_equal": True}], r"tests\[0\].nan_equal needs a tolerance"),
+        ([{"kind": "io", "exact": True, "tolerance": 1}], r"tests\[0\] has exact and tolerance.*leave one"),
+        (
+            [{"kind": "io", "tolerance": {"digits": 3}}],
+            r"tests\[0\].tolerance has an unknown field 'digits'; .* relative",
+        ),
+        ([{"kind": "io", "compare": "exact"}], r"unknown field 'compare'; exact, tolerance, checker say"),
+        ([{"kind": "io", "input": "1"}], r"unknown field 'input'; it may have stdin, stdout, exact, tolerance, "),
         ([{"kind": "io", "checker": 3}], r"tests\[0\].checker: Checker.source = 3 must be text"),
         ([{"kind": ["io"]}], r"tests\[0\] needs a kind: .*, not \['io'\]"),
         ([{"kind": "call", "function": "f", "args": "12"}], r"tests\[0\]: CallTest.args = '12' must be a list"),

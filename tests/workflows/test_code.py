@@ -57,6 +57,24 @@ async def test_a_reply_is_judged(bubblewrap: BackendName, reply: str, reward: fl
     assert (outcome.status, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
 
 
+async def test_a_task_of_another_catalogue_is_asked_and_judged(bubblewrap: BackendName) -> None:
+    task = {"text": "Add two numbers.", "test_list": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
+    asked: list[Any] = []
+
+    def script(messages: list[dict[str, Any]]) -> str:
+        asked.append(messages[-1]["content"])
+        return "```python\ndef add(a, b): return a + b\n```"
+
+    outcome = await outcome_of(code.run, script, task)
+    assert outcome.reward == 1.0
+    assert "Add two numbers." in asked[0]
+    assert "add(1, 2)" in asked[0]
+    assert "add(2, 2)" not in asked[0]
+    without = await outcome_of(code.run, script, {"tests": TASK["tests"]})
+    assert without.status == "failed"
+    assert "no prompt" in str(without.error)
+
+
 async def test_a_test_that_cannot_be_judged_is_seen(bubblewrap: BackendName) -> None:
     needs = {"kind": "assert", "code": "import sqlite3\nassert use(sqlite3.connect(':memory:')) == 0"}
     outcome = await outcome_of(
