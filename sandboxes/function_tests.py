@@ -218,16 +218,17 @@ async def run_test_code(
     cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
 
     async def run(replay: dict[str, Any] | None, session: _Session, *, fail_fast: bool = False) -> None:
-        await box.clear()
         await test_box.clear()
-        if isinstance(test, TestFile):
-            for path in test.shared:
-                await box.write(path, test.file(path))
         left_s = max(0.0, deadline - anyio.current_time()) + TESTER_GRACE_S
         timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
         own_limits = test_box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
         tester = await test_box.start_python(TESTER, limits=own_limits)
         async with tester, _Candidate(box, source, str(job["module"]), limits, deadline, cpu_s=cpu_s) as candidate:
+            # A program must not tell which run this is by how many processes or files there were before, or how old the box is.
+            await box.reset()
+            if isinstance(test, TestFile):
+                for path in test.shared:
+                    await box.write(path, test.file(path))
             await tester.send(b"v" + json.dumps({**job, "replay": replay}).encode() + b"\n")
             await session.follow(tester, candidate, fail_fast=fail_fast)
 
@@ -245,7 +246,10 @@ async def run_test_code(
         replayed = _Session(name)
         await run({**replay, **known}, replayed)
         revoked |= replayed.revoked
-        questions.note(replayed.answers)
+        questions.note(replayed.answers, replayed.looks, keeps=replay["keeps"])
+        questions.leave_out(revoked)
+        if fail_fast and revoked:
+            break
     revoked |= questions.same_whatever_is_asked()
     return [
         replace(result, status=Status.WRONG_ANSWER, message=revoked[result.name])
@@ -269,6 +273,9 @@ class _Session:
         """What a later run needs to know beside them."""
         self.answers: list[tuple[str, int, str]] = []
         """What has become of that in a later run: the test, the number of the question, and whether its answer is the same."""
+        self.looks: list[tuple[str, int, int, int]] = []
+        """What was asked again beside others in a later run: the test, the number of the question, and how many of how many others had
+        the same answer."""
         self.revoked: dict[str, str] = {}
         """Tests that are no pass, whatever their code makes of the candidate's answers, and why."""
         self._name = name
@@ -323,6 +330,9 @@ class _Session:
         elif kind == b"r":
             test, number, answer = json.loads(content)
             self.answers.append((test, number, answer))
+        elif kind == b"l":
+            test, number, alike, of = json.loads(content)
+            self.looks.append((test, number, alike, of))
         elif kind == b"p":
             revoked = json.loads(content)
             self.revoked.setdefault(revoked["test"], revoked["message"])

@@ -5,24 +5,30 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from agentrl.sandboxes.inside.mutants import WAYS
-from agentrl.sandboxes.inside.questions import NOT_IMPLEMENTED, Question
+from agentrl.sandboxes.inside.questions import NOT_IMPLEMENTED, ORDERS, Question
 from agentrl.sandboxes.inside.replay import MEASURES
 
 ALL_WAYS = (*WAYS, "constant")
 ENOUGH = 3
 """So many runs with other operands must have had the same answer: a class may take two values for one."""
+MOST_ALIKE = 0.6
+"""An object that somebody else's data is compared with may be equal to this share of what a test may expect as well: half of it is
+equal to a bit."""
+DOUBTED = 0.4
+"""One that is equal to more than this share is asked of SURELY others before that is said."""
+SURELY = 60
+RUNS_WITHOUT_ANSWERS = 2
+"""A program that does not come to a test's questions in so many runs that are like the first has done otherwise there."""
 RUNS_IN_VAIN = 3
 """After so many runs in which no question that is open is asked with another operand, there is none."""
 LONGEST_SOURCE = 100_000
 """Characters of a program that are looked through."""
 MOST_CONSTANTS = 200
-ORDERS = ("__lt__", "__le__", "__gt__", "__ge__")
-"""Operators of which some answer must change, and not each: what is sorted comes before half of all others."""
-
 
 _LITERAL = re.compile(r"""'([^'\\\n]{0,40})'|"([^"\\\n]{0,40})"|\b(\d{1,9}(?:\.\d{1,9})?)\b""")
 
@@ -45,8 +51,13 @@ class Questions:
         self._asked = {(question.test, question.number): question for question in asked}
         self._same = dict.fromkeys(self._asked, 0)
         self._changing: set[tuple[str, int]] = set()
+        self._looked: set[tuple[str, str, str]] = set()
+        """Kinds of questions that were asked again beside others: the test, the class and the operator."""
+        self._alike: Counter[tuple[str, str, str]] = Counter()
+        self._of: Counter[tuple[str, str, str]] = Counter()
         self._changing_operators: set[tuple[str, str]] = set()
         self._in_vain = 0
+        self._unanswered: Counter[str] = Counter()
 
     @property
     def open_tests(self) -> set[str]:
@@ -62,10 +73,18 @@ class Questions:
             tests = self.open_tests
             questions = [question for question in self._asked.values() if question.test in tests]
             shifts = measures and number % 3 == 2
-            yield {"way": way, "by_change": number % 2 == 1, "shifts": shifts, "questions": questions}
+            aside = number % 4 >= 2
+            yield {"way": way, "keeps": number % 2 == 1, "aside": aside, "shifts": shifts, "questions": questions}
 
-    def note(self, answers: Sequence[tuple[str, int, str]]) -> None:
-        """Note the answers of a run."""
+    def note(
+        self, answers: Sequence[tuple[str, int, str]], looks: Sequence[tuple[str, int, int, int]], *, keeps: bool
+    ) -> None:
+        """Note the answers of a run, and which questions were asked beside others, with how many of those had the same answer. `keeps`:
+        whether the run was like the first but for what was asked beside."""
+        for test in self.open_tests if keeps else ():
+            if all(told[0] != test for told in (*answers, *looks)):
+                self._unanswered[test] += 1
+        self._note_looks(looks)
         self._in_vain += 1
         for test, number, answer in answers:
             key = (test, number)
@@ -74,27 +93,59 @@ class Questions:
             self._in_vain = 0
             if answer == "same":
                 self._same[key] += 1
-            else:
+            elif answer == "another":
                 self._changing.add(key)
                 if self._is_of_all(key):
                     self._changing_operators.add(self._operator(key))
 
+    def leave_out(self, tests: Collection[str]) -> None:
+        """Ask no more for these tests, which are known to pass for nothing."""
+        self._asked = {key: question for key, question in self._asked.items() if question.test not in tests}
+
+    def _note_looks(self, looks: Sequence[tuple[str, int, int, int]]) -> None:
+        for test, number, alike, of in looks:
+            if (test, number) in self._asked:
+                kind = self._kind((test, number))
+                self._looked.add(kind)
+                self._alike[kind] += alike
+                self._of[kind] += of
+
     def same_whatever_is_asked(self) -> dict[str, str]:
         """The tests that pass for nothing, and why."""
-        found = {}
+        found = {
+            test: "the candidate does otherwise when the test runs again"
+            for test, runs in self._unanswered.items()
+            if runs >= RUNS_WITHOUT_ANSWERS
+        }
         for key, question in self._asked.items():
-            if self._is_open(key) and self._same[key] >= ENOUGH:
-                what = f"the candidate's {question.kind} answers {question.operator}"
-                found[question.test] = f"{what} the same whatever it is asked"
+            what = f"the candidate's {question.kind} answers {question.operator} the same whatever"
+            if not self._changes(key) and self._same[key] >= ENOUGH:
+                found[question.test] = f"{what} it is asked"
+            kind = self._kind(key)
+            if self._alike[kind] > MOST_ALIKE * self._of[kind]:
+                found[question.test] = f"{what} it is asked that somebody may expect"
         return found
+
+    def _kind(self, key: tuple[str, int]) -> tuple[str, str, str]:
+        return key[0], *self._operator(key)
 
     def _operator(self, key: tuple[str, int]) -> tuple[str, str]:
         return self._asked[key].kind, self._asked[key].operator
 
     def _is_of_all(self, key: tuple[str, int]) -> bool:
-        """Whether what one answer shows of an operator holds for all like it: for orders, and for the equality of what its class made."""
+        """Whether what one answer shows of an operator holds for all like it: for orders, where what is sorted comes before half of all
+        others, and for the equality of what its class made."""
         return self._asked[key].operator in ORDERS or self._asked[key].made
 
     def _is_open(self, key: tuple[str, int]) -> bool:
+        kind = self._kind(key)
+        doubted = self._alike[kind] > DOUBTED * self._of[kind] and self._of[kind] < SURELY
+        settled = self._changes(key) and kind in self._looked and not doubted
+        return self._asked[key].answer != NOT_IMPLEMENTED and not settled
+
+    def _changes(self, key: tuple[str, int]) -> bool:
+        """Whether the answer is known to depend on what is asked."""
         known = self._is_of_all(key) and self._operator(key) in self._changing_operators
-        return self._asked[key].answer != NOT_IMPLEMENTED and key not in self._changing and not known
+        question = self._asked[key]
+        no = question.answer == NOT_IMPLEMENTED or (question.operator in ORDERS and question.answer is False)
+        return key in self._changing or known or no

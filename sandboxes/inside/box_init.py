@@ -47,8 +47,6 @@ from agentrl.sandboxes.inside.usage import OutOfMemoryKills, Usage
 TICK_S = 0.01
 """How often memory and CPU time are looked at."""
 ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
-FEW = 4
-"""Numbers of processes that may go by before one that talks starts."""
 RESET = 64
 """The exit code that asks for another first process."""
 
@@ -202,8 +200,6 @@ class Box:
                 self.memory_base = self.usage.memory_bytes(self.folders, 0)
         out_r, out_w = os.pipe()
         err_r, err_w = os.pipe()
-        if request["interactive"]:
-            use_numbers_up()
         pid = os.fork()
         if pid == 0:
             return self.become(request, (child_stdin, out_w, err_w))
@@ -437,15 +433,6 @@ class Box:
             "peak_memory_bytes": peak_memory_bytes,
         }
         self.send(b"x", number, json.dumps(report).encode(), later=bool(self.waiting))
-
-
-def use_numbers_up() -> None:
-    """Let a few process numbers go by, so that no program tells by its own how many ran before it: the tests of one may run again."""
-    for _ in range(os.urandom(1)[0] % FEW):
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
 
 
 def make_first_to_kill() -> None:

@@ -104,10 +104,18 @@ class Decoys:
         datetime = sys.modules.get("datetime")
         if datetime is not None and type(value) in (datetime.date, datetime.datetime, datetime.timedelta):
             unit = "seconds" if getattr(value, "second", None) or getattr(value, "seconds", None) else "days"
+            if self.random.random() < 1 / 3:
+                unit = "weeks"
+            count = self.random.choice((-1, 1)) * self.random.randrange(1, 40) * (30 if unit == "weeks" else 1)
             try:
-                return value + datetime.timedelta(**{unit: self.random.choice((-1, 1)) * self.random.randrange(1, 40)})
+                return value + datetime.timedelta(**{unit: count})
             except OverflowError:
                 return None
+        if datetime is not None and type(value) is datetime.time:
+            return value.replace(hour=self.random.randrange(24), minute=self.random.randrange(60))
+        enum = sys.modules.get("enum")
+        if enum is not None and isinstance(value, enum.Enum):
+            return self.random.choice([*type(value).__members__.values()])
         decimal = sys.modules.get("decimal")
         if decimal is not None and type(value) is decimal.Decimal and value.is_finite():
             sign, digits, exponent = value.as_tuple()

@@ -18,8 +18,10 @@ from agentrl.sandboxes.inside.decoys import Decoys
 from agentrl.sandboxes.inside.stand_ins import RemoteObject
 
 WAYS = ("alike", "near", "constant", "zero", "negative", "large", "small", "common")
-LIKELY = ("constant", "alike", "common")
+LIKELY = ("constant", "constant", "alike", "common")
 """Ways to values that a class which takes few takes most often."""
+PLAUSIBLE = ("near", "near", "alike", "constant")
+"""Ways to values that a test may expect, as far as somebody knows who does not know it."""
 COMMON: dict[type, tuple[Any, ...]] = {
     int: (1, 2, 10, 100),
     float: (0.5, 1.0, 100.0),
@@ -27,7 +29,6 @@ COMMON: dict[type, tuple[Any, ...]] = {
 }
 Numbers = dict[str, Callable[[Any], Any]]
 _NUMBERS: Numbers = {
-    "near": lambda value: value + 1,
     "zero": lambda value: value * 0,
     "negative": lambda value: -value,
     "large": lambda value: 10 * value + 7,
@@ -51,12 +52,6 @@ class Mutants:
             beside = [value] if isinstance(value, str) else [value - 1, value, value + 1]
             self._constants.setdefault(type(value), []).extend(beside)
 
-    def values(self, value: Any) -> list[Any]:
-        """Others of the same kind, of which each has gone another way, in any order."""
-        found = [self.value(value, way) for way in WAYS]
-        self.random.shuffle(found)
-        return [other for other in found if other is not None]
-
     def value(self, value: Any, way: str) -> Any:
         """Another value of the same kind; None where there is none."""
         if type(value).__module__ == "numpy" and hasattr(value, "dtype"):
@@ -77,7 +72,9 @@ class Mutants:
                 return value if (found := other(value)) is None else found
             if type(value) in (list, tuple) and any(isinstance(item, RemoteObject) for item in value):
                 return type(value)(map(another, value))
-            own_way = way if self.random.random() < 1 / 2 else self.random.choice(WAYS)
+            own_way = (
+                way if self.random.random() < 1 / 2 else self.random.choice(PLAUSIBLE if way in PLAUSIBLE else WAYS)
+            )
             return value if (found := self.value(value, own_way)) is None else found
 
         before = [*args, *kwargs.values()]
@@ -97,6 +94,8 @@ class Mutants:
             known = COMMON if way == "common" else self._constants
             others = [one for one in known.get(type(value), ()) if one != value]
             return self.random.choice(others) if others else None
+        if way == "near" and isinstance(value, int | float):
+            return value + self.random.choice((-3, -2, -1, 1, 2, 3))
         ways = (
             _NUMBERS
             if isinstance(value, int | float)

@@ -7,8 +7,16 @@ from itertools import islice
 from typing import Any, Protocol
 
 from agentrl.sandboxes.inside.mutants import Mutants
-from agentrl.sandboxes.inside.questions import SEARCHES, Change, Operands, Round, is_made_by_its_class, is_number
-from agentrl.sandboxes.inside.replay import MEASURES, SHIFTS
+from agentrl.sandboxes.inside.questions import (
+    COLLECTIONS,
+    GATHERING,
+    Change,
+    Operands,
+    Round,
+    is_made_by_its_class,
+    is_number,
+)
+from agentrl.sandboxes.inside.replay import MEASURES, RATIOS, SHIFTS
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, reference_of_class, vars_of
 from agentrl.sandboxes.inside.wire import Wire
 
@@ -22,9 +30,22 @@ COMBINING = frozenset(
 )
 """All operators of two operands but comparisons."""
 OWN_METHODS = frozenset(
-    name for kind in (str, bytes, frozenset, int, float) for name in dir(kind) if not name.startswith("_")
-) - {"copy", *SEARCHES, "format", "title", "center", "split", "real", "imag"}
+    {
+        *(name for name in dir(str) if name.startswith("is")),
+        *(
+            "startswith",
+            "endswith",
+            "removeprefix",
+            "removesuffix",
+            "issubset",
+            "issuperset",
+            "isdisjoint",
+            "is_integer",
+        ),
+    }
+)
 """Methods that tell plain data from other plain data, and that classes of other things seldom have."""
+DIFFERENCES = frozenset({"__sub__", "__rsub__", "__xor__", "__rxor__"})
 CHANGING = frozenset({"__setitem__", "__delitem__", "__iadd__", "__isub__", "__ior__"})
 """Operators that change an object, or it has none of them."""
 MAY_CHANGE = CHANGING.union(
@@ -164,11 +185,14 @@ class Operators:
         def ask(left: Any, right: Operands) -> Any:
             return self._asks.special(left, name, right)
 
-        shifted = name in SHIFTS and is_number(args[0])
-        if not shifted and not (name in MEASURES and reference(one).shifted):
+        shifted = name in (*SHIFTS, *RATIOS) and is_number(args[0])
+        gathered = name in GATHERING and (isinstance(args[0], COLLECTIONS) or is_number(args[0]))
+        differs = name in DIFFERENCES and isinstance(args[0], RemoteObject)
+        measured = name in MEASURES and reference(one).shifted
+        if not (shifted or gathered or differs or measured):
             return ask(one, args)
         result = self.run.put(one, name, args, ask)
-        if isinstance(result, RemoteObject):
+        if isinstance(result, RemoteObject) and name not in RATIOS:
             reference(result).shifted = True
         return result
 

@@ -9,8 +9,10 @@ the questions have other operands: see `replay`. An answer that stays the same w
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Set
 from contextlib import suppress
+from numbers import Number
 from typing import Any, NamedTuple, Protocol
 
 from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
@@ -30,11 +32,21 @@ YES = {
 }
 """The answer to a comparison that speaks for a program: that two things differ is so of most."""
 EQUALITY = ("__eq__", "__ne__")
+ORDERS = ("__lt__", "__le__", "__gt__", "__ge__")
 MOST_RECIPES = 8
 """Of one class, that a later run is told."""
+ANOTHER_HASH = "is equal to an object with another hash"
 MOST_HASHES = 12
 """So many objects of a test that are equal are asked for their hashes."""
+SET_METHODS = ("union", "intersection", "difference", "symmetric_difference")
+GATHERING = frozenset(
+    {*SET_METHODS, *(f"__{side}{name}__" for name in ("sub", "and", "or", "xor") for side in ("", "r"))}
+)
+"""Operators and methods of sets: who gives back what is given, or nothing, needs to know nothing."""
+COLLECTIONS = (set, frozenset, dict)
 NOT_IMPLEMENTED = "not implemented"
+MOST_ANSWERS = 100_000
+"""Characters of all answers of a run that are no numbers, which the host reads."""
 MOST_QUESTIONS = 10_000
 """Of one run, that are noted: a program that answers all alike is found by the first of them."""
 
@@ -58,8 +70,8 @@ class Round(Protocol):
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
         """Ask an operator of an object of the candidate's."""
 
-    def make(self, kind: RemoteClass, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
-        """Call a class of the candidate's."""
+    def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
+        """Call a class of the candidate's; or, with None, a function or a class's method, which may make an object too."""
 
     def note_change(self, one: Any, change: Change) -> None:
         """A test has changed an object for certain."""
@@ -84,7 +96,7 @@ class Question(NamedTuple):
 
 
 class Count:
-    """Numbers the questions and the new objects of each test: a test asks the same in each run."""
+    """Numbers the questions and the calls that may make an object, in each test: a test asks the same in each run."""
 
     def __init__(self) -> None:
         self.test = ""
@@ -98,7 +110,7 @@ class Count:
         self._asked += 1
         return self._asked
 
-    def new_object(self) -> tuple[str, int]:
+    def call(self) -> tuple[str, int]:
         self._made += 1
         return self.test, self._made
 
@@ -109,6 +121,7 @@ class FirstRun:
     def __init__(self) -> None:
         self._count = Count()
         self._noted: list[tuple[Question, tuple[Any, ...]]] = []
+        self._room = MOST_ANSWERS
         self._changes: dict[str, Any] = {}
         self._recipes: dict[str, list[Any]] = {}
         self.revoked: list[tuple[str, str]] = []
@@ -119,22 +132,39 @@ class FirstRun:
 
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
         number = self._count.question()
+        equality = operator in EQUALITY
+        if equality and number <= MOST_HASHES:
+            ask = with_hashes(ask, YES[operator], self._has_another_hash)
         answer = ask(one, operands)
-        equality = operator in EQUALITY and isinstance(answer, bool)
-        if equality and answer is YES[operator] and number <= MOST_HASHES:
-            self._check_hashes(one, operands[0])
-        if (answer is NotImplemented or equality or speaks(operator, answer)) and len(self._noted) < MOST_QUESTIONS:
-            told = NOT_IMPLEMENTED if answer is NotImplemented else encode(answer)
-            question = Question(self._count.test, number, operator, type(one).__name__, told, None, None)
-            self._noted.append((question, (one, *operands)))
+        equality = equality and isinstance(answer, bool)
+        order = operator in ORDERS and isinstance(answer, bool) and isinstance(operands[0], RemoteObject)
+        noted = answer is NotImplemented or equality or order or speaks(operator, operands, answer)
+        if noted and len(self._noted) < MOST_QUESTIONS:
+            self._note(number, operator, (one, *operands), answer)
         return answer
 
-    def make(self, kind: RemoteClass, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
-        where = self._count.new_object()
+    def _note(self, number: int, operator: str, operands: Operands, answer: Any) -> None:
+        try:
+            told = NOT_IMPLEMENTED if answer is NotImplemented else encode(answer)
+        except NotPlainError:  # there are objects in it, which are asked by themselves
+            return
+        if isinstance(answer, str | bytes | list | tuple | Set | dict):
+            self._room -= len(json.dumps(told))
+            if self._room < 0:
+                why = (
+                    f"the candidate's {type(operands[0]).__name__} answers {operator} with more than can be asked again"
+                )
+                self.revoked.append((self._count.test, why))
+                return
+        question = Question(self._count.test, number, operator, type(operands[0]).__name__, told, None, None)
+        self._noted.append((question, operands))
+
+    def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
+        where = self._count.call()
         made = make(args, kwargs)
-        if isinstance(made, RemoteObject):
+        if isinstance(made, RemoteObject) and reference(made).made is None and reference(made).made_by is not None:
             reference(made).made = where
-            recipes = self._recipes.setdefault(kind.__name__, [])
+            recipes = [] if kind is None else self._recipes.setdefault(kind.__name__, [])
             if (args or kwargs) and len(recipes) < MOST_RECIPES:
                 with suppress(NotPlainError):
                     recipes.append(encode([args, kwargs]))
@@ -145,15 +175,8 @@ class FirstRun:
         with suppress(NotPlainError):
             self._changes.setdefault(type(one).__name__, encode(list(change)))
 
-    def _check_hashes(self, one: Any, other: Any) -> None:
-        if not isinstance(other, RemoteObject):
-            return
-        try:
-            if hash(one) == hash(other):
-                return
-        except Exception:
-            return
-        why = f"the candidate's object of class {type(one).__name__} is equal to an object with another hash"
+    def _has_another_hash(self, one: Any) -> None:
+        why = f"the candidate's object of class {type(one).__name__} {ANOTHER_HASH}"
         self.revoked.append((self._count.test, why))
 
     def told(self) -> dict[str, Any]:
@@ -166,6 +189,7 @@ class FirstRun:
         for question, operands in self._noted:
             objects = [one for one in reversed(operands) if isinstance(one, RemoteObject)]
             made = [one for one in objects if reference(one).made is not None and has_arguments(one)]
+            made.sort(key=lambda one: not is_made_by_its_class(one))
             replaced = next((reference(one).made for one in made if not reference(one).touched), None)
             beside = None
             if replaced is None and len(objects) == 2:
@@ -174,6 +198,20 @@ class FirstRun:
             class_made = len(objects) == 2 and all(map(is_made_by_its_class, objects))
             found.append(question._replace(replaced=replaced, beside=beside, made=class_made))
         return found
+
+
+def with_hashes(ask: Ask, yes: bool, on_difference: Callable[[Any], None]) -> Ask:
+    """Asks whether objects are equal, and where they are, for their hashes. Each run does, or a program could tell one from another."""
+
+    def asked(one: Any, operands: Operands) -> Any:
+        answer = ask(one, operands)
+        if answer is yes and isinstance(operands[0], RemoteObject):
+            with suppress(Exception):
+                if hash(one) != hash(operands[0]):
+                    on_difference(one)
+        return answer
+
+    return asked
 
 
 def has_arguments(one: Any) -> bool:
@@ -191,16 +229,18 @@ def is_made_by_its_class(one: Any) -> bool:
 def is_number(value: Any) -> bool:
     """Whether a value of the test's is a number."""
     numpys = type(value).__module__ == "numpy" and hasattr(value, "dtype") and not value.shape
-    return bool(numpys) or (isinstance(value, int | float | complex) and not isinstance(value, bool))
+    return bool(numpys) or (isinstance(value, Number) and not isinstance(value, bool))
 
 
-def speaks(operator: str, answer: Any) -> bool:
+def speaks(operator: str, operands: Operands, answer: Any) -> bool:
     """Whether an answer speaks for a program that knows nothing."""
     if operator in YES:
         return answer is YES[operator]
+    if operator in GATHERING and isinstance(operands[0], COLLECTIONS):
+        return isinstance(answer, COLLECTIONS) and (not answer or answer == operands[0])
     number = is_number(answer)
     if not operator.startswith("__") and operator not in SEARCHES:
         return answer is True
     if operator in SEARCHES:
         return number and (answer > 0 if operator == "count" else answer >= 0)
-    return number or isinstance(answer, str | bytes | list | tuple)
+    return number or isinstance(answer, bool | str | bytes | list | tuple)

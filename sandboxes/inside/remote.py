@@ -18,10 +18,10 @@ from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
-from agentrl.sandboxes.inside.questions import SEARCHES, Change, Round
+from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.shared_state import TestsState
 from agentrl.sandboxes.inside.stand_ins import (
-    COMPARISONS,
+    PASSIVE,
     Reference,
     RemoteClass,
     RemoteFunction,
@@ -132,7 +132,7 @@ class Remote:
         self.ask(op="del", of=self._touched(owner), name=name)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
-        compares = name in COMPARISONS
+        compares = name in PASSIVE
         request = {
             "op": "special",
             "of": self._owner(owner) if compares else self._touched(owner),
@@ -163,9 +163,12 @@ class Remote:
             if isinstance(made, RemoteObject):
                 reference(made).times_made += 1
             return made
-        if isinstance(owner, RemoteObject) and name in OWN_METHODS:
+        if not isinstance(owner, RemoteObject):
+            return self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
+        if name in OWN_METHODS:
             self._check_own_method(owner, name)
-        if isinstance(owner, RemoteObject) and name in (*SEARCHES, *OWN_METHODS) and args and not kwargs:
+        of_sets = name in SET_METHODS and bool(args) and isinstance(args[0], COLLECTIONS)
+        if (of_sets or name in (*SEARCHES, *OWN_METHODS)) and args and not kwargs:
             return self.run.put(owner, name, args, lambda one, args: self.call_now(one, name, args, {}))
         return self.call_now(owner, name, args, kwargs)
 

@@ -6,18 +6,28 @@
 
 No program can tell it from a first run: it has no memory of another, and meets a test that somebody could have written. So who says
 yes to this one too says yes to anything. The test itself goes on with the answers of the first run, and so asks the same.
+
+Some of these runs keep the tests' own objects, and ask more beside the other question: the tests' own, which has to have its answer of the
+first run, after its reverse, and everything twice. Who answers at random, or learns from what is asked, contradicts itself.
 """
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from agentrl.sandboxes.inside.foreign import Foreign
-from agentrl.sandboxes.inside.mutants import LIKELY, Mutants
-from agentrl.sandboxes.inside.plain_data import decode
+from agentrl.sandboxes.inside.mutants import LIKELY, PLAUSIBLE, WAYS, Mutants
+from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.inside.questions import (
+    ANOTHER_HASH,
+    COLLECTIONS,
     EQUALITY,
+    GATHERING,
+    MOST_HASHES,
     NOT_IMPLEMENTED,
     YES,
     Ask,
@@ -27,24 +37,41 @@ from agentrl.sandboxes.inside.questions import (
     Operands,
     Question,
     is_made_by_its_class,
-    speaks,
+    with_hashes,
 )
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, vars_of
-from agentrl.sandboxes.inside.wire import Wire
+from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
 ATTEMPTS = 4
 """How many other arguments are tried where a class refuses them."""
-OF_VALUES = (*EQUALITY, "__contains__")
-"""Operators that are told what is expected itself."""
-MORE_PAIRS = 6
+MORE_PAIRS = 16
 """So many more are made where one object that a class has made is equal to another."""
 SHIFTS = ("__add__", "__radd__", "__sub__", "__rsub__")
 """Arithmetic whose result changes as its operand does."""
-MEASURES = frozenset({"__abs__", "__neg__", "__pos__", "__round__", "__float__", "__int__", "__complex__", "__index__"})
-"""Operators that make a number of an object, which may be the difference from what is expected."""
+MEASURES = frozenset(
+    {
+        "__abs__",
+        "__neg__",
+        "__pos__",
+        "__round__",
+        "__float__",
+        "__int__",
+        "__complex__",
+        "__index__",
+        "__bool__",
+        "__len__",
+    }
+)
+"""Operators that make plain data of an object, which may be the difference from what is expected."""
+RATIOS = tuple(f"__{side}{name}__" for name in ("truediv", "floordiv", "mod", "divmod") for side in ("", "r"))
 REVERSED = {"__lt__": "__gt__", "__gt__": "__lt__", "__le__": "__ge__", "__ge__": "__le__"}
-NOTICED = 1e-3
+NOTICED = 0.02
 """The share of a change of its operand by which the result of SHIFTS changes at least."""
+MANY_LOOKS = 3
+"""So many questions of each kind in a test are asked again beside MOST_BESIDE others, more of them beside FEW_BESIDE."""
+MOST_LOOKS = 30
+MOST_BESIDE = 12
+FEW_BESIDE = 2
 
 
 class Replay:
@@ -64,38 +91,65 @@ class Replay:
         """Of what the tests make objects of each class."""
         self._shifts: bool = job["shifts"]
         """Whether this run adds other numbers: what comes of that is all that it tells of, since all else follows from it."""
-        self._by_change = bool(self._changes) and bool(job["by_change"])
+        self._keeps: bool = job["keeps"]
+        """Whether the tests' own objects are made, and others late."""
+        self._by_change = bool(self._changes) and self._keeps
         """Whether this run does other things to objects, and makes them of the same: what a stack is made of may be nothing of it."""
+        self._aside: bool = job["aside"]
+        """Whether an object that the test has made is replaced, and not what it is asked with: what nothing is left of stays nothing."""
+        self._looks: Counter[tuple[str, str]] = Counter()
 
     def begin(self, test: str) -> None:
         self._count.begin(test)
+        self._looks.clear()
 
     def note_change(self, one: Any, change: Change) -> None:
         reference(one).change = change
 
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
-        known = self._known.get((self._count.test, self._count.question()))
+        number = self._count.question()
+        if operator in EQUALITY and number <= MOST_HASHES:
+            ask = with_hashes(ask, YES[operator], lambda one: self._wrong(one, ANOTHER_HASH))
+        known = self._known.get((self._count.test, number))
         if known is None or (known.operator, known.kind) != (operator, type(one).__name__):
             return self._asked_anyhow(one, operator, operands, ask)
-        if (
-            operator in OF_VALUES
-            and speaks(operator, known.answer)
-            and not isinstance(operands[0], RemoteObject)
-            and not reference(one).another
-        ):
-            return self._put_values(known, one, operands[0], ask)
         if operator in EQUALITY and known.answer != NOT_IMPLEMENTED and known.answer is not YES[operator]:
             self._check_equality(one, operator, ask)
             self._tell(known, "another")
             return known.answer
-        others = self._others(one, operands)
+        if operator in REVERSED and known.answer is False:
+            self._look_again(known, one, operands, ask, [])
+            return False
+        had_beside = any(reference(side).beside is not None for side in operands if isinstance(side, RemoteObject))
+        asides = self._asides_of(one, operator)
+        if asides:
+            kept = all(
+                _is_same(
+                    operator, (operands, operands), decode(known.answer), self._answer(known, ask, other, operands)
+                )
+                for other in asides
+            )
+            self._tell(known, "same" if kept else "another")
+            return decode(known.answer)
+        others = self._others(one, operands, self.way)
         if others is None:
+            if known.answer != NOT_IMPLEMENTED:
+                self._look_again(known, one, operands, ask, [])
             return ask(one, operands)
         answer = self._answer(known, ask, *others)
         if known.answer == NOT_IMPLEMENTED:
             return NotImplemented  # the other operand is asked next
         expected = decode(known.answer)
         same = _is_same(operator, (operands, others[1]), expected, answer)
+        if (
+            operator in EQUALITY
+            and others[1] is not operands
+            and not isinstance(operands[0], RemoteObject)
+            and not same
+        ):
+            same = self._is_one_of_all(known, one, operands[0], ask)
+        if same and operator == "__contains__" and not isinstance(operands[0], RemoteObject):
+            same = self._is_all_of(known, one, operands[0], ask)
         if same and operator in REVERSED:
             same = self._both_ways(operator, others, ask)
         if same and known.made and operator in EQUALITY:
@@ -106,35 +160,82 @@ class Replay:
                 raise
         if self._shifts and not reference(others[0]).another:
             return expected
-        self._tell(known, "same" if same else "another")
+        # What is made late shows nothing of a program that knows what is made in the place of an object.
+        in_place = had_beside or (others[0] is one and others[1] is operands)
+        late = (known.replaced or known.beside) and not in_place and not self._by_change
+        self._tell(known, "late" if late else "same" if same else "another")
+        if not self._shifts:
+            self._look_again(known, one, operands, ask, [(others, answer)])
         if operator in EQUALITY and not self._shifts:
             said_yes_to = (others[0], others[1][0]) if answer is YES[operator] else None
             self._check_equality(one, operator, ask, said_yes_to)
         return expected
 
-    def _put_values(self, known: Question, one: Any, value: Any, ask: Ask) -> Any:
-        """Ask of values like one of the test's, in any order: each of them could be the test's."""
-        others = self._mutants.values(value)
-        if not others:
-            return ask(one, (value,))
-        answers = [self._answer(known, ask, one, (other,)) for other in others]
-        if known.answer == NOT_IMPLEMENTED:
-            return NotImplemented
-        if not self._shifts:
-            # An interval contains many numbers, and an object is equal to few.
-            of_all = all if known.operator == "__contains__" else any
-            self._tell(known, "same" if of_all(answer is known.answer for answer in answers) else "another")
-            if known.operator in EQUALITY:
-                self._check_equality(one, known.operator, ask)
-        return known.answer
+    def _look_again(
+        self, known: Question, one: Any, operands: Operands, ask: Ask, asked: list[tuple[tuple[Any, Operands], Any]]
+    ) -> None:
+        """Ask the test's own question beside others like it, of which some are `asked` already, and all of them twice: a program whose
+        answers depend on what was asked before has no answer."""
+        if any(reference(side).another for side in (one, *operands) if isinstance(side, RemoteObject)):
+            return
+        kind = (known.kind, known.operator)
+        self._looks[kind] += 1
+        if self._looks[kind] > MOST_LOOKS:
+            return
+        count = MOST_BESIDE if self._looks[kind] <= MANY_LOOKS else FEW_BESIDE
+        others = [self._others(one, operands, self._mutants.random.choice(PLAUSIBLE)) for _ in range(count)]
+        beside = [other for other in others if other is not None]
+        answers = [self._answer(known, ask, *other) for other in beside]
+        self._ask_reverse(known, one, operands)
+        own = self._answer(known, ask, one, operands)
+        expected = decode(known.answer)
+        if isinstance(expected, bool) and own is not expected:
+            self._wrong(one, f"answers {known.operator} otherwise in another run")
+        every = [*asked, *zip(beside, answers, strict=True), ((one, operands), own)]
+        self._mutants.random.shuffle(every)
+        for question, answer in every:
+            if _told(self._answer(known, ask, *question)) != _told(answer):
+                self._wrong(one, f"answers {known.operator} otherwise when it is asked again")
+                break
+        alike = sum(answer is expected for answer in answers) if known.operator in EQUALITY and not known.made else 0
+        of = len(answers) if known.operator in EQUALITY and not known.made else 0
+        self._wire.send(b"l", [known.test, known.number, alike, of])
+
+    def _ask_reverse(self, known: Question, one: Any, operands: Operands) -> None:
+        """Ask whether the other comes first, which it does not: who learns an order from what is asked has then learned another."""
+        other = operands[0] if operands else None
+        if known.operator in REVERSED and isinstance(other, RemoteObject) and known.operator in vars_of(type(other)):
+            with suppress(Exception):
+                reference(one).session.special(other, known.operator, (one,))
+
+    def _is_one_of_all(self, known: Question, one: Any, value: Any, ask: Ask) -> bool:
+        """Whether an object is equal to any of values like one of the test's: each of them could be the test's."""
+        return True in self._answers_as_expected(known, one, value, ask)
+
+    def _is_all_of(self, known: Question, one: Any, value: Any, ask: Ask) -> bool:
+        """Whether an object contains all of values like one of the test's: an interval contains many."""
+        return False not in self._answers_as_expected(known, one, value, ask)
+
+    def _answers_as_expected(self, known: Question, one: Any, value: Any, ask: Ask) -> list[bool]:
+        others = [self._mutants.value(value, way) for way in self._mutants.random.sample(WAYS, len(WAYS))]
+        expected = decode(known.answer)
+        return [self._answer(known, ask, one, (other,)) is expected for other in others if other is not None]
+
+    def _asides_of(self, one: Any, operator: str) -> list[Any]:
+        """Objects that are made as this one is, of other arguments: where little is nothing, as of a sum that has a floor, much is something."""
+        kept = operator in EQUALITY or operator in REVERSED
+        if not self._aside or self._shifts or kept or reference(one).another or not is_made_by_its_class(one):
+            return []
+        return [other for way in WAYS if (other := self._late(one, way)) is not None]
 
     def _answer(self, known: Question, ask: Ask, one: Any, operands: Operands) -> Any:
         try:
             return ask(one, operands)
         except Exception:
             return NotImplemented
-        except BaseException:  # it has died of it
-            self._tell(known, "another")
+        except TestEndedError as error:
+            if "ended without an answer" in str(error):
+                self._wrong(one, "ends its process in another run")
             raise
 
     def _same_for_all(self, expected: Any, one: Any, ask: Ask) -> bool:
@@ -151,7 +252,8 @@ class Replay:
 
         def is_as_expected(*, alike: bool) -> bool:
             first = make(args, kwargs)
-            second = make(args, kwargs) if alike else self._another(args, kwargs, make)
+            way = self._mutants.random.choice((*WAYS, *LIKELY, *LIKELY))
+            second = make(args, kwargs) if alike else self._another(args, kwargs, make, way)
             return second is None or ask(first, (second,)) is expected
 
         for _ in range(MORE_PAIRS):
@@ -184,8 +286,9 @@ class Replay:
     def _asked_anyhow(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
         """Ask what nothing depends on by itself. The sum or the difference of an object and a number may be compared later: that of
         another number is another one."""
-        if self._shifts and operator in SHIFTS:
-            other = self._mutants.value(operands[0], self.way)
+        if self._shifts and (operator in SHIFTS or operator in GATHERING):
+            remote = isinstance(operands[0], RemoteObject)
+            other = self._late(operands[0]) if remote else self._mutants.value(operands[0], self.way)
             try:
                 answer = ask(one, operands if other is None else (other,))
             except Exception:
@@ -195,9 +298,9 @@ class Replay:
                 return answer
         return ask(one, operands)
 
-    def make(self, kind: RemoteClass, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
-        where = self._count.new_object()
-        if where in self._replaced and not self._by_change:
+    def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
+        where = self._count.call()
+        if where in self._replaced and not self._keeps:
             another = self._another(args, kwargs, make)
             if another is not None:
                 reference(another).another = True
@@ -211,10 +314,10 @@ class Replay:
             reference(made).beside = another if first else self._another(args, kwargs, make)
         return made
 
-    def _another(self, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
+    def _another(self, args: Operands, kwargs: dict[str, Any], make: Make, way: str = "") -> Any:
         """An object that a class makes of other arguments; None where it makes none."""
         for attempt in range(ATTEMPTS):
-            way = self.way if attempt == 0 else self._mutants.random.choice(LIKELY)
+            way = way or self.way if attempt == 0 else self._mutants.random.choice(LIKELY)
             others = self._mutants.arguments(args, kwargs, self._late, way)
             if others is None:
                 return None
@@ -225,7 +328,7 @@ class Replay:
             return made if isinstance(made, RemoteObject) else None
         return None
 
-    def _others(self, one: Any, operands: Operands) -> tuple[Any, Operands] | None:
+    def _others(self, one: Any, operands: Operands, way: str) -> tuple[Any, Operands] | None:
         """The same question with another operand, or of another object; None where there is none."""
         objects = [side for side in (one, *operands) if isinstance(side, RemoteObject)]
         if any(reference(side).another for side in objects):
@@ -234,19 +337,20 @@ class Replay:
             return None
         other, *rest = operands
         if not isinstance(other, RemoteObject):
-            another = self._mutants.value(other, self.way)
+            another = self._mutants.value(other, way)
             return None if another is None else (one, (another, *rest))
         # What its class has made is replaced first: of the other side it is asked whether it knows its value.
         for side in sorted((other, one), key=lambda side: not is_made_by_its_class(side)):
-            if (another := self._late(side)) is not None:
+            if (another := self._late(side, way)) is not None:
                 return (one, (another, *rest)) if side is other else (another, operands)
         return None
 
-    def _late(self, one: Any) -> Any:
+    def _late(self, one: Any, way: str = "") -> Any:
         """Another object of the class of this one; None where there is none."""
         where = reference(one)
         if where.beside is not None:
-            return where.beside
+            beside, where.beside = where.beside, None
+            return beside
 
         def make(args: Operands, kwargs: dict[str, Any]) -> Any:
             return where.session.call_now(type(one), None, args, kwargs)
@@ -259,19 +363,19 @@ class Replay:
                 return where.session.call_now(owner, name, args, kwargs)
 
             if self._by_change and is_made_by_its_class(one):
-                return self._changed_otherwise(one, lambda: call(args, kwargs))
+                return self._changed_otherwise(one, lambda: call(args, kwargs), way or self.way)
             recipes = [(args, kwargs, call), *recipes]
         for args, kwargs, make in recipes:
-            if (another := self._another(args, kwargs, make)) is not None:
+            if (another := self._another(args, kwargs, make, way)) is not None:
                 return another
         return None
 
-    def _changed_otherwise(self, one: Any, make: Callable[[], Any]) -> Any:
+    def _changed_otherwise(self, one: Any, make: Callable[[], Any], way: str) -> Any:
         """An object that is made as this one is, to which is done what the tests do to such objects, with other data; None where that
         is nothing that changes one for certain."""
         session = reference(one).session
         change: Change | None = reference(one).change or self._changes.get(type(one).__name__)
-        others = None if change is None else self._mutants.arguments(change.args, change.kwargs, self._late, self.way)
+        others = None if change is None else self._mutants.arguments(change.args, change.kwargs, self._late, way)
         if change is None or others is None:
             return None
         args, kwargs = others
@@ -320,10 +424,20 @@ class Replay:
         self._wire.send(b"p", {"test": self._count.test, "message": message[:2000]})
 
 
+def _told(answer: Any) -> str:
+    """An answer that is plain data, to compare with another; "" for any other."""
+    try:
+        return json.dumps(encode(answer))
+    except NotPlainError:
+        return ""
+
+
 def _is_same(operator: str, operands: tuple[Operands, Operands], expected: Any, answer: Any) -> bool:
     """Whether an answer is still the one of the first run, as if the operand were the same."""
     if isinstance(answer, bool) or isinstance(expected, bool):
         return answer is expected
+    if operator in GATHERING and isinstance(expected, (*COLLECTIONS, int)) and operator not in SHIFTS:
+        return bool(answer == (operands[1][0] if expected == operands[0][0] else expected))
     try:
         if operator in SHIFTS and operands[0] is not operands[1]:
             return bool(abs(answer - expected) <= NOTICED * abs(operands[1][0] - operands[0][0]))

@@ -12,6 +12,8 @@ from typing import Any, NoReturn, Protocol
 from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS, may_be_asked
 
 COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+PASSIVE = (*COMPARISONS, "__hash__")
+"""Operators that change nothing."""
 
 
 class Session(Protocol):

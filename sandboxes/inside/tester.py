@@ -8,7 +8,7 @@ Its first line in is the job; each later one is an answer of the candidate's, or
     u  our own machinery ends the test, and why         d  it has ended, with its outcome
     p  a test that is no pass after all, and why        s  it was skipped
     q  what a later run is to ask otherwise             f  the end
-    r  whether an answer is the same in this run
+    r  whether an answer is the same in this run         l  how many answers were, of questions beside it
 """
 
 from __future__ import annotations

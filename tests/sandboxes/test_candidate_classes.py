@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,7 +11,14 @@ import anyio
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
-from tests.sandboxes import first_contact, one_process_cases, plain_jokers, replay_cases, stand_in_cases
+from tests.sandboxes import (
+    consistency_cases,
+    first_contact,
+    one_process_cases,
+    plain_jokers,
+    replay_cases,
+    stand_in_cases,
+)
 from tests.sandboxes.candidate_classes import cheats, honest
 from tests.sandboxes.lying_objects import lies
 
@@ -37,17 +45,19 @@ async def test_honest_classes_pass(pool: SandboxPool) -> None:
         assert verdict.passed, (name, verdict.results)
 
 
-async def test_cheating_classes_fail(pool: SandboxPool) -> None:
+async def test_cheating_classes_fail(one_pool: SandboxPool) -> None:
     programs = {**cheats(), **lies()}
     assert len(programs) >= 40
     for name, (source, code) in programs.items():
-        verdict = await judge(source, [AssertTest(code=code)], pool=pool, limits=Limits(timeout_s=0.5, memory_mb=300))
+        verdict = await judge(
+            source, [AssertTest(code=code)], pool=one_pool, limits=Limits(timeout_s=0.5, memory_mb=300)
+        )
         assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
 
 
-async def test_honest_programs_pass_as_in_one_process(pool: SandboxPool) -> None:
+async def test_honest_programs_pass_as_in_one_process(one_pool: SandboxPool) -> None:
     for name, (source, code) in {**stand_in_cases.honest(), **one_process_cases.honest()}.items():
-        verdict = await judge(source, [TestFile(code=code)], pool=pool)
+        verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
 
 
@@ -61,6 +71,7 @@ async def test_a_conftest_beside_the_tests_is_theirs(pool: SandboxPool) -> None:
 
 async def test_the_cases_pass_in_one_process(tmp_path: Path) -> None:
     """They are true of Python, and not of the sandbox alone."""
+    without_plugins = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     for number, (source, code) in enumerate(one_process_cases.honest().values()):
         folder = tmp_path / str(number)
         folder.mkdir()
@@ -77,22 +88,22 @@ async def test_the_cases_pass_in_one_process(tmp_path: Path) -> None:
             "/dev/null",
             "test_solution.py",
         ]
-        done = await anyio.run_process(command, cwd=folder, check=False)
+        done = await anyio.run_process(command, cwd=folder, check=False, env=without_plugins)
         assert done.returncode == 0, done.stdout.decode()
 
 
-async def test_cheats_get_nothing_and_are_counted(pool: SandboxPool) -> None:
+async def test_cheats_get_nothing_and_are_counted(one_pool: SandboxPool) -> None:
     """What the candidate's process says of its own inability is no excuse: the tests that it does not pass have failed."""
     for name, (source, code) in stand_in_cases.cheats().items():
-        verdict = await judge(source, [TestFile(code=code)], pool=pool)
+        verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
         statuses = {result.status.value for result in verdict.results}
         assert statuses <= {"wrong_answer", "runtime_error"}, (name, verdict.results)
 
 
-async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(pool: SandboxPool) -> None:
+async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(one_pool: SandboxPool) -> None:
     for name, code in first_contact.tests().items():
         honest, cheat = [
-            await judge(source, [AssertTest(code=code)], pool=pool)
+            await judge(source, [AssertTest(code=code)], pool=one_pool)
             for source in (first_contact.HONEST, first_contact.CHEAT)
         ]
         assert honest.passed, (name, honest.results)
@@ -114,35 +125,41 @@ def _as_test(code: str) -> AssertTest | TestFile:
     return TestFile(code=code, framework="unittest" if "import unittest" in code else "pytest")
 
 
-async def test_what_passes_whatever_is_expected_does_not_pass(one_pool: SandboxPool) -> None:
-    for name, (source, code) in replay_cases.honest().items():
+async def test_honest_programs_pass_each_run(one_pool: SandboxPool) -> None:
+    for name, (source, code) in {**replay_cases.honest(), **consistency_cases.honest()}.items():
         verdict = await judge(source, [_as_test(code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
-    for name, (source, code) in replay_cases.cheats().items():
+
+
+@pytest.mark.parametrize("programs", [replay_cases.cheats(), consistency_cases.cheats()])
+async def test_what_passes_whatever_is_expected_does_not_pass(
+    one_pool: SandboxPool, programs: dict[str, tuple[str, str]]
+) -> None:
+    for name, (source, code) in programs.items():
         verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
         assert {result.status.value for result in verdict.results} <= {"wrong_answer", "runtime_error", "passed"}, name
         assert not verdict.passed, name
 
 
-async def test_no_comparison_is_too_late_and_no_process_too_early_gone(pool: SandboxPool) -> None:
+async def test_no_comparison_is_too_late_and_no_process_too_early_gone(one_pool: SandboxPool) -> None:
     """Of sixty comparisons each is asked again, and of tests before one in which the program ends itself."""
     source = "import os\nclass M:\n def __init__(self, x): self.x = x\n def __eq__(self, o): return isinstance(o, M)\ndef end(): os._exit(0)"
     code = "\n".join(f"def test_{number}(): assert M({number}) == M({number})" for number in range(60))
-    many = await judge(source, [TestFile(code=f"from solution import *\n{code}")], pool=pool)
+    many = await judge(source, [TestFile(code=f"from solution import *\n{code}")], pool=one_pool)
     assert {result.status.value for result in many.results} == {"wrong_answer"}
     ended = "from solution import M, end\ndef test_a(): assert M(1) == M(1)\ndef test_b(): end()"
-    verdict = await judge(source, [TestFile(code=ended)], pool=pool)
+    verdict = await judge(source, [TestFile(code=ended)], pool=one_pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer", "runtime_error"]
 
 
-async def test_the_right_test_is_revoked_after_a_skipped_one(pool: SandboxPool) -> None:
+async def test_the_right_test_is_revoked_after_a_skipped_one(one_pool: SandboxPool) -> None:
     source = "import os\nclass Q:\n def __init__(self, x): pass\n def __eq__(self, o): return isinstance(o, Q)\nclass P(Q):\n def __init__(self, x): self.x = x\n def __eq__(self, o): return self.x == o.x\ndef end(): os._exit(0)"
     code = (
         "import pytest\nfrom solution import P, Q, end\n"
         "def test_skipped():\n try: end()\n except BaseException: pytest.skip('')\n"
         "def test_cheat(): assert Q(1) == Q(1)\ndef test_honest(): assert P(1) == P(1)"
     )
-    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
     found = {result.name.rpartition("::")[2]: result.passed for result in verdict.results}
     assert (found["test_cheat"], found["test_honest"]) == (False, True), verdict.results
 
@@ -170,10 +187,10 @@ async def test_an_argument_that_is_given_back_is_the_same(pool: SandboxPool) -> 
     assert verdict.passed, verdict.results
 
 
-async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
+async def test_a_file_s_tests_are_revoked_one_by_one(one_pool: SandboxPool) -> None:
     source = "class P:\n def __init__(self, *a): self.a = a\n def __eq__(self, o): return isinstance(o, P)"
     code = "from solution import P\ndef test_equal(): assert P(1) == P(1)\ndef test_made(): assert P(1).a == (1,)"
-    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer", "passed"]
 
 
