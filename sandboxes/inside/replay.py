@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from agentrl.sandboxes.inside.foreign import Foreign
 from agentrl.sandboxes.inside.mutants import LIKELY, PLAUSIBLE, WAYS, Mutants
+from agentrl.sandboxes.inside.other_objects import OtherObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.inside.questions import (
     ANOTHER_HASH,
@@ -42,8 +42,6 @@ from agentrl.sandboxes.inside.questions import (
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, vars_of
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
-ATTEMPTS = 4
-"""How many other arguments are tried where a class refuses them."""
 MORE_PAIRS = 16
 """So many more are made where one object that a class has made is equal to another."""
 SHIFTS = ("__add__", "__radd__", "__sub__", "__rsub__")
@@ -80,21 +78,16 @@ class Replay:
     def __init__(self, wire: Wire, job: dict[str, Any], code: str) -> None:
         self._wire = wire
         self._count = Count()
-        self.way: str = job["way"]
         self._mutants = Mutants(code, job["constants"])
+        self._objects = OtherObjects(job, self._mutants)
         asked = [Question(*question) for question in job["questions"]]
         self._known = {(question.test, question.number): question for question in asked}
         self._replaced = {tuple(question.replaced) for question in asked if question.replaced}
         self._beside = {tuple(question.beside) for question in asked if question.beside}
-        self._changes = {kind: Change(*decode(change)) for kind, change in job["changes"].items()}
-        self._recipes = {kind: [decode(recipe) for recipe in recipes] for kind, recipes in job["recipes"].items()}
-        """Of what the tests make objects of each class."""
         self._shifts: bool = job["shifts"]
         """Whether this run adds other numbers: what comes of that is all that it tells of, since all else follows from it."""
         self._keeps: bool = job["keeps"]
         """Whether the tests' own objects are made, and others late."""
-        self._by_change = bool(self._changes) and self._keeps
-        """Whether this run does other things to objects, and makes them of the same: what a stack is made of may be nothing of it."""
         self._aside: bool = job["aside"]
         """Whether an object that the test has made is replaced, and not what it is asked with: what nothing is left of stays nothing."""
         self._looks: Counter[tuple[str, str]] = Counter()
@@ -120,18 +113,14 @@ class Replay:
         if operator in REVERSED and known.answer is False:
             self._look_again(known, one, operands, ask, [])
             return False
+        if asides := self._asides_of(one, operator):
+            expected = decode(known.answer)
+            answers = [self._answer(known, ask, other, operands) for other in asides]
+            same = all(_is_same(operator, (operands, operands), expected, answer) for answer in answers)
+            self._tell(known, "same" if same else "another")
+            return expected
         had_beside = any(reference(side).beside is not None for side in operands if isinstance(side, RemoteObject))
-        asides = self._asides_of(one, operator)
-        if asides:
-            kept = all(
-                _is_same(
-                    operator, (operands, operands), decode(known.answer), self._answer(known, ask, other, operands)
-                )
-                for other in asides
-            )
-            self._tell(known, "same" if kept else "another")
-            return decode(known.answer)
-        others = self._others(one, operands, self.way)
+        others = self._others(one, operands, self._objects.way)
         if others is None:
             if known.answer != NOT_IMPLEMENTED:
                 self._look_again(known, one, operands, ask, [])
@@ -141,15 +130,9 @@ class Replay:
             return NotImplemented  # the other operand is asked next
         expected = decode(known.answer)
         same = _is_same(operator, (operands, others[1]), expected, answer)
-        if (
-            operator in EQUALITY
-            and others[1] is not operands
-            and not isinstance(operands[0], RemoteObject)
-            and not same
-        ):
-            same = self._is_one_of_all(known, one, operands[0], ask)
-        if same and operator == "__contains__" and not isinstance(operands[0], RemoteObject):
-            same = self._is_all_of(known, one, operands[0], ask)
+        of_value = others[1] is not operands and not isinstance(operands[0], RemoteObject)
+        if of_value and operator in (*EQUALITY, "__contains__"):
+            same = self._is_same_for_values(known, one, operands[0], ask, same=same)
         if same and operator in REVERSED:
             same = self._both_ways(operator, others, ask)
         if same and known.made and operator in EQUALITY:
@@ -162,7 +145,7 @@ class Replay:
             return expected
         # What is made late shows nothing of a program that knows what is made in the place of an object.
         in_place = had_beside or (others[0] is one and others[1] is operands)
-        late = (known.replaced or known.beside) and not in_place and not self._by_change
+        late = (known.replaced or known.beside) and not in_place and not self._objects.by_change
         self._tell(known, "late" if late else "same" if same else "another")
         if not self._shifts:
             self._look_again(known, one, operands, ask, [(others, answer)])
@@ -208,25 +191,22 @@ class Replay:
             with suppress(Exception):
                 reference(one).session.special(other, known.operator, (one,))
 
-    def _is_one_of_all(self, known: Question, one: Any, value: Any, ask: Ask) -> bool:
-        """Whether an object is equal to any of values like one of the test's: each of them could be the test's."""
-        return True in self._answers_as_expected(known, one, value, ask)
-
-    def _is_all_of(self, known: Question, one: Any, value: Any, ask: Ask) -> bool:
-        """Whether an object contains all of values like one of the test's: an interval contains many."""
-        return False not in self._answers_as_expected(known, one, value, ask)
-
-    def _answers_as_expected(self, known: Question, one: Any, value: Any, ask: Ask) -> list[bool]:
+    def _is_same_for_values(self, known: Question, one: Any, value: Any, ask: Ask, *, same: bool) -> bool:
+        """Whether an object is equal to any of values like one of the test's, each of which could be the test's; or contains all of them,
+        since an interval contains many."""
         others = [self._mutants.value(value, way) for way in self._mutants.random.sample(WAYS, len(WAYS))]
         expected = decode(known.answer)
-        return [self._answer(known, ask, one, (other,)) is expected for other in others if other is not None]
+        answers = [self._answer(known, ask, one, (other,)) is expected for other in others if other is not None]
+        return all([same, *answers]) if known.operator == "__contains__" else any([same, *answers])
 
     def _asides_of(self, one: Any, operator: str) -> list[Any]:
         """Objects that are made as this one is, of other arguments: where little is nothing, as of a sum that has a floor, much is something."""
         kept = operator in EQUALITY or operator in REVERSED
-        if not self._aside or self._shifts or kept or reference(one).another or not is_made_by_its_class(one):
+        where = reference(one)
+        used = where.another or where.called or where.change is not None
+        if not self._aside or self._shifts or kept or used or not is_made_by_its_class(one):
             return []
-        return [other for way in WAYS if (other := self._late(one, way)) is not None]
+        return [other for way in WAYS if (other := self._objects.late(one, way)) is not None]
 
     def _answer(self, known: Question, ask: Ask, one: Any, operands: Operands) -> Any:
         try:
@@ -253,7 +233,7 @@ class Replay:
         def is_as_expected(*, alike: bool) -> bool:
             first = make(args, kwargs)
             way = self._mutants.random.choice((*WAYS, *LIKELY, *LIKELY))
-            second = make(args, kwargs) if alike else self._another(args, kwargs, make, way)
+            second = make(args, kwargs) if alike else self._objects.another(args, kwargs, make, way)
             return second is None or ask(first, (second,)) is expected
 
         for _ in range(MORE_PAIRS):
@@ -288,7 +268,7 @@ class Replay:
         another number is another one."""
         if self._shifts and (operator in SHIFTS or operator in GATHERING):
             remote = isinstance(operands[0], RemoteObject)
-            other = self._late(operands[0]) if remote else self._mutants.value(operands[0], self.way)
+            other = self._objects.late(operands[0]) if remote else self._mutants.value(operands[0], self._objects.way)
             try:
                 answer = ask(one, operands if other is None else (other,))
             except Exception:
@@ -301,32 +281,18 @@ class Replay:
     def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
         where = self._count.call()
         if where in self._replaced and not self._keeps:
-            another = self._another(args, kwargs, make)
+            another = self._objects.another(args, kwargs, make)
             if another is not None:
                 reference(another).another = True
                 return another
-        if where not in self._beside or self._by_change:
+        if where not in self._beside or self._objects.by_change:
             return make(args, kwargs)
         first = self._mutants.random.random() < 1 / 2
-        another = self._another(args, kwargs, make) if first else None
+        another = self._objects.another(args, kwargs, make) if first else None
         made = make(args, kwargs)
         if isinstance(made, RemoteObject):
-            reference(made).beside = another if first else self._another(args, kwargs, make)
+            reference(made).beside = another if first else self._objects.another(args, kwargs, make)
         return made
-
-    def _another(self, args: Operands, kwargs: dict[str, Any], make: Make, way: str = "") -> Any:
-        """An object that a class makes of other arguments; None where it makes none."""
-        for attempt in range(ATTEMPTS):
-            way = way or self.way if attempt == 0 else self._mutants.random.choice(LIKELY)
-            others = self._mutants.arguments(args, kwargs, self._late, way)
-            if others is None:
-                return None
-            try:
-                made = make(*others)
-            except Exception:  # noqa: S112 (these arguments are not allowed)
-                continue
-            return made if isinstance(made, RemoteObject) else None
-        return None
 
     def _others(self, one: Any, operands: Operands, way: str) -> tuple[Any, Operands] | None:
         """The same question with another operand, or of another object; None where there is none."""
@@ -341,55 +307,9 @@ class Replay:
             return None if another is None else (one, (another, *rest))
         # What its class has made is replaced first: of the other side it is asked whether it knows its value.
         for side in sorted((other, one), key=lambda side: not is_made_by_its_class(side)):
-            if (another := self._late(side, way)) is not None:
+            if (another := self._objects.late(side, way)) is not None:
                 return (one, (another, *rest)) if side is other else (another, operands)
         return None
-
-    def _late(self, one: Any, way: str = "") -> Any:
-        """Another object of the class of this one; None where there is none."""
-        where = reference(one)
-        if where.beside is not None:
-            beside, where.beside = where.beside, None
-            return beside
-
-        def make(args: Operands, kwargs: dict[str, Any]) -> Any:
-            return where.session.call_now(type(one), None, args, kwargs)
-
-        recipes = [(args, kwargs, make) for args, kwargs in self._recipes.get(type(one).__name__, ())]
-        if where.made_by is not None:
-            (owner, name), args, kwargs = where.made_by
-
-            def call(args: Operands, kwargs: dict[str, Any]) -> Any:
-                return where.session.call_now(owner, name, args, kwargs)
-
-            if self._by_change and is_made_by_its_class(one):
-                return self._changed_otherwise(one, lambda: call(args, kwargs), way or self.way)
-            recipes = [(args, kwargs, call), *recipes]
-        for args, kwargs, make in recipes:
-            if (another := self._another(args, kwargs, make, way)) is not None:
-                return another
-        return None
-
-    def _changed_otherwise(self, one: Any, make: Callable[[], Any], way: str) -> Any:
-        """An object that is made as this one is, to which is done what the tests do to such objects, with other data; None where that
-        is nothing that changes one for certain."""
-        session = reference(one).session
-        change: Change | None = reference(one).change or self._changes.get(type(one).__name__)
-        others = None if change is None else self._mutants.arguments(change.args, change.kwargs, self._late, way)
-        if change is None or others is None:
-            return None
-        args, kwargs = others
-        try:
-            made = make()
-            if change.kind == "set":
-                session.set_attribute(made, change.name, args[0])
-            elif change.kind == "special":
-                session.special(made, change.name, args)
-            else:
-                session.call_now(made, change.name, args, kwargs)
-        except Exception:
-            return None
-        return made
 
     # -- what equality has to be ---------------------------------------------------------------------------------
 

@@ -48,6 +48,8 @@ class Reference:
         """How often its class has given it."""
         self.touched = False
         """Whether the test has done more with it than to compare it."""
+        self.called = False
+        """Whether the test has called a method of it."""
         self.change: Any = None
         """What the test has done to it last that has changed it for certain."""
         self.another = False
