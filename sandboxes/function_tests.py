@@ -246,7 +246,9 @@ async def run_test_code(
         replayed = _Session(name)
         await run({**replay, **known}, replayed)
         revoked |= replayed.revoked
-        questions.note(replayed.answers, replayed.looks, keeps=replay["keeps"])
+        # With more to do, what is slow may not come to its questions in time.
+        like_first = bool(replay["keeps"]) and not replayed.over_time
+        questions.note(replayed.answers, replayed.looks, like_first=like_first)
         questions.leave_out(revoked)
         if fail_fast and revoked:
             break
@@ -336,6 +338,11 @@ class _Session:
         elif kind == b"p":
             revoked = json.loads(content)
             self.revoked.setdefault(revoked["test"], revoked["message"])
+
+    @property
+    def over_time(self) -> bool:
+        """Whether the candidate has exceeded its time."""
+        return self._candidate.failure is not None and self._candidate.failure[0] is Status.TIME_LIMIT
 
     @property
     def failed(self) -> bool:

@@ -77,11 +77,11 @@ class Questions:
             yield {"way": way, "keeps": number % 2 == 1, "aside": aside, "shifts": shifts, "questions": questions}
 
     def note(
-        self, answers: Sequence[tuple[str, int, str]], looks: Sequence[tuple[str, int, int, int]], *, keeps: bool
+        self, answers: Sequence[tuple[str, int, str]], looks: Sequence[tuple[str, int, int, int]], *, like_first: bool
     ) -> None:
-        """Note the answers of a run, and which questions were asked beside others, with how many of those had the same answer. `keeps`:
-        whether the run was like the first but for what was asked beside."""
-        for test in self.open_tests if keeps else ():
+        """Note the answers of a run, and which questions were asked beside others, with how many of those had the same answer.
+        `like_first`: whether the run was like the first but for what was asked beside."""
+        for test in self.open_tests if like_first else ():
             if all(told[0] != test for told in (*answers, *looks)):
                 self._unanswered[test] += 1
         self._note_looks(looks)

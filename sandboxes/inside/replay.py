@@ -14,6 +14,7 @@ first run, after its reverse, and everything twice. Who answers at random, or le
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from contextlib import suppress
 from typing import Any
@@ -70,6 +71,8 @@ MANY_LOOKS = 3
 MOST_LOOKS = 30
 MOST_BESIDE = 12
 FEW_BESIDE = 2
+LONGEST_LOOK_S = 0.3
+"""So long others are made to ask beside: an object may take a second to make."""
 
 
 class Replay:
@@ -109,6 +112,7 @@ class Replay:
         if operator in EQUALITY and known.answer != NOT_IMPLEMENTED and known.answer is not YES[operator]:
             self._check_equality(one, operator, ask)
             self._tell(known, "another")
+            self._look_again(known, one, operands, ask, [])
             return known.answer
         if operator in REVERSED and known.answer is False:
             self._look_again(known, one, operands, ask, [])
@@ -166,9 +170,14 @@ class Replay:
         if self._looks[kind] > MOST_LOOKS:
             return
         count = MOST_BESIDE if self._looks[kind] <= MANY_LOOKS else FEW_BESIDE
-        others = [self._others(one, operands, self._mutants.random.choice(PLAUSIBLE)) for _ in range(count)]
-        beside = [other for other in others if other is not None]
-        answers = [self._answer(known, ask, *other) for other in beside]
+        beside, answers = [], []
+        until = time.monotonic() + LONGEST_LOOK_S
+        for _ in range(count):
+            other = self._others(one, operands, self._mutants.random.choice(PLAUSIBLE))
+            if other is None or time.monotonic() > until:
+                break
+            beside.append(other)
+            answers.append(self._answer(known, ask, *other))
         self._ask_reverse(known, one, operands)
         own = self._answer(known, ask, one, operands)
         expected = decode(known.answer)
@@ -180,9 +189,11 @@ class Replay:
             if _told(self._answer(known, ask, *question)) != _told(answer):
                 self._wrong(one, f"answers {known.operator} otherwise when it is asked again")
                 break
-        alike = sum(answer is expected for answer in answers) if known.operator in EQUALITY and not known.made else 0
-        of = len(answers) if known.operator in EQUALITY and not known.made else 0
-        self._wire.send(b"l", [known.test, known.number, alike, of])
+        guesses = (
+            answers if YES.get(known.operator) is expected and known.operator in EQUALITY and not known.made else []
+        )
+        alike = sum(answer is expected for answer in guesses)
+        self._wire.send(b"l", [known.test, known.number, alike, len(guesses)])
 
     def _ask_reverse(self, known: Question, one: Any, operands: Operands) -> None:
         """Ask whether the other comes first, which it does not: who learns an order from what is asked has then learned another."""
