@@ -247,7 +247,7 @@ async def run_test_code(
         await run({**replay, **known}, replayed)
         revoked |= replayed.revoked
         # With more to do, what is slow may not come to its questions in time.
-        like_first = bool(replay["keeps"]) and not replayed.over_time
+        like_first = replay["keeps"] and not replay["shifts"] and not replayed.over_time
         questions.note(replayed.answers, replayed.looks, like_first=like_first)
         questions.leave_out(revoked)
         if fail_fast and revoked:
@@ -273,9 +273,9 @@ class _Session:
         """What is to be asked again."""
         self.told: dict[str, Any] = {}
         """What a later run needs to know beside them."""
-        self.answers: list[tuple[str, int, str]] = []
+        self.answers: list[tuple[str, str, str]] = []
         """What has become of that in a later run: the test, the number of the question, and whether its answer is the same."""
-        self.looks: list[tuple[str, int, int, int]] = []
+        self.looks: list[tuple[str, str, int, int]] = []
         """What was asked again beside others in a later run: the test, the number of the question, and how many of how many others had
         the same answer."""
         self.revoked: dict[str, str] = {}
@@ -407,12 +407,14 @@ class _Session:
 
 
 def _job(test: AssertTest | TestFile, name: str, module: str) -> dict[str, Any]:
+    wanted = wanted_names([test])
     job = {
         "name": name,
         "code": test.code,
         "module": module,
         "in_place": test.in_place,
-        "functions": [name for name, wanted in wanted_names([test]).items() if wanted is Wanted.FUNCTION],
+        "names": list(wanted),
+        "functions": [name for name, kind in wanted.items() if kind is Wanted.FUNCTION],
         "prelude": "",
         "entry_point": None,
         "candidate_names": (),

@@ -24,7 +24,7 @@ DOUBTED = 0.4
 SURELY = 60
 RUNS_WITHOUT_ANSWERS = 2
 """A program that does not come to a test's questions in so many runs that are like the first has done otherwise there."""
-RUNS_IN_VAIN = 3
+RUNS_IN_VAIN = 5
 """After so many runs in which no question that is open is asked with another operand, there is none."""
 LONGEST_SOURCE = 100_000
 """Characters of a program that are looked through."""
@@ -50,14 +50,16 @@ class Questions:
     def __init__(self, asked: Sequence[Question]) -> None:
         self._asked = {(question.test, question.number): question for question in asked}
         self._same = dict.fromkeys(self._asked, 0)
-        self._changing: set[tuple[str, int]] = set()
+        self._changing: set[tuple[str, str]] = set()
         self._looked: set[tuple[str, str, str]] = set()
         """Kinds of questions that were asked again beside others: the test, the class and the operator."""
         self._alike: Counter[tuple[str, str, str]] = Counter()
         self._of: Counter[tuple[str, str, str]] = Counter()
         self._changing_operators: set[tuple[str, str]] = set()
         self._in_vain = 0
-        self._unanswered: Counter[str] = Counter()
+        self._unanswered: Counter[tuple[str, str, str]] = Counter()
+        self._sent: set[tuple[str, str, str]] = set()
+        """The kinds of questions that the last run was to ask."""
 
     @property
     def open_tests(self) -> set[str]:
@@ -66,24 +68,33 @@ class Questions:
 
     def runs(self) -> Iterator[dict[str, Any]]:
         """For each run that is needed, what it does: see `inside.replay`."""
-        measures = any(question.operator in MEASURES for question in self._asked.values())
+        measures = any(
+            question.operator in MEASURES or (question.shifted and question.operator in ORDERS)
+            for question in self._asked.values()
+        )
         for number, way in enumerate(random.SystemRandom().sample(ALL_WAYS, len(ALL_WAYS))):
             if not self.open_tests or self._in_vain >= RUNS_IN_VAIN:
                 return
             tests = self.open_tests
             questions = [question for question in self._asked.values() if question.test in tests]
-            shifts = measures and number % 3 == 2
+            # Who is asked beside one question knows by the next that it is: any may be the first.
+            start = random.SystemRandom().randrange(len(questions)) if number % 4 < 2 else 0
+            questions = questions[start:]
+            self._sent = {self._kind((question.test, question.number)) for question in questions}
+            shifts = measures and number % 3 == 0
             aside = number % 4 >= 2
             yield {"way": way, "keeps": number % 2 == 1, "aside": aside, "shifts": shifts, "questions": questions}
 
     def note(
-        self, answers: Sequence[tuple[str, int, str]], looks: Sequence[tuple[str, int, int, int]], *, like_first: bool
+        self, answers: Sequence[tuple[str, str, str]], looks: Sequence[tuple[str, str, int, int]], *, like_first: bool
     ) -> None:
         """Note the answers of a run, and which questions were asked beside others, with how many of those had the same answer.
         `like_first`: whether the run was like the first but for what was asked beside."""
-        for test in self.open_tests if like_first else ():
-            if all(told[0] != test for told in (*answers, *looks)):
-                self._unanswered[test] += 1
+        known = [key for key in [told[:2] for told in answers] + [told[:2] for told in looks] if key in self._asked]
+        answered = {self._kind(key) for key in known}
+        still_open = {self._kind(key) for key in self._asked if self._is_open(key)}
+        for kind in (self._sent & still_open) - answered if like_first else ():
+            self._unanswered[kind] += 1
         self._note_looks(looks)
         self._in_vain += 1
         for test, number, answer in answers:
@@ -102,7 +113,7 @@ class Questions:
         """Ask no more for these tests, which are known to pass for nothing."""
         self._asked = {key: question for key, question in self._asked.items() if question.test not in tests}
 
-    def _note_looks(self, looks: Sequence[tuple[str, int, int, int]]) -> None:
+    def _note_looks(self, looks: Sequence[tuple[str, str, int, int]]) -> None:
         for test, number, alike, of in looks:
             if (test, number) in self._asked:
                 kind = self._kind((test, number))
@@ -114,7 +125,7 @@ class Questions:
         """The tests that pass for nothing, and why."""
         found = {
             test: "the candidate does otherwise when the test runs again"
-            for test, runs in self._unanswered.items()
+            for (test, _, _), runs in self._unanswered.items()
             if runs >= RUNS_WITHOUT_ANSWERS
         }
         for key, question in self._asked.items():
@@ -126,24 +137,24 @@ class Questions:
                 found[question.test] = f"{what} it is asked that somebody may expect"
         return found
 
-    def _kind(self, key: tuple[str, int]) -> tuple[str, str, str]:
+    def _kind(self, key: tuple[str, str]) -> tuple[str, str, str]:
         return key[0], *self._operator(key)
 
-    def _operator(self, key: tuple[str, int]) -> tuple[str, str]:
+    def _operator(self, key: tuple[str, str]) -> tuple[str, str]:
         return self._asked[key].kind, self._asked[key].operator
 
-    def _is_of_all(self, key: tuple[str, int]) -> bool:
+    def _is_of_all(self, key: tuple[str, str]) -> bool:
         """Whether what one answer shows of an operator holds for all like it: for orders, where what is sorted comes before half of all
         others, and for the equality of what its class made."""
         return self._asked[key].operator in ORDERS or self._asked[key].made
 
-    def _is_open(self, key: tuple[str, int]) -> bool:
+    def _is_open(self, key: tuple[str, str]) -> bool:
         kind = self._kind(key)
         doubted = self._alike[kind] > DOUBTED * self._of[kind] and self._of[kind] < SURELY
         settled = self._changes(key) and kind in self._looked and not doubted
         return self._asked[key].answer != NOT_IMPLEMENTED and not settled
 
-    def _changes(self, key: tuple[str, int]) -> bool:
+    def _changes(self, key: tuple[str, str]) -> bool:
         """Whether the answer is known to depend on what is asked."""
         known = self._is_of_all(key) and self._operator(key) in self._changing_operators
         question = self._asked[key]

@@ -18,7 +18,7 @@ from agentrl.sandboxes.inside.decoys import Decoys
 from agentrl.sandboxes.inside.stand_ins import RemoteObject
 
 WAYS = ("alike", "near", "constant", "zero", "negative", "large", "small", "common")
-LIKELY = ("constant", "constant", "alike", "common")
+LIKELY = ("constant", "alike", "common")
 """Ways to values that a class which takes few takes most often."""
 PLAUSIBLE = ("near", "near", "alike", "constant")
 """Ways to values that a test may expect, as far as somebody knows who does not know it."""

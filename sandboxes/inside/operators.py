@@ -4,7 +4,7 @@ which questions are put to it, see `questions`."""
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from agentrl.sandboxes.inside.mutants import Mutants
 from agentrl.sandboxes.inside.questions import (
@@ -13,6 +13,7 @@ from agentrl.sandboxes.inside.questions import (
     Change,
     Operands,
     Round,
+    class_name,
     is_made_by_its_class,
     is_number,
 )
@@ -169,17 +170,29 @@ class Operators:
             return self._contains(one, args[0])
         if name in ("__iter__", "__next__", "__getitem__"):
             return self._items(one, name, args)
-        if name in COMBINING and not isinstance(args[0], RemoteObject) and not self.is_beside_data(one):
-            # It could give back what it was given, or answer the difference from it: what the test expects.
-            self._asks.wire.wrong(
-                f"the candidate gave an object of class {type(one).__name__} where plain data is expected"
-            )
+        measured = name in MEASURES and isinstance(one, RemoteObject) and reference(one).told
+        told = name in COMBINING and not isinstance(args[0], RemoteObject) and not self.is_beside_data(one)
+        # It could give back what it was given, or answer the difference from it: what the test expects.
+        if (told and not self._is_known(one)) or measured:
+            self._refuse_beside_data(one)
         result = self._combined(one, name, args)
+        if told and not isinstance(result, RemoteObject):
+            self._refuse_beside_data(one)
+        if told:
+            reference(result).told = True
+            return result
         if name == "__len__":
             self._note_length(one, result)
         if isinstance(result, RemoteObject) and isinstance(one, RemoteObject) and name != "__call__":
             reference(result).by_operator = True
         return result
+
+    def _is_known(self, one: Any) -> bool:
+        """Whether the test names the class of an object, or the class that it is asked of."""
+        return is_named(one if isinstance(one, RemoteClass) else type(one))
+
+    def _refuse_beside_data(self, one: Any) -> NoReturn:
+        self._asks.wire.wrong(f"the candidate gave an object of class {class_name(one)} where plain data is expected")
 
     def _combined(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
         def ask(left: Any, right: Operands) -> Any:
@@ -200,7 +213,7 @@ class Operators:
         """Whether an object contains something. One of a class that the test does not name is asked for its items, and they are
         compared here, as Python does for a class that has items and does not say what it contains."""
         kind = type(one)
-        if not isinstance(item, RemoteObject) and not self.is_beside_data(one):
+        if not isinstance(item, RemoteObject) and not self._is_known(one):
             if "__iter__" not in vars_of(kind):
                 self._asks.wire.wrong(
                     f"the candidate gave an object of class {kind.__name__} without items where it is asked for plain data in it"

@@ -58,7 +58,8 @@ class OtherObjects:
             def call(args: Operands, kwargs: dict[str, Any]) -> Any:
                 return where.session.call_now(owner, name, args, kwargs)
 
-            if self.by_change and is_made_by_its_class(one):
+            # To change an object that holds others of the tests' changes them too.
+            if self.by_change and is_made_by_its_class(one) and not holds_objects([*args, *kwargs.values()]):
                 return self._changed_otherwise(one, lambda: call(args, kwargs), way or self.way)
             recipes = [(args, kwargs, call), *recipes]
         for args, kwargs, make in recipes:
@@ -86,3 +87,12 @@ class OtherObjects:
         except Exception:
             return None
         return made
+
+
+def holds_objects(value: Any) -> bool:
+    """Whether there is an object of the candidate's in data, however deep."""
+    if isinstance(value, dict):
+        return any(map(holds_objects, [*value, *value.values()]))
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(map(holds_objects, value))
+    return isinstance(value, RemoteObject)

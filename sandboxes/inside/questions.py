@@ -10,6 +10,7 @@ the questions have other operands: see `replay`. An answer that stays the same w
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Set
 from contextlib import suppress
 from numbers import Number
@@ -47,8 +48,11 @@ COLLECTIONS = (set, frozenset, dict)
 NOT_IMPLEMENTED = "not implemented"
 MOST_ANSWERS = 100_000
 """Characters of all answers of a run that are no numbers, which the host reads."""
-MOST_QUESTIONS = 10_000
-"""Of one run, that are noted: a program that answers all alike is found by the first of them."""
+MOST_ALIKE = 1_000
+"""Questions of a test with one answer, of a class and an operator, that are noted: who answers all alike is found by the first of them."""
+MOST_QUESTIONS = 50_000
+"""Of one run, that are noted."""
+LONGEST_NAME = 100
 
 
 class Change(NamedTuple):
@@ -81,10 +85,11 @@ class Question(NamedTuple):
     """A question and its answer, by where it stands in its test."""
 
     test: str
-    number: int
+    number: str
+    """The class, the operator, and how often the test had asked that by then."""
     operator: str
     kind: str
-    """The class that was asked."""
+    """The name of the class that was asked."""
     answer: Any
     """Plain data, or NOT_IMPLEMENTED."""
     replaced: tuple[str, int] | None
@@ -93,6 +98,8 @@ class Question(NamedTuple):
     """Where an operand is made that the test has used too, before the other operand was there: another can be made beside it."""
     made: bool = False
     """Whether its class has made each operand."""
+    shifted: bool = False
+    """Whether it was asked of the sum or the difference of an object and a number."""
 
 
 class Count:
@@ -100,15 +107,17 @@ class Count:
 
     def __init__(self) -> None:
         self.test = ""
-        self._asked = 0
+        self._asked: Counter[str] = Counter()
         self._made = 0
 
     def begin(self, test: str) -> None:
-        self.test, self._asked, self._made = test, 0, 0
+        self.test, self._asked, self._made = test, Counter(), 0
 
-    def question(self) -> int:
-        self._asked += 1
-        return self._asked
+    def question(self, one: Any, operator: str) -> tuple[int, str]:
+        """How often this was asked of a class, and what the question is known by in other runs."""
+        kind = f"{class_name(one)} {operator}"
+        self._asked[kind] += 1
+        return self._asked[kind], f"{kind} {self._asked[kind]}"
 
     def call(self) -> tuple[str, int]:
         self._made += 1
@@ -122,6 +131,7 @@ class FirstRun:
         self._count = Count()
         self._noted: list[tuple[Question, tuple[Any, ...]]] = []
         self._room = MOST_ANSWERS
+        self._alike: Counter[tuple[str, str, str, str]] = Counter()
         self._changes: dict[str, Any] = {}
         self._recipes: dict[str, list[Any]] = {}
         self.revoked: list[tuple[str, str]] = []
@@ -131,19 +141,25 @@ class FirstRun:
         self._count.begin(test)
 
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
-        number = self._count.question()
+        times, number = self._count.question(one, operator)
         equality = operator in EQUALITY
-        if equality and number <= MOST_HASHES:
+        if equality and times <= MOST_HASHES:
             ask = with_hashes(ask, YES[operator], self._has_another_hash)
         answer = ask(one, operands)
         equality = equality and isinstance(answer, bool)
         order = operator in ORDERS and isinstance(answer, bool) and isinstance(operands[0], RemoteObject)
         noted = answer is NotImplemented or equality or order or speaks(operator, operands, answer)
-        if noted and len(self._noted) < MOST_QUESTIONS:
+        alike = (self._count.test, class_name(one), operator, str(answer)[:20] if isinstance(answer, bool) else "")
+        if noted and self._alike[alike] < MOST_ALIKE:
+            self._alike[alike] += 1
             self._note(number, operator, (one, *operands), answer)
         return answer
 
-    def _note(self, number: int, operator: str, operands: Operands, answer: Any) -> None:
+    def _note(self, number: str, operator: str, operands: Operands, answer: Any) -> None:
+        if len(self._noted) == MOST_QUESTIONS:
+            why = f"the candidate's {class_name(operands[0])} is asked more than can be asked again"
+            self.revoked.append((self._count.test, why))
+            return
         try:
             told = NOT_IMPLEMENTED if answer is NotImplemented else encode(answer)
         except NotPlainError:  # there are objects in it, which are asked by themselves
@@ -151,12 +167,11 @@ class FirstRun:
         if isinstance(answer, str | bytes | list | tuple | Set | dict):
             self._room -= len(json.dumps(told))
             if self._room < 0:
-                why = (
-                    f"the candidate's {type(operands[0]).__name__} answers {operator} with more than can be asked again"
-                )
+                why = f"the candidate's {class_name(operands[0])} answers {operator} with more than can be asked again"
                 self.revoked.append((self._count.test, why))
                 return
-        question = Question(self._count.test, number, operator, type(operands[0]).__name__, told, None, None)
+        question = Question(self._count.test, number, operator, class_name(operands[0]), told, None, None)
+        question = question._replace(shifted=reference(operands[0]).shifted)
         self._noted.append((question, operands))
 
     def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
@@ -176,7 +191,7 @@ class FirstRun:
             self._changes.setdefault(type(one).__name__, encode(list(change)))
 
     def _has_another_hash(self, one: Any) -> None:
-        why = f"the candidate's object of class {type(one).__name__} {ANOTHER_HASH}"
+        why = f"the candidate's object of class {class_name(one)} {ANOTHER_HASH}"
         self.revoked.append((self._count.test, why))
 
     def told(self) -> dict[str, Any]:
@@ -194,10 +209,16 @@ class FirstRun:
             beside = None
             if replaced is None and len(objects) == 2:
                 youngest = max(objects, key=lambda one: reference(one).number or 0)
-                beside = next((reference(one).made for one in made if one is not youngest), None)
+                made.sort(key=lambda one: one is youngest)
+                beside = next((reference(one).made for one in made), None)
             class_made = len(objects) == 2 and all(map(is_made_by_its_class, objects))
             found.append(question._replace(replaced=replaced, beside=beside, made=class_made))
         return found
+
+
+def class_name(one: Any) -> str:
+    """The name of an object's class, which a candidate may have made long."""
+    return type(one).__name__[:LONGEST_NAME]
 
 
 def with_hashes(ask: Ask, yes: bool, on_difference: Callable[[Any], None]) -> Ask:
@@ -239,8 +260,10 @@ def speaks(operator: str, operands: Operands, answer: Any) -> bool:
     if operator in GATHERING and isinstance(operands[0], COLLECTIONS):
         return isinstance(answer, COLLECTIONS) and (not answer or answer == operands[0])
     number = is_number(answer)
-    if not operator.startswith("__") and operator not in SEARCHES:
-        return answer is True
+    if operator in ("find", "rfind", "count") and number:
+        return bool(answer > 0 if operator == "count" else answer >= 0)
     if operator in SEARCHES:
-        return number and (answer > 0 if operator == "count" else answer >= 0)
+        return number or isinstance(answer, str | bytes)
+    if not operator.startswith("__"):
+        return not isinstance(answer, RemoteObject) and bool(answer)
     return number or isinstance(answer, bool | str | bytes | list | tuple)

@@ -97,6 +97,12 @@ class Remote:
             self._by_name[name] = value
         return value
 
+    def name_classes(self, names: Collection[str]) -> None:
+        """Have the classes that the tests name before anything else: a value is one of such a class wherever the test gets it from."""
+        for name in names:
+            if self.kinds.get(name) == "class":
+                self.stand_in(name)
+
     def begin(self, name: str) -> None:
         """A test begins, with a new process if the last one is gone."""
         if self.wire.gone:
@@ -394,7 +400,7 @@ class Remote:
                     value._agentrl_object = self._object(int(number), stand_in)
                 return value
             found = self._object(int(number), stand_in)
-            reference(found).is_data = plain is not None
+            reference(found).is_data = reference(found).is_data or plain is not None
             return found
         if kind in ("class", "builtin"):
             return self._class(data, 0)
@@ -485,6 +491,9 @@ class Remote:
         if issubclass(kind, RemoteObject):
             made: BaseException = self._object(number, kind)
             made.args = tuple(args)
+            pythons = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+            with suppress(Exception):  # fills what Python's own classes make of their arguments, such as errno
+                pythons.__init__(made, *args)
         else:
             made = kind.__new__(kind, *args)
             try:

@@ -30,6 +30,8 @@ from agentrl.sandboxes.inside.questions import (
     GATHERING,
     MOST_HASHES,
     NOT_IMPLEMENTED,
+    ORDERS,
+    SEARCHES,
     YES,
     Ask,
     Change,
@@ -37,6 +39,7 @@ from agentrl.sandboxes.inside.questions import (
     Make,
     Operands,
     Question,
+    class_name,
     is_made_by_its_class,
     with_hashes,
 )
@@ -103,11 +106,11 @@ class Replay:
         reference(one).change = change
 
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
-        number = self._count.question()
-        if operator in EQUALITY and number <= MOST_HASHES:
+        times, number = self._count.question(one, operator)
+        if operator in EQUALITY and times <= MOST_HASHES:
             ask = with_hashes(ask, YES[operator], lambda one: self._wrong(one, ANOTHER_HASH))
         known = self._known.get((self._count.test, number))
-        if known is None or (known.operator, known.kind) != (operator, type(one).__name__):
+        if known is None:
             return self._asked_anyhow(one, operator, operands, ask)
         if operator in EQUALITY and known.answer != NOT_IMPLEMENTED and known.answer is not YES[operator]:
             self._check_equality(one, operator, ask)
@@ -150,6 +153,8 @@ class Replay:
         # What is made late shows nothing of a program that knows what is made in the place of an object.
         in_place = had_beside or (others[0] is one and others[1] is operands)
         late = (known.replaced or known.beside) and not in_place and not self._objects.by_change
+        # Whether the difference from a number is small depends on the number, and not on how small alone.
+        late = late or (operator in ORDERS and reference(one).shifted and not self._shifts)
         self._tell(known, "late" if late else "same" if same else "another")
         if not self._shifts:
             self._look_again(known, one, operands, ask, [(others, answer)])
@@ -161,7 +166,7 @@ class Replay:
     def _look_again(
         self, known: Question, one: Any, operands: Operands, ask: Ask, asked: list[tuple[tuple[Any, Operands], Any]]
     ) -> None:
-        """Ask the test's own question beside others like it, of which some are `asked` already, and all of them twice: a program whose
+        """Ask the test's own question among others like it, of which some are `asked` already, and all of them twice: a program whose
         answers depend on what was asked before has no answer."""
         if any(reference(side).another for side in (one, *operands) if isinstance(side, RemoteObject)):
             return
@@ -169,38 +174,66 @@ class Replay:
         self._looks[kind] += 1
         if self._looks[kind] > MOST_LOOKS:
             return
-        count = MOST_BESIDE if self._looks[kind] <= MANY_LOOKS else FEW_BESIDE
-        beside, answers = [], []
-        until = time.monotonic() + LONGEST_LOOK_S
-        for _ in range(count):
-            other = self._others(one, operands, self._mutants.random.choice(PLAUSIBLE))
-            if other is None or time.monotonic() > until:
-                break
-            beside.append(other)
-            answers.append(self._answer(known, ask, *other))
-        self._ask_reverse(known, one, operands)
-        own = self._answer(known, ask, one, operands)
         expected = decode(known.answer)
-        if isinstance(expected, bool) and own is not expected:
-            self._wrong(one, f"answers {known.operator} otherwise in another run")
-        every = [*asked, *zip(beside, answers, strict=True), ((one, operands), own)]
-        self._mutants.random.shuffle(every)
-        for question, answer in every:
+        comes_first = self._answer_reversed(known, one, operands)
+        answers = list(asked)
+        guesses = []
+        count = MOST_BESIDE if self._looks[kind] <= MANY_LOOKS else FEW_BESIDE
+        own_place = self._mutants.random.randrange(count + 1)
+        until = time.monotonic() + LONGEST_LOOK_S
+        for place in range(count + 1):
+            if place == own_place:
+                own = self._answer(known, ask, one, operands)
+                answers.append(((one, operands), own))
+                if isinstance(expected, bool) and own is not expected:
+                    self._wrong(one, f"answers {known.operator} otherwise in another run")
+            elif time.monotonic() < until:
+                other = self._others(one, operands, self._mutants.random.choice(PLAUSIBLE))
+                if other is not None:
+                    guesses.append((other, self._answer(known, ask, *other)))
+                    answers.append(guesses[-1])
+        if expected is True and comes_first is True and known.operator in ("__lt__", "__gt__"):
+            self._wrong(one, f"answers {known.operator} the same both ways round")
+        self._check_opposite(known, answers)
+        self._mutants.random.shuffle(answers)
+        for question, answer in answers:
             if _told(self._answer(known, ask, *question)) != _told(answer):
                 self._wrong(one, f"answers {known.operator} otherwise when it is asked again")
                 break
-        guesses = (
-            answers if YES.get(known.operator) is expected and known.operator in EQUALITY and not known.made else []
-        )
-        alike = sum(answer is expected for answer in guesses)
+        if not self._is_guessed(known, one, expected):
+            guesses = []
+        alike = sum(_is_same(known.operator, (operands, other), expected, answer) for (_, other), answer in guesses)
         self._wire.send(b"l", [known.test, known.number, alike, len(guesses)])
 
-    def _ask_reverse(self, known: Question, one: Any, operands: Operands) -> None:
+    def _is_guessed(self, known: Question, one: Any, expected: Any) -> bool:
+        """Whether an answer that is right for most of what somebody may expect is no answer: not where an object that the test has made
+        takes many values for one, or has a floor."""
+        if known.operator in EQUALITY:
+            return not known.made and expected is YES[known.operator]
+        return known.operator in (*SHIFTS, *RATIOS, *SEARCHES) and not is_made_by_its_class(one)
+
+    def _answer_reversed(self, known: Question, one: Any, operands: Operands) -> Any:
         """Ask whether the other comes first, which it does not: who learns an order from what is asked has then learned another."""
         other = operands[0] if operands else None
         if known.operator in REVERSED and isinstance(other, RemoteObject) and known.operator in vars_of(type(other)):
             with suppress(Exception):
-                reference(one).session.special(other, known.operator, (one,))
+                return reference(one).session.special(other, known.operator, (one,))
+        return None
+
+    def _check_opposite(self, known: Question, asked: list[tuple[tuple[Any, Operands], Any]]) -> None:
+        """End what is equal and not equal, or neither; and what is less than another that is not greater."""
+        opposite = {"__eq__": "__ne__", "__ne__": "__eq__"}.get(known.operator, "")
+        for (one, operands), answer in asked:
+            other = operands[0] if operands else None
+            with suppress(Exception):
+                if opposite in vars_of(type(one)) and isinstance(answer, bool):
+                    if reference(one).session.special(one, opposite, operands) is answer:
+                        self._wrong(one, f"answers {known.operator} and {opposite} alike")
+                elif known.operator in ORDERS and isinstance(other, RemoteObject) and isinstance(answer, bool):
+                    back = REVERSED[known.operator]
+                    has_back = back in vars_of(type(other))
+                    if has_back and reference(one).session.special(other, back, (one,)) is (not answer):
+                        self._wrong(one, f"answers {known.operator} one way, and {back} the other")
 
     def _is_same_for_values(self, known: Question, one: Any, value: Any, ask: Ask, *, same: bool) -> bool:
         """Whether an object is equal to any of values like one of the test's, each of which could be the test's; or contains all of them,
@@ -243,7 +276,7 @@ class Replay:
 
         def is_as_expected(*, alike: bool) -> bool:
             first = make(args, kwargs)
-            way = self._mutants.random.choice((*WAYS, *LIKELY, *LIKELY))
+            way = self._mutants.random.choice((*WAYS, *LIKELY, "constant", "constant"))
             second = make(args, kwargs) if alike else self._objects.another(args, kwargs, make, way)
             return second is None or ask(first, (second,)) is expected
 
@@ -351,7 +384,7 @@ class Replay:
         self._wire.send(b"r", [known.test, known.number, answer])
 
     def _wrong(self, one: Any, why: str) -> None:
-        message = f"the candidate's object of class {type(one).__name__} {why}"
+        message = f"the candidate's object of class {class_name(one)} {why}"
         self._wire.send(b"p", {"test": self._count.test, "message": message[:2000]})
 
 

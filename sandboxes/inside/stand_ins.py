@@ -60,6 +60,8 @@ class Reference:
         """Whether its class derives from one of plain data."""
         self.by_operator = False
         """Whether an operator gave it."""
+        self.told = False
+        """Whether it was made of plain data by an operator of an object that a function gave: it may not be measured."""
         self.shifted = False
         """Whether it is the sum or the difference of an object and a number of the test's."""
         self.named = False

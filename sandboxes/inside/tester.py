@@ -260,6 +260,8 @@ def main() -> None:
         return
     job["folders"] = lay_out(job.get("files", {}))
     sys.modules[job["module"]] = module_stand_in(remote, job)
+    if job["kind"] != "assert":
+        remote.name_classes(job["names"])
     if job["kind"] == "assert":
         run_assertions(wire, remote, job)
     else:
