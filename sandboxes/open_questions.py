@@ -51,6 +51,9 @@ class Questions:
         self._asked = {(question.test, question.number): question for question in asked}
         self._same = dict.fromkeys(self._asked, 0)
         self._changing: set[tuple[str, str]] = set()
+        self._nothing: set[tuple[str, str]] = set()
+        """Questions where what was made in the place of an object is equal to that. What is made late shows more."""
+        self._changing_late: set[tuple[str, str]] = set()
         self._looked: set[tuple[str, str, str]] = set()
         """Kinds of questions that were asked again beside others: the test, the class and the operator."""
         self._alike: Counter[tuple[str, str, str]] = Counter()
@@ -102,7 +105,11 @@ class Questions:
             if key not in self._asked:
                 continue
             self._in_vain = 0
-            if answer == "same":
+            if answer == "nothing":
+                self._nothing.add(key)
+            elif answer == "late another":
+                self._changing_late.add(key)
+            elif answer == "same" or (answer == "late same" and key in self._nothing):
                 self._same[key] += 1
             elif answer == "another":
                 self._changing.add(key)
@@ -159,4 +166,4 @@ class Questions:
         known = self._is_of_all(key) and self._operator(key) in self._changing_operators
         question = self._asked[key]
         no = question.answer == NOT_IMPLEMENTED or (question.operator in ORDERS and question.answer is False)
-        return key in self._changing or known or no
+        return key in self._changing | (self._nothing & self._changing_late) or known or no

@@ -155,7 +155,10 @@ class Replay:
         late = (known.replaced or known.beside) and not in_place and not self._objects.by_change
         # Whether the difference from a number is small depends on the number, and not on how small alone.
         late = late or (operator in ORDERS and reference(one).shifted and not self._shifts)
-        self._tell(known, "late" if late else "same" if same else "another")
+        if same and in_place and not known.made and self._says_nothing(one, operands, ask, expected):
+            self._tell(known, "nothing")
+        else:
+            self._tell(known, ("late " if late else "") + ("same" if same else "another"))
         if not self._shifts:
             self._look_again(known, one, operands, ask, [(others, answer)])
         if operator in EQUALITY and not self._shifts:
@@ -211,6 +214,16 @@ class Replay:
         if known.operator in EQUALITY:
             return not known.made and expected is YES[known.operator]
         return known.operator in (*SHIFTS, *RATIOS, *SEARCHES) and not is_made_by_its_class(one)
+
+    def _says_nothing(self, one: Any, operands: Operands, ask: Ask, expected: Any) -> bool:
+        """Whether what is in the place of the test's own object is equal to that one: a function may make the same of many arguments."""
+        for side in (one, *operands):
+            instead_of = reference(side).instead_of if isinstance(side, RemoteObject) else None
+            if instead_of is not None and is_made_by_its_class(side) is False:
+                with suppress(Exception):
+                    instead_of()  # who is equal to what is made next has met that
+                    return ask(side, (instead_of(),)) is expected
+        return False
 
     def _answer_reversed(self, known: Question, one: Any, operands: Operands) -> Any:
         """Ask whether the other comes first, which it does not: who learns an order from what is asked has then learned another."""
@@ -328,6 +341,7 @@ class Replay:
             another = self._objects.another(args, kwargs, make)
             if another is not None:
                 reference(another).another = True
+                reference(another).instead_of = lambda: make(args, kwargs)
                 return another
         if where not in self._beside or self._objects.by_change:
             return make(args, kwargs)

@@ -54,6 +54,8 @@ class Reference:
         """What the test has done to it last that has changed it for certain."""
         self.another = False
         """Whether it is another one than in the first run: see `replay`."""
+        self.instead_of: Callable[[], Any] | None = None
+        """Makes the object of the first run in whose place it is."""
         self.beside: Any = None
         """Another object that was made beside it, to be compared in its place."""
         self.is_data = False
