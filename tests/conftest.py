@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from blockbuster import blockbuster_ctx
+from hypothesis import settings
 from safetensors.torch import load_file, save_file
 from xdist.scheduler import LoadScopeScheduling
 
@@ -24,6 +25,8 @@ from tests.real_boxes import working_backend
 from tests.real_sglang import sglang_command
 
 torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down whatever else runs here
+settings.register_profile("busy machine", deadline=None)  # time is bounded for each test, and not for each example
+settings.load_profile("busy machine")
 START_TIMEOUT_S = 60
 OF_DOCKER_OR_SGLANG = (
     "test_broadcast",
