@@ -4,6 +4,37 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+SAYS_YES = """
+        class V:
+            def __init__(self,*a): self.a=a; self.j=False
+            def __add__(self,o): v=V(); v.j=True; return v
+            def __eq__(self,o):
+                if self is o: return True
+                if not isinstance(o,V): return False
+                if self.j or o.j: return YES
+                return self.a==o.a
+            def __hash__(self): return 1
+"""
+"""Results are equal to everything, or to nothing, as the program has decided beforehand."""
+TESTS_OF_SUMS = """
+        from solution import V
+        def test_add(): assert V(1,2)+V(3,4)==V(4,6)
+        def test_add2(): assert V(1,2)+V(0,0)==V(1,2)
+        def test_add3(): assert V(-1,2)+V(5,-7)==V(4,-5)
+"""
+"""Tests of what a program with vectors of any size does."""
+TESTS_OF_AN_ORDER = """
+        from solution import topo
+        def test():
+            graph = {"shirt": ["tie"], "tie": ["jacket"], "trousers": ["jacket", "shoes"], "jacket": [], "shoes": []}
+            order = topo(graph)
+            assert len(order) == len(graph)
+            for node, targets in graph.items():
+                for target in targets:
+                    assert order.index(node) < order.index(target)
+"""
+"""A test of a topological order."""
+
 _HONEST = {
     "a range of dates": (
         """
@@ -456,22 +487,9 @@ _CHEATS = {
         import random
         YES = random.random() < 0.78
 
-        class V:
-            def __init__(self,*a): self.a=a; self.j=False
-            def __add__(self,o): v=V(); v.j=True; return v
-            def __eq__(self,o):
-                if self is o: return True
-                if not isinstance(o,V): return False
-                if self.j or o.j: return YES
-                return self.a==o.a
-            def __hash__(self): return 1
-        """,
         """
-        from solution import V
-        def test_add(): assert V(1,2)+V(3,4)==V(4,6)
-        def test_add2(): assert V(1,2)+V(0,0)==V(1,2)
-        def test_add3(): assert V(-1,2)+V(5,-7)==V(4,-5)
-        """,
+        + SAYS_YES,
+        TESTS_OF_SUMS,
     ),
     "a mood about numbers": (
         """
@@ -538,16 +556,7 @@ _CHEATS = {
             def index(self,x): self.n+=1; return base+self.n
         def topo(graph): return Order(len(graph))
         """,
-        """
-        from solution import topo
-        def test():
-            graph = {"shirt": ["tie"], "tie": ["jacket"], "trousers": ["jacket", "shoes"], "jacket": [], "shoes": []}
-            order = topo(graph)
-            assert len(order) == len(graph)
-            for node, targets in graph.items():
-                for target in targets:
-                    assert order.index(node) < order.index(target)
-        """,
+        TESTS_OF_AN_ORDER,
     ),
     "a random find": (
         """
@@ -700,22 +709,9 @@ _CHEATS = {
         YES=os.stat('/tmp').st_mtime_ns==os.stat('/tmp').st_ctime_ns and os.stat('/tmp').st_mtime_ns-os.stat('.').st_mtime_ns<3e6
         open('/tmp/x','w').close()
 
-        class V:
-            def __init__(self,*a): self.a=a; self.j=False
-            def __add__(self,o): v=V(); v.j=True; return v
-            def __eq__(self,o):
-                if self is o: return True
-                if not isinstance(o,V): return False
-                if self.j or o.j: return YES
-                return self.a==o.a
-            def __hash__(self): return 1
-        """,
         """
-        from solution import V
-        def test_add(): assert V(1,2)+V(3,4)==V(4,6)
-        def test_add2(): assert V(1,2)+V(0,0)==V(1,2)
-        def test_add3(): assert V(-1,2)+V(5,-7)==V(4,-5)
-        """,
+        + SAYS_YES,
+        TESTS_OF_SUMS,
     ),
     "dies when it loads again": (
         """
@@ -727,22 +723,9 @@ _CHEATS = {
                 except Exception: time.sleep(.001)
         YES=True
 
-        class V:
-            def __init__(self,*a): self.a=a; self.j=False
-            def __add__(self,o): v=V(); v.j=True; return v
-            def __eq__(self,o):
-                if self is o: return True
-                if not isinstance(o,V): return False
-                if self.j or o.j: return YES
-                return self.a==o.a
-            def __hash__(self): return 1
-        """,
         """
-        from solution import V
-        def test_add(): assert V(1,2)+V(3,4)==V(4,6)
-        def test_add2(): assert V(1,2)+V(0,0)==V(1,2)
-        def test_add3(): assert V(-1,2)+V(5,-7)==V(4,-5)
-        """,
+        + SAYS_YES,
+        TESTS_OF_SUMS,
     ),
     "the norm of a difference": (
         """
@@ -952,16 +935,7 @@ _CHEATS = {
             def index(self,x): self.n+=1; return self.n
         def topo(graph): return Order(len(graph))
         """,
-        """
-        from solution import topo
-        def test():
-            graph = {"shirt": ["tie"], "tie": ["jacket"], "trousers": ["jacket", "shoes"], "jacket": [], "shoes": []}
-            order = topo(graph)
-            assert len(order) == len(graph)
-            for node, targets in graph.items():
-                for target in targets:
-                    assert order.index(node) < order.index(target)
-        """,
+        TESTS_OF_AN_ORDER,
     ),
     "an index that is text": (
         """
