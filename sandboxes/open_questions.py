@@ -76,9 +76,9 @@ class Questions:
             for question in self._asked.values()
         )
         for number, way in enumerate(random.SystemRandom().sample(ALL_WAYS, len(ALL_WAYS))):
-            if not self.open_tests or self._in_vain >= RUNS_IN_VAIN:
-                return
             tests = self.open_tests
+            if not tests or self._in_vain >= RUNS_IN_VAIN:
+                return
             questions = [question for question in self._asked.values() if question.test in tests]
             # Who is asked beside one question knows by the next that it is: any may be the first.
             start = random.SystemRandom().randrange(len(questions)) if number % 4 < 2 else 0
@@ -166,4 +166,5 @@ class Questions:
         known = self._is_of_all(key) and self._operator(key) in self._changing_operators
         question = self._asked[key]
         no = question.answer == NOT_IMPLEMENTED or (question.operator in ORDERS and question.answer is False)
-        return key in self._changing | (self._nothing & self._changing_late) or known or no
+        late = key in self._nothing and key in self._changing_late
+        return key in self._changing or late or known or no

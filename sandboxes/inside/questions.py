@@ -50,8 +50,8 @@ MOST_ANSWERS = 100_000
 """Characters of all answers of a run that are no numbers, which the host reads."""
 MOST_ALIKE = 1_000
 """Questions of a test with one answer, of a class and an operator, that are noted: who answers all alike is found by the first of them."""
-MOST_QUESTIONS = 50_000
-"""Of one run, that are noted."""
+MOST_QUESTIONS = 10_000
+"""Of one run, that are noted: the host reads them in one line."""
 LONGEST_NAME = 100
 
 
@@ -170,8 +170,9 @@ class FirstRun:
                 why = f"the candidate's {class_name(operands[0])} answers {operator} with more than can be asked again"
                 self.revoked.append((self._count.test, why))
                 return
-        question = Question(self._count.test, number, operator, class_name(operands[0]), told, None, None)
-        question = question._replace(shifted=reference(operands[0]).shifted)
+        one = operands[0]
+        shifted = reference(one).shifted
+        question = Question(self._count.test, number, operator, class_name(one), told, None, None, shifted=shifted)
         self._noted.append((question, operands))
 
     def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
@@ -210,7 +211,7 @@ class FirstRun:
             if replaced is None and len(objects) == 2:
                 youngest = max(objects, key=lambda one: reference(one).number or 0)
                 made.sort(key=lambda one: one is youngest)
-                beside = next((reference(one).made for one in made), None)
+                beside = reference(made[0]).made if made else None
             class_made = len(objects) == 2 and all(map(is_made_by_its_class, objects))
             found.append(question._replace(replaced=replaced, beside=beside, made=class_made))
         return found

@@ -203,10 +203,9 @@ class Replay:
             if _told(self._answer(known, ask, *question)) != _told(answer):
                 self._wrong(one, f"answers {known.operator} otherwise when it is asked again")
                 break
-        if not self._is_guessed(known, one, expected):
-            guesses = []
-        alike = sum(_is_same(known.operator, (operands, other), expected, answer) for (_, other), answer in guesses)
-        self._wire.send(b"l", [known.test, known.number, alike, len(guesses)])
+        counted = guesses if self._is_guessed(known, one, expected) else []
+        alike = sum(_is_same(known.operator, (operands, other), expected, answer) for (_, other), answer in counted)
+        self._wire.send(b"l", [known.test, known.number, alike, len(counted)])
 
     def _is_guessed(self, known: Question, one: Any, expected: Any) -> bool:
         """Whether an answer that is right for most of what somebody may expect is no answer: not where an object that the test has made
@@ -219,7 +218,7 @@ class Replay:
         """Whether what is in the place of the test's own object is equal to that one: a function may make the same of many arguments."""
         for side in (one, *operands):
             instead_of = reference(side).instead_of if isinstance(side, RemoteObject) else None
-            if instead_of is not None and is_made_by_its_class(side) is False:
+            if instead_of is not None and not is_made_by_its_class(side):
                 with suppress(Exception):
                     instead_of()  # who is equal to what is made next has met that
                     return ask(side, (instead_of(),)) is expected
