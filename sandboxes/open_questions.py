@@ -80,8 +80,8 @@ class Questions:
             if not tests or self._in_vain >= RUNS_IN_VAIN:
                 return
             questions = [question for question in self._asked.values() if question.test in tests]
-            # Who is asked beside one question knows by the next that it is: any may be the first.
-            start = random.SystemRandom().randrange(len(questions)) if number % 4 < 2 else 0
+            # Who is asked beside one question knows by the next that it is: at first any may be the first, and then each has its runs.
+            start = random.SystemRandom().randrange(len(questions)) if number < 2 else 0
             questions = questions[start:]
             self._sent = {self._kind((question.test, question.number)) for question in questions}
             shifts = measures and number % 3 == 0
