@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from agentrl.config_section import NotNegative, Positive, Seconds, Section, Share
+from agentrl.config_section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
 from agentrl.errors import ConfigError, one_line
 from agentrl.privacy import without_secrets
 from agentrl.proxy_config import ProxyConfig as ProxyConfig
@@ -149,8 +149,8 @@ class SandboxConfig(Section):
     """Docker image, where the workflow does not say. The default one is built when it is missing."""
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
-    boxes: Positive | None = None
-    """Boxes that judge at the same time. Default: one a core, and two at least."""
+    boxes: TwoAtLeast | None = None
+    """Boxes that judge at the same time: test code and its program take one each. Default: one a core, and two at least."""
     lent_boxes: Positive | None = None
     """Boxes in the hands of episodes at the same time. Default: rollout.max_concurrent."""
     wait_timeout_s: Seconds = 600

@@ -51,6 +51,11 @@ async def run_vetting(
         async with open_pool(
             spec, backend=sandbox.backend, size=sandbox.boxes, wait_timeout_s=sandbox.wait_timeout_s
         ) as pool:
+            image = f", image {spec.image}" if pool.backend.name == "docker" else ""
+            print(
+                f"judged with {pool.backend.name}{image}; vet with the sandbox.backend that you train with",
+                file=sys.stderr,
+            )
             return await vet(tasks, pool=pool, runs=runs, on_report=lambda _: progress.advance(bar))
 
 

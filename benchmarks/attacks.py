@@ -25,7 +25,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, TestFile, open_pool
 from tests.real_boxes import as_an_ordinary_user
-from tests.sandboxes import candidate_classes, first_contact, lying_objects, stand_in_cases
+from tests.sandboxes import (
+    candidate_classes,
+    consistency_cases,
+    first_contact,
+    lying_objects,
+    plain_jokers,
+    replay_cases,
+    stand_in_cases,
+)
 from tests.sandboxes.adversaries import against_the_place, against_the_verdict
 from tests.sandboxes.hostile_answers import measured
 from tests.sandboxes.trials import LIMITS, all_kinds_of_tests, trial
@@ -38,10 +46,12 @@ def programs_with_tests(port: int, canary: str) -> list[tuple[str, str, list[Tes
     found: list[tuple[str, str, list[Test]]] = []
     for name, source in {**against_the_verdict(), **against_the_place(port=port, canary=canary)}.items():
         found.append((name, source, all_kinds_of_tests()))
-    for name, (source, code) in {**candidate_classes.cheats(), **lying_objects.lies()}.items():
-        found.append((name, source, [AssertTest(code=code)]))
-    for name, (source, code) in stand_in_cases.cheats().items():
-        found.append((name, source, [TestFile(code=code)]))
+    cheats = [candidate_classes.cheats(), lying_objects.lies(), stand_in_cases.cheats(), plain_jokers.cheats()]
+    for cases in (*cheats, replay_cases.cheats(), consistency_cases.cheats()):
+        for name, (source, code) in cases.items():
+            framework = "unittest" if "import unittest" in code else "pytest"
+            test = TestFile(code=code, framework=framework) if "def test" in code else AssertTest(code=code)
+            found.append((name, source, [test]))
     for name, code in first_contact.tests().items():
         found.append((f"equal to the first that it meets: {name}", first_contact.CHEAT, [AssertTest(code=code)]))
     return found
@@ -60,7 +70,7 @@ async def main(backend: BackendName, seconds: float) -> None:
             nonlocal tried
             while programs and time.monotonic() < deadline:
                 name, source, tests = programs.pop()
-                found = await trial(name, source, tests, pool)
+                found = await trial(name, source, tests, pool, partly_right=len(tests) == 1)
                 tried += 1
                 for line in found:
                     print(line, flush=True)

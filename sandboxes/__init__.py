@@ -1,6 +1,6 @@
 """Sandboxes that run model-written code, and a judge of what it does. See docs/sandboxes.md and docs/grading.md."""
 
-from agentrl.sandboxes.box import Box, Process
+from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.bubblewrap import Bubblewrap
 from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
 from agentrl.sandboxes.code_tasks import CodeTask, load_code_task
@@ -10,6 +10,7 @@ from agentrl.sandboxes.docker_engine import Docker
 from agentrl.sandboxes.extract import CodeBlock, code_blocks, extract_code
 from agentrl.sandboxes.judge import judge
 from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
+from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
 from agentrl.sandboxes.python_session import Executed, PythonSession, python_session
 from agentrl.sandboxes.task_tests import load_tests

@@ -50,7 +50,10 @@ class ExpectedOutput:
 
     def difference(self, answer: bytes) -> str:
         """What the comparison says."""
-        return self.compare(answer.decode(errors="replace"), self.stdout)
+        said = self.compare(answer.decode(errors="replace"), self.stdout)
+        if not isinstance(said, str):
+            raise TypeError(f"compare returned {said!r}; it returns what differs, and '' where nothing does")
+        return said
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ CPU_S = 10
 MEMORY_BYTES = 256 << 20
 MEMORY_PER_BYTE = 64
 """Address space of one comparison: so much, and so much more for each byte of the answer and the expectation."""
+PIECE_BYTES = 1 << 16
 MAX_SAID_BYTES = 1 << 16
 _MAIN = "from agentrl.sandboxes.answers import main; main()"
 _processes = anyio.CapacityLimiter(max(2, len(os.sched_getaffinity(0))))
@@ -79,8 +80,9 @@ async def _in_process(expectation: Expectation, answer: bytes, *, ours: bool) ->
     said = b""
     try:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # it has ended: its exit code says how
-            await process.stdin.send(pickled)
-            await process.stdin.send(answer)
+            for data in (pickled, answer):
+                for start in range(0, len(data), PIECE_BYTES):  # what a pipe does not take at once would be copied
+                    await process.stdin.send(data[start : start + PIECE_BYTES])
             await process.stdin.aclose()
         with suppress(anyio.EndOfStream):
             while len(said) < MAX_SAID_BYTES:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from typing import Any, Self
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
@@ -14,120 +14,15 @@ from agentrl.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER
-from agentrl.sandboxes.protocol import MB, Backend, BoxSpec, Completed, Ended, Limits, Link
+from agentrl.sandboxes.process import Process
+from agentrl.sandboxes.protocol import MB, Backend, BoxSpec, Completed, Limits, Link
 
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing, packing and resetting."""
-GRACE_S = 10.0
-"""A run that is not reported this long after its limit has taken its box with it."""
 MAX_STDIN_BYTES = 64 * MB
 MAX_FRAME_BYTES = 512 * MB
 """Of what a box sends at once: the largest is a snapshot of its files."""
-
-
-class LongLineError(SandboxError):
-    """A program wrote a longer line than its reader takes."""
-
-
-class Process:
-    """A program that runs in a box. Use `async with`: it is killed when the block is left."""
-
-    def __init__(self, box: Box, number: int, limits: Limits, total_s: float) -> None:
-        self._box = box
-        self._number = number
-        self._given_up_at = anyio.current_time() + total_s + GRACE_S
-        self._output_left = int(limits.output_mb * MB)
-        self._stdout = bytearray()
-        self._searched = 0
-        """So much of it has no end of a line."""
-        self._stderr = bytearray()
-        self._report: dict[str, Any] | None = None
-        self._news = anyio.Event()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if self._report is None and not self._box.lost:
-            with anyio.move_on_after(GRACE_S, shield=True), suppress(SandboxLostError):
-                await self.kill()
-                await self._until(lambda: self._report is not None)
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended, as far as is known."""
-        return self._report is None
-
-    async def send(self, data: bytes) -> None:
-        """Write to its standard input."""
-        await self._box._send(b"I", self._number, data)
-
-    async def end_input(self) -> None:
-        """Close its standard input."""
-        await self._box._send(b"E", self._number)
-
-    async def kill(self) -> None:
-        """Kill it and what it started."""
-        await self._box._send(b"K", self._number)
-
-    async def read_line(self, max_bytes: int | None = None) -> bytes | None:
-        """The next line of its standard output, with its end; None when it has ended and nothing is left.
-
-        Raises LongLineError when it has more than `max_bytes`, SandboxLostError.
-        """
-        await self._until(lambda: self._has_line(max_bytes) or self._report is not None)
-        end = self._stdout.find(b"\n", self._searched) + 1 or len(self._stdout)
-        if max_bytes is not None and end > max_bytes:
-            raise LongLineError(f"a line of more than {max_bytes} bytes")
-        line = bytes(self._stdout[:end])
-        del self._stdout[:end]
-        self._searched = 0
-        return line or None
-
-    def _has_line(self, max_bytes: int | None) -> bool:
-        # Each byte is looked at once: a program may write millions of them one at a time.
-        if self._stdout.find(b"\n", self._searched) >= 0:
-            return True
-        self._searched = len(self._stdout)
-        return max_bytes is not None and self._searched > max_bytes
-
-    async def wait(self) -> Completed:
-        """How it ended, with the output that nobody has read. Raises SandboxLostError."""
-        await self._until(lambda: self._report is not None)
-        report = dict(self._report or {})
-        ended = Ended(report.pop("ended"))
-        return Completed(ended=ended, stdout=bytes(self._stdout), stderr=bytes(self._stderr), **report)
-
-    async def _until(self, condition: Callable[[], bool]) -> None:
-        with anyio.CancelScope(deadline=self._given_up_at) as bound:
-            while not condition():
-                self._box._check()
-                await self._news.wait()
-        if bound.cancelled_caught:
-            raise self._box._lose("its first process no longer answers")
-
-    def _receive(self, kind: bytes, payload: bytes) -> None:
-        if kind in b"oe":
-            # The box's first process holds programs to this. It is not asked twice.
-            self._output_left -= len(payload)
-            if self._output_left < 0:
-                self._box._lose("it sent more output than the program's limit")
-                return
-        if kind == b"o":
-            self._stdout += payload
-        elif kind == b"e":
-            self._stderr += payload
-        else:
-            self._report = json.loads(payload)
-            self._box.run_s += self._report["duration_s"]
-            self._box.suspect |= self._report["ended"] not in (Ended.EXIT, Ended.SIGNAL, Ended.KILLED)
-            del self._box._processes[self._number]
-        self._wake()
-
-    def _wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
 
 
 class Box:

@@ -45,14 +45,21 @@ def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
         {"text": "...", "code": "...", "test_list": ["assert ..."], "test_setup_code": "..."}               MBPP
         {"question": "...", "input_output": {"inputs": [...], "outputs": [...]}, "solutions": ["..."]}      APPS, TACO, LiveCodeBench
 
-    Each may have `limits`, some of those of `Limits`, for tests that do not say otherwise.
+    Each may have `limits`, some of those of `Limits`, for tests that do not say otherwise, `partial` and `language`. A field that is
+    null is one that is not there.
 
     Args:
         task: the task, as it stands in its file.
         index: its index there, which names it where it has no name.
     """
     check_argument("task", task, Mapping[str, Any])
-    loaded = _load(task, task_name(task, index))
+    # A table of tasks has null where a task has no such field.
+    task = {key: value for key, value in task.items() if value is not None}
+    named, partial = task.get("language", "python"), task.get("partial", False)
+    check_argument("partial", partial, bool)
+    loaded = replace(_load(task, task_name(task, index)), partial=partial)
+    if isinstance(named, str) and named in LANGUAGES:
+        loaded = replace(loaded, language=LANGUAGES[named])
     limits = task.get("limits") or {}
     check_argument("limits", limits, Mapping[str, Any])
     check_limits(limits)
@@ -91,25 +98,27 @@ def task_name(task: Mapping[str, Any], index: int) -> str:
 
 
 def _own(task: Mapping[str, Any], name: str) -> CodeTask:
-    named, partial = task.get("language", "python"), task.get("partial", False)
-    language = LANGUAGES.get(named) if isinstance(named, str) else None
-    if language is None:
+    named = task.get("language", "python")
+    if not isinstance(named, str) or named not in LANGUAGES:
         raise ConfigError(f"language = {shown(named)} must be one of {', '.join(LANGUAGES)}")
-    check_argument("partial", partial, bool)
     return CodeTask(
         name=name,
         prompt=_text(task, "prompt") if "prompt" in task else "",
         tests=tuple(load_tests(task["tests"])),
         reference=next((_text(task, key) for key in REFERENCE_FIELDS if key in task), None),
         public_tests=tuple(load_tests(task.get("public_tests", []), "public_tests")),
-        language=language,
-        partial=partial,
     )
 
 
 def _humaneval(task: Mapping[str, Any], name: str) -> CodeTask:
     prompt = _text(task, "prompt")
-    test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prompt)
+    # The beginning of a function, of which a comment may be all.
+    prelude = prompt if parsed(prompt) is not None else f"{prompt.rstrip()}\n    pass\n"
+    if parsed(prelude) is None:
+        raise ConfigError(
+            f"prompt = {shown(prompt)} must be the beginning of a program in Python, which its tests import from"
+        )
+    test = AssertTest(code=_text(task, "test"), entry_point=_text(task, "entry_point"), prelude=prelude)
     solution = prompt + _text(task, "canonical_solution") if "canonical_solution" in task else None
     asked = f"Write this Python program to its end.\n\n```python\n{prompt.rstrip()}\n```"
     return CodeTask(name=name, prompt=asked, tests=(test,), reference=solution)
@@ -129,9 +138,10 @@ def _mbpp(task: Mapping[str, Any], name: str) -> CodeTask:
         for code in assertions
     )
     # Nothing but a test says how the function is called.
+    field = "text" if "text" in task else "prompt"  # as MBPP's sanitized tasks have it
     asked = (
-        f"{_text(task, 'text')}\n\nThis must pass:\n\n```python\n{assertions[0]}\n```"
-        if "text" in task and assertions
+        f"{_text(task, field)}\n\nThis must pass:\n\n```python\n{assertions[0]}\n```"
+        if field in task and assertions
         else ""
     )
     return CodeTask(name=name, prompt=asked, tests=tests, public_tests=tests[:1] if asked else (), reference=reference)

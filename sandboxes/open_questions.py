@@ -66,7 +66,7 @@ class Questions:
 
     @property
     def open_tests(self) -> set[str]:
-        """The tests that have asked these."""
+        """The tests of which a question is not settled yet."""
         return {test for test, number in self._asked if self._is_open((test, number))}
 
     def runs(self) -> Iterator[dict[str, Any]]:
@@ -128,7 +128,7 @@ class Questions:
                 self._alike[kind] += alike
                 self._of[kind] += of
 
-    def same_whatever_is_asked(self) -> dict[str, str]:
+    def passed_for_nothing(self) -> dict[str, str]:
         """The tests that pass for nothing, and why."""
         found = {
             test: "the candidate does otherwise when the test runs again"

@@ -132,7 +132,9 @@ class SandboxPool:
     async def borrow(self, count: int = 1) -> list[Loan]:
         """Like `take`, for boxes that are given back by hand."""
         if count > self.size:
-            raise ConfigError(f"{count} boxes at once from a pool of {self.size}; raise sandbox.boxes")
+            raise ConfigError(
+                f"{count} boxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or sandbox.boxes = {count}"
+            )
         if self.closed:
             raise SandboxError("this pool of sandboxes is closed; use it within `async with open_pool()`")
         started = anyio.current_time()

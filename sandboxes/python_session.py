@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import anyio
 
-from agentrl.sandboxes.box import Box, Process
+from agentrl.sandboxes.box import Box
+from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.protocol import Ended
 
 SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"

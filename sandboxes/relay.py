@@ -12,7 +12,8 @@ import anyio
 import httpx2
 
 from agentrl.errors import SandboxLostError
-from agentrl.sandboxes.box import Box, Process
+from agentrl.sandboxes.box import Box
+from agentrl.sandboxes.process import Process
 from agentrl.threads import in_thread
 
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import Values, check_argument, shown
 from agentrl.sandboxes.comparison import Exact, Floats
+from agentrl.sandboxes.parsed import parsed
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Checker, IOTest, Test, TestFile
 
 T = TypeVar("T", bound=Values)
@@ -39,6 +40,8 @@ def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: s
     {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
     `name` is that of the field, for complaints.
     """
+    if isinstance(content, Mapping) and "kind" in content:
+        raise ConfigError(f"{name} is one test; it must be a list of tests")
     if isinstance(content, Mapping):
         return _paired_tests(content)
     check_argument(name, content, Sequence[Any])
@@ -48,18 +51,24 @@ def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: s
 def _load_test(where: str, content: Mapping[str, Any]) -> Test:
     if not isinstance(content, Mapping):
         raise ConfigError(f"{where} = {shown(content)} must be an object, such as {{'kind': 'io', ...}}")
-    test = dict(content)
+    # A table of tests has null where a test has no such field; None is expected where somebody says so.
+    test = {key: value for key, value in content.items() if value is not None or key == "expected"}
     named = test.pop("kind", None)
     kind = _KINDS.get(str(named))
     if kind is None:
         raise ConfigError(
             f"{where} needs a kind: one of {', '.join(_KINDS)}" + (f", not {shown(named)}" if named else "")
         )
+    if kind is not CallTest and test.get("expected", False) is None:
+        del test["expected"]
     if kind is IOTest:
         return _load_io_test(where, test)
     if kind is AssertTest and isinstance(test.get("candidate_names"), list):
         test["candidate_names"] = tuple(test["candidate_names"])
-    return _made(where, kind, test)
+    made = _made(where, kind, test)
+    if kind is CallTest and "expected" not in test:
+        raise ConfigError(f"{where} has no field 'expected', which it needs; it is null where None is expected")
+    return made
 
 
 def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
@@ -80,7 +89,14 @@ def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
         test["compare"] = _made(f"{where}.tolerance", Floats, {"nan_equal": nan_equal, **given})
     elif chosen == ["checker"]:
         test["compare"] = _made(f"{where}.checker", Checker, {"source": compares["checker"]})
-    return _made(where, IOTest, test, instead={"compare": (*_COMPARES, "nan_equal")})
+        if parsed(compares["checker"]) is None:
+            raise ConfigError(f"{where}.checker = {shown(compares['checker'])} must be the text of a Python program")
+    made = _made(where, IOTest, test, instead={"compare": (*_COMPARES, "nan_equal")})
+    if "stdout" not in test and chosen != ["checker"]:
+        raise ConfigError(
+            f"{where} has no field 'stdout', which it needs without a checker; '' where nothing is printed"
+        )
+    return made
 
 
 def _made(

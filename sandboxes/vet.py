@@ -11,10 +11,11 @@ from typing import Any
 import anyio
 
 from agentrl.errors import ConfigError, one_line
+from agentrl.sandboxes.bench import wall_clock_s
 from agentrl.sandboxes.cheaters import cheaters
 from agentrl.sandboxes.code_tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.do_nothing import measured_baseline
-from agentrl.sandboxes.judge import judge, wall_clock_s
+from agentrl.sandboxes.judge import judge
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.verdict import Verdict, changed_limits

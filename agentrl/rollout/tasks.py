@@ -282,8 +282,14 @@ def load_tasks(path: Path) -> list[Task]:
                 if isinstance(error, json.JSONDecodeError)
                 else one_line(error)
             )
-            hint = f"; for tasks made by Python code, write python:{path}:NAME" if path.suffix == ".py" else ""
+            hint = "; each task is a line of its own"
+            if path.suffix == ".py":
+                hint = f"; for tasks made by Python code, write python:{path}:NAME"
             raise TaskFileError(f"{path}, line {number}: not valid JSON: {what}{hint}") from error
+        if isinstance(task, list):
+            raise TaskFileError(
+                f"{path}, line {number}: a task must be a JSON object, each in a line of its own, not a list of them"
+            )
         tasks.append(as_task(task, f"{path}, line {number}"))
     if not tasks:
         raise TaskFileError(f"{path} holds no tasks")

@@ -67,7 +67,7 @@ class WorkerPool:
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
-        self._worker_config = _share(self.config)
+        self._worker_config = share_of_worker(self.config)
         self._slots_alone = anyio.Semaphore(self.config.rollout.workers)
 
     async def run(
@@ -218,10 +218,11 @@ async def open_workers(
         yield WorkerRunner(pool, defaults)
 
 
-def _share(config: RunConfig) -> RunConfig:
-    """The configuration of one worker: it has its share of the run's sandboxes."""
+def share_of_worker(config: RunConfig) -> RunConfig:
+    """The configuration of one worker: it has its share of the run's sandboxes, and two to judge with at least, one for a program and
+    one for test code."""
     workers, sandbox = config.rollout.workers, config.sandbox
     judges = sandbox.boxes or max(2, os.cpu_count() or 1)
     lent = sandbox.lent_boxes or config.rollout.max_concurrent
-    own = {"boxes": math.ceil(judges / workers), "lent_boxes": math.ceil(lent / workers)}
+    own = {"boxes": max(2, math.ceil(judges / workers)), "lent_boxes": math.ceil(lent / workers)}
     return config.model_copy(update={"sandbox": sandbox.model_copy(update=own)})

@@ -5,7 +5,7 @@ It talks to the host over its own stdin and stdout, which no program in the box 
 shields from signals of its own namespace, and it is not dumpable, so that /proc/1/fd, /proc/1/mem and ptrace are shut too.
 
     host ── S start, I input, E end of input, K kill, W write, R read, P pack, U unpack, C clear, Z reset ──►  box
-         ◄── r ready, o stdout, e stderr, x ended, a answer, f failure ────────────────────────────
+         ◄── H hello, r ready, o stdout, e stderr, x ended, a answer, f failure ────────────────────────────
 
 A frame is its kind (1 byte), the number of the request (4) and the length of what follows (4).
 A program in Python is forked from this interpreter, already warm. A reset ends this process, and with it everything that its

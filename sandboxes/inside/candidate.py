@@ -12,7 +12,8 @@ null for the candidate's module.
     {"op": "copy", "of": 4, "deep": true}                        -> {"ok": ...}
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
 
-A list or the like is {"ok": [1], "lent": 7}: what the tests change in it comes with a later request, see `lent`.
+A list or the like is {"ok": [1], "lent": 7}: what the tests change in it comes with a later request, see `lent`, as it does of an
+argument that is {"kept": {"0": 8}}.
 
 An exception is {"raised": {"classes": ["ValueError", ...], "text": "...", "error": ...}}; an answer that cannot be told, {"fault":
 "..."}. Where the candidate calls a function of the tests, the answer is {"callback": number, "args": ..., "kwargs": ...} instead:
@@ -26,6 +27,7 @@ import os
 import sys
 import types
 from _thread import RLock
+from collections.abc import Callable
 from json import dumps, loads  # what a test patches in the module is then not ours
 from typing import Any
 
@@ -35,11 +37,22 @@ from agentrl.sandboxes.inside.candidate_objects import (
     describe_class,
 )
 from agentrl.sandboxes.inside.depth import deeper
-from agentrl.sandboxes.inside.lent import LARGEST_LENT, MUTABLE, BothChangedError, Lender, replace_content
+from agentrl.sandboxes.inside.lent import (
+    LARGEST_LENT,
+    MUTABLE,
+    BothChangedError,
+    Lender,
+    is_held_after_call,
+    replace_content,
+)
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.shared_state import CandidatesState
+from agentrl.sandboxes.inside.special_methods import WITH
 from agentrl.sandboxes.inside.tests_objects import NeedsTestObjectError
 from agentrl.sandboxes.inside.told import Told
+
+RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What a candidate may raise. All else is ours."""
 
 
 class CannotTellError(BaseException):
@@ -49,12 +62,10 @@ class CannotTellError(BaseException):
 class Candidate:
     def __init__(self, requests: Any, answers: Any) -> None:
         self.module = types.ModuleType("solution")
-        self.objects = Objects(self.call_back)
         self.originals: dict[tuple[int, str], Any] = {}
         """What the tests have set anew, of the module and of classes, which are kept."""
-        self.objects.named = self._named
         self._lender = Lender()
-        self.objects.lent = self._lender.__getitem__
+        self.objects = Objects(self.call_back, named=self._named, lent=self._lender.__getitem__)
         self._requests = requests
         self._answers = answers
         self._calling_back = RLock()
@@ -84,19 +95,12 @@ class Candidate:
                 return operations[request["op"]](request)
             finally:
                 self.objects.give_back_changes()
-        except CannotTellError as error:
+        except (CannotTellError, BothChangedError, TooManyObjectsError) as error:
             return {"fault": str(error)}
         except NeedsTestObjectError as error:
             return {"needs": [error.number, error.name]}
-        except BothChangedError as error:
-            return {"fault": str(error)}
-        except TooManyObjectsError:
-            return {"fault": "the tests were given more objects than are kept"}
-        except (Exception, SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-            try:
-                return self._raised(error)
-            except BaseException:
-                return {"fault": "an exception that cannot be told"}
+        except RAISED as error:
+            return self._raised(error)
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         self.module = types.ModuleType(request["module"])
@@ -121,7 +125,8 @@ class Candidate:
         owner = self._owner(request)
         method = getattr(type(owner), request["name"])
         args = [self.objects.decode(item) for item in request["args"]]
-        return self._giving(method(owner, *args))
+        answer, _ = self._do(lambda: method(owner, *args))
+        return {**answer, **self._kept_changed(asked=_is_nothing(answer) or request["name"] in WITH)}
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._giving(getattr(self._owner(request), request["name"]))
@@ -130,8 +135,9 @@ class Candidate:
         owner, name = self._owner(request), request["name"]
         if (owner is self.module or isinstance(owner, type)) and name in vars(owner):
             self.originals.setdefault((id(owner), name), vars(owner)[name])
-        setattr(owner, name, self.objects.decode(request["value"]))
-        return {"ok": None}
+        value = self.objects.decode(request["value"])
+        answer, _ = self._do(lambda: setattr(owner, name, value))
+        return {**answer, **self._kept_changed(asked=True)}
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete an attribute; one of the module or a class that was set anew gets its first value back, as mock.patch leaves it."""
@@ -139,7 +145,8 @@ class Candidate:
         if (id(owner), name) in self.originals:
             setattr(owner, name, self.originals[id(owner), name])
         else:
-            delattr(owner, name)
+            answer, _ = self._do(lambda: delattr(owner, name))
+            return {**answer, **self._kept_changed(asked=True)}
         return {"ok": None}
 
     def _named(self, name: str) -> Any:
@@ -168,23 +175,42 @@ class Candidate:
         arguments = [*args, *kwargs.values()]
         # What the tests give back is sent by its number alone.
         contents = [self._encode(one) if is_lent(data) else data for data, one in zip(sent, arguments, strict=True)]
-        result = function(*args, **kwargs)
-        answer = self._giving(result)
-        if request["in_place"] is False:
+        answer, result = self._do(lambda: function(*args, **kwargs))
+        if request["in_place"] is False or "fault" in answer:
             return answer
         changed: dict[str, Any] = {}
-        asked = result is None or request["in_place"]
-        for name, data, argument in zip(names, contents, arguments, strict=True):
+        kept: dict[str, Any] = {}
+        asked = _is_nothing(answer) or request["in_place"]
+        for index, (name, data) in enumerate(zip(names, contents, strict=True)):
+            # The traceback of what was raised holds them too.
+            may_be_kept = "raised" not in answer and not is_lent(sent[index]) and arguments[index] is not result
+            is_kept = may_be_kept and is_held_after_call(arguments, index)
+            after = data
             if not asked:
-                if self._differs(data, argument):
-                    changed[name] = None  # the test is not told to what: it is for a message alone
-                continue
-            after = self._encode(argument)
-            if after != data:
+                if self._differs(data, arguments[index]):
+                    # The test is not told to what, for a message alone: its own has another content, and cannot be the same from here on.
+                    changed[name] = None
+                    continue
+            elif (after := self._encode(arguments[index])) != data:
                 changed[name] = after
-            if argument is result and type(result) in MUTABLE:
+            if is_kept:
+                kept[name] = self._lender.keep(arguments[index], after)
+            if asked and arguments[index] is result and type(result) in MUTABLE:
                 answer["same"] = name
-        return {**answer, "changed": changed}
+        return {**answer, "changed": changed, "kept": kept, **self._kept_changed(asked=asked)}
+
+    def _do(self, use: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
+        """Do something of the candidate's: the answer, and the value that it gave, None where it raised something."""
+        try:
+            value = use()
+        except RAISED as error:
+            return self._raised(error), None
+        return self._giving(value), value
+
+    def _kept_changed(self, *, asked: bool) -> dict[str, Any]:
+        """What the tests are told of arguments that were kept, where they are told of changes."""
+        changed = self._lender.changes(self.objects.encode) if asked else None
+        return {"kept_changed": changed} if changed else {}
 
     def _differs(self, data: Any, argument: Any) -> bool:
         """Whether a call has changed this argument, as far as that is quickly seen."""
@@ -225,14 +251,23 @@ class Candidate:
     def _raised(self, error: BaseException) -> dict[str, Any]:
         import traceback
 
-        traceback.print_exception(error, file=sys.__stderr__)
-        classes = [kind.__name__ for kind in type(error).__mro__]
-        return {"raised": {"classes": classes, "text": str(error)[:10_000], "error": self.objects.encode_error(error)}}
+        try:
+            traceback.print_exception(error, file=sys.__stderr__)
+            classes = [kind.__name__ for kind in type(error).__mro__]
+            told = {"classes": classes, "text": str(error)[:10_000], "error": self.objects.encode_error(error)}
+        except BaseException:
+            return {"fault": "an exception that cannot be told"}
+        return {"raised": told}
 
     def _send(self, answer: dict[str, Any]) -> None:
         self._told.tell(answer)
         self._answers.write(dumps(answer).encode() + b"\n")
         self._answers.flush()
+
+
+def _is_nothing(answer: dict[str, Any]) -> bool:
+    """Whether no value was given that the tests could look at: arguments are then looked at."""
+    return answer.get("ok") is None
 
 
 def is_lent(data: Any) -> bool:
@@ -242,7 +277,8 @@ def is_lent(data: Any) -> bool:
 
 def is_told(name: str, value: Any) -> bool:
     """Whether the tests may have this name of the module: of those that are Python's, what a program says of itself."""
-    return name[:2] != "__" or (isinstance(value, str) and name not in ("__name__", "__file__", "__doc__", "__path__"))
+    is_pythons = name[:2] == name[-2:] == "__"
+    return not is_pythons or (isinstance(value, str) and name not in ("__name__", "__file__", "__doc__", "__path__"))
 
 
 def kind_of(value: Any) -> str:

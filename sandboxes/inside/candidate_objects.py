@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.lent import MUTABLE
-from agentrl.sandboxes.inside.library_classes import library_exception, library_value
+from agentrl.sandboxes.inside.library_classes import fields_of_exception, library_exception, library_value
 from agentrl.sandboxes.inside.plain_data import decode, encode
 from agentrl.sandboxes.inside.special_methods import operators
 from agentrl.sandboxes.inside.tests_objects import (
@@ -26,8 +26,6 @@ from agentrl.sandboxes.inside.tests_objects import (
 )
 
 KEPT_OBJECTS = 100_000
-SLOTS = ("filename", "filename2", "name", "path")
-"""Attributes of Python's own exceptions that are neither in their `__dict__` nor made of their arguments."""
 CAUSES = 5
 """How many causes and contexts of an exception's are told, each that of the one before."""
 
@@ -43,8 +41,12 @@ class TooManyObjectsError(BaseException):
 class Objects:
     """The objects of both sides, as the candidate's process knows them."""
 
-    def __init__(self, call_back: CallBack) -> None:
+    def __init__(self, call_back: CallBack, *, named: Callable[[str], Any], lent: Callable[[int], Any]) -> None:
         self._call_back = call_back
+        self._named = named
+        """Gives an attribute of the candidate's module by its name."""
+        self._lent = lent
+        """Gives what was lent to the tests, by its number there."""
         self._copies: list[tuple[int, str, Any, Any]] = []
         """Of what the tests' objects hold: the object and the name that gave it, the copy, and what it was."""
         self._objects: dict[int, Any] = {}
@@ -63,7 +65,7 @@ class Objects:
         number = self._numbers.get(id(value))
         if number is None:
             if len(self._objects) >= KEPT_OBJECTS:
-                raise TooManyObjectsError
+                raise TooManyObjectsError("the tests were given more objects than are kept")
             number = self._numbers[id(value)] = len(self._objects) + 1
             self._objects[number] = value
         return number
@@ -92,8 +94,9 @@ class Objects:
         if id(error) in self._tests_numbers:
             return {"own": self._tests_numbers[id(error)]}
         attributes = {}
-        told = {name: getattr(error, name) for name in SLOTS if getattr(error, name, None) is not None}
-        for name, value in {**told, **vars(error)}.items():
+        names = fields_of_exception(type(error))
+        fields = {name: value for name in names if (value := getattr(error, name, None)) is not None}
+        for name, value in {**fields, **vars(error)}.items():
             try:
                 attributes[name] = self.encode(value)
             except Exception:  # noqa: S112 (an attribute that cannot pass is not there)
@@ -151,9 +154,9 @@ class Objects:
             self._library[id(value)] = (content, value)
             return value
         if kind == "named":
-            return self.named(content)
+            return self._named(content)
         if kind == "lent":
-            return self.lent(content)
+            return self._lent(content)
         if kind == "fields":
             return self._named_tuple(content[0], self.decode(content[1]))
         if kind == "pattern":
@@ -174,11 +177,6 @@ class Objects:
             value = self._of_tests[number] = make[kind](content)
             self._tests_numbers[id(value)] = number
         return self._of_tests[number]
-
-    named: Callable[[Any], Any] = staticmethod(lambda name: name)
-    """Gives an attribute of the candidate's module by its name."""
-    lent: Callable[[Any], Any] = staticmethod(lambda number: number)
-    """Gives what was lent to the tests, by its number there."""
 
     def _function(self, content: Any) -> Any:
         number = content["number"]

@@ -1,4 +1,5 @@
-"""Lists, dicts, sets and the like that a candidate has given: what a test changes in one is changed in the candidate's own.
+"""Lists, dicts, sets and the like that a candidate has given, or kept of its arguments: what a test changes in one is changed in the
+candidate's own.
 
     candidate                          tests
     {"ok": [1], "lent": 7}      ─►     a list of its own, [1], which the test appends 2 to
@@ -7,15 +8,21 @@
 So `stack.items.append(1)` does to the candidate's stack what it does in one process, and so does a change to a list that a method
 gave out and should have copied. It is never the other way round: what a test holds stays what it was given, or a candidate could
 answer once it has seen what is expected. What a test gives back, as `stack.items = items` does, goes as {"lent": 7}: it is that list.
+
+An argument that somebody holds after a call, as `Logger(lines)` holds its list, is lent too: {"ok": ..., "kept": {"0": 8}}. What the
+candidate makes of it is told where changes of arguments are, by calls that return None: {"ok": null, "kept_changed": [[8, ["line"]]]}.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any
+
+from agentrl.sandboxes.inside.plain_data import NotPlainError
 
 MUTABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
 LARGEST_LENT = 1_000
@@ -35,6 +42,8 @@ class Lender:
         self._lent: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._count = 0
+        self._known: dict[int, Any] = {}
+        """What the tests know of the arguments that were kept, as it is sent."""
 
     def __getitem__(self, number: int) -> Any:
         return self._lent[number]
@@ -50,17 +59,53 @@ class Lender:
             self._lent[number] = value
         return {"lent": number}
 
+    def keep(self, argument: Any, content: Any) -> int | None:
+        """The number of an argument that somebody holds, and whose content the tests know; None where it is not lent."""
+        number = self.lend(argument).get("lent")
+        if number is not None:
+            self._known[number] = content
+        return number
+
+    def changes(self, encode: Callable[[Any], Any]) -> list[list[Any]]:
+        """What has become of the arguments that were kept, as far as the tests do not know it."""
+        changed = []
+        for number, known in [*self._known.items()]:
+            try:
+                content = encode(self._lent[number])
+            except (NotPlainError, RecursionError):  # from here on it is the candidate's alone
+                del self._known[number]
+                continue
+            if content != known:
+                changed.append([number, content])
+                self._known[number] = content
+        return changed
+
     def take_back(self, request: dict[str, Any], decode: Callable[[Any], Any]) -> None:
         """Make the changes that a request tells of, and forget what it releases."""
         for number, before, after in request.get("contents", ()):
             merge(self._lent[number], decode(before), decode(after))
+            if number in self._known:
+                self._known[number] = after
         for number in request.get("released", ()):
             del self._numbers[id(self._lent.pop(number))]
+            self._known.pop(number, None)
+
+
+def is_held_after_call(arguments: list[Any], index: int) -> bool:
+    """Whether more than two lists have references to an argument."""
+    return type(arguments[index]) in MUTABLE and sys.getrefcount(arguments[index]) > _UNHELD_AFTER_CALL
+
+
+_UNHELD_TWICE: list[Any] = [[]]
+_UNHELD_ARGUMENTS = [*_UNHELD_TWICE]
+_UNHELD_AFTER_CALL = sys.getrefcount(_UNHELD_ARGUMENTS[0])
 
 
 class _Loan:
-    def __init__(self, value: Any, before: Any) -> None:
+    def __init__(self, value: Any, before: Any, *, is_argument: bool = False) -> None:
         self.value = value
+        self.is_argument = is_argument
+        """Whether the test has made it, and the candidate has kept it."""
         self.before = before
         """Its content when it was given, or last told of."""
         self.size = len(json.dumps(before))
@@ -100,6 +145,19 @@ class Borrowed:
         self._loans[number] = _Loan(value, content)
         return value
 
+    def keep(self, number: Any, argument: Any) -> None:
+        """Note that the candidate holds an argument: from now on it is the same for both."""
+        is_new = all(loan.value is not argument for loan in self._loans.values())
+        if isinstance(number, int) and type(argument) in MUTABLE and len(argument) <= LARGEST_LENT and is_new:
+            self._loans[number] = _Loan(argument, self._encode(argument), is_argument=True)
+
+    def hear(self, number: Any, content: Any) -> None:
+        """Give an argument that was kept what the candidate has made of it. What the candidate has given never changes by itself."""
+        loan = self._loans.get(number)
+        if loan is not None and loan.is_argument and self._encode(loan.value) == loan.before:
+            replace_content(loan.value, content)
+            loan.before = self._encode(loan.value)
+
     def changes(self) -> dict[str, Any]:
         """What the next request tells the candidate."""
         contents, released = [], []
@@ -137,6 +195,17 @@ def _most_held(container: Any) -> int:
 _SAMPLE = _Loan([], None)
 _UNHELD = sys.getrefcount(_SAMPLE.value)
 _UNHELD_INSIDE = _most_held([[]])
+
+
+def snapshot(value: Any) -> Any:
+    """An argument as it is now, which keeps none of the test's containers."""
+    if type(value) is list:
+        return [snapshot(item) for item in value]
+    if type(value) is tuple:
+        return tuple(snapshot(item) for item in value)
+    if type(value) is dict:
+        return {key: snapshot(item) for key, item in value.items()}
+    return copy.copy(value) if type(value) in MUTABLE else value
 
 
 def merge(container: Any, before: Any, after: Any) -> None:

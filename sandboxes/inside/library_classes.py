@@ -31,6 +31,7 @@ LIBRARY_EXCEPTIONS = {
 
 
 _NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_FIELDS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 _WITHOUT_VALUE = (property, staticmethod, classmethod, map, filter, zip, enumerate, reversed, range, memoryview, super)
 _PYTHONS_OWN = {
     **{kind.__name__: kind for kind in _WITHOUT_VALUE},
@@ -55,6 +56,14 @@ def library_exception(info: Any) -> Any:
     if info["name"] in LIBRARY_EXCEPTIONS.get(info["module"], ()):
         return getattr(importlib.import_module(info["module"]), info["name"])
     return None
+
+
+def fields_of_exception(kind: type) -> set[str]:
+    """What Python's own exceptions hold that is in no `__dict__`, such as `errno` and `filename`, but for the object that has no attribute,
+    which nobody keeps."""
+    own = [vars(base) for base in kind.__mro__ if base.__module__ == "builtins"]
+    found = {name for names in own for name, field in names.items() if isinstance(field, _FIELDS)}
+    return {name for name in found if not name.startswith("_")} - {"args", "obj"}
 
 
 def library_interface(info: Any) -> Any:

@@ -2,10 +2,15 @@
 
 A class may take many values for one: a percentage is at most 100, a flag is "yes" or anything else. So each run goes another way:
 
-    alike       another of the same look          near        the next one, or with another item
-    zero        nothing of its kind               negative    on the other side
-    large       ten times as much                 small       a tenth
-    constant    another of the tests' own         common      what people write
+    way         a number                           a text or a list
+    alike       another of the same look           another of the same look
+    near        3 away at most                     as alike
+    zero        0                                  empty
+    negative    with the other sign                as alike
+    large       ten times as much, and 7           twice in a row
+    small       a tenth                            without its last item
+    constant    another of the tests' own code, or of the program's
+    common      what people write
 """
 
 from __future__ import annotations

@@ -66,11 +66,7 @@ class Asks(Protocol):
 
 def is_named(kind: Any) -> bool:
     """Whether the test names this class of the candidate's, or one that it derives from."""
-    return any(
-        reference_of_class(base).named
-        for base in kind.__mro__
-        if isinstance(base, RemoteClass) and "_agentrl" in vars(base)
-    )
+    return any(reference_of_class(base).named for base in kind.__mro__ if isinstance(base, RemoteClass))
 
 
 class Operators:

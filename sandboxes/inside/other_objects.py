@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.sandboxes.inside.lent import snapshot
 from agentrl.sandboxes.inside.mutants import LIKELY, Mutants
 from agentrl.sandboxes.inside.plain_data import decode
 from agentrl.sandboxes.inside.questions import Change, Make, Operands, is_made_by_its_class
@@ -30,12 +31,12 @@ class OtherObjects:
     def another(self, args: Operands, kwargs: dict[str, Any], make: Make, way: str = "") -> Any:
         """An object that a class makes of other arguments; None where it makes none."""
         for attempt in range(ATTEMPTS):
-            way = way or self.way if attempt == 0 else self.mutants.random.choice(LIKELY)
-            others = self.mutants.arguments(args, kwargs, self.late, way)
+            chosen = (way or self.way) if attempt == 0 else self.mutants.random.choice(LIKELY)
+            others = self.mutants.arguments(args, kwargs, self.late, chosen)
             if others is None:
                 return None
             try:
-                made = make(*others)
+                made = make(*snapshot(others))
             except Exception:  # noqa: S112 (these arguments are not allowed)
                 continue
             return made if isinstance(made, RemoteObject) else None
@@ -44,9 +45,8 @@ class OtherObjects:
     def late(self, one: Any, way: str = "") -> Any:
         """Another object of the class of this one; None where there is none."""
         where = reference(one)
-        if where.beside is not None:
-            beside, where.beside = where.beside, None
-            return beside
+        if where.beside:
+            return where.beside.pop()
 
         def make(args: Operands, kwargs: dict[str, Any]) -> Any:
             return where.session.call_now(type(one), None, args, kwargs)
@@ -56,7 +56,7 @@ class OtherObjects:
             (owner, name), args, kwargs = where.made_by
 
             def call(args: Operands, kwargs: dict[str, Any]) -> Any:
-                return where.session.call_now(owner, name, args, kwargs)
+                return where.session.call_now(owner, name, *snapshot((args, kwargs)))
 
             # To change an object that holds others of the tests' changes them too.
             if self.by_change and is_made_by_its_class(one) and not holds_objects([*args, *kwargs.values()]):
@@ -75,7 +75,7 @@ class OtherObjects:
         others = None if change is None else self.mutants.arguments(change.args, change.kwargs, self.late, way)
         if change is None or others is None:
             return None
-        args, kwargs = others
+        args, kwargs = snapshot(others)
         try:
             made = make()
             if change.kind == "set":

@@ -17,6 +17,7 @@ from typing import Any
 from agentrl.sandboxes.inside.lent import replace_content
 from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS, operators
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
+from agentrl.sandboxes.inside.tests_objects import DESCRIPTIVE
 
 OPEN = {
     "_io": ("StringIO", "BytesIO", "_BufferedIOBase", "_IOBase", "_TextIOBase"),
@@ -74,6 +75,8 @@ class OwnObjects:
                 raise AttributeError(name)
             owner = value if _is_mock(value) else type(value)
             return getattr(owner, name)(*([] if owner is value else [value]), *args)
+        if name in DESCRIPTIVE and what == "get" and type(described := getattr(value, name, None)) is str:
+            return described
         if name == "__dict__" and what == "get":
             return {key: found for key, found in vars(value).items() if _is_public(value, key)}
         allowed = {"set": lambda: self._may_set(value, name, args[0]), "del": lambda: self._may_delete(value, name)}

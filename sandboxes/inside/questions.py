@@ -38,7 +38,7 @@ MOST_RECIPES = 8
 """Of one class, that a later run is told."""
 ANOTHER_HASH = "is equal to an object with another hash"
 MOST_HASHES = 12
-"""So many objects of a test that are equal are asked for their hashes."""
+"""Of the comparisons that a test makes with one operator of a class, so many are asked for hashes too."""
 SET_METHODS = ("union", "intersection", "difference", "symmetric_difference")
 GATHERING = frozenset(
     {*SET_METHODS, *(f"__{side}{name}__" for name in ("sub", "and", "or", "xor") for side in ("", "r"))}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import os
 import re
+import types
 from _thread import RLock
 from collections import namedtuple
 from collections.abc import Callable, Collection, ItemsView, KeysView, ValuesView
@@ -12,14 +14,21 @@ from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
 from agentrl.sandboxes.inside.given import Given
-from agentrl.sandboxes.inside.lent import MUTABLE, Borrowed, replace_content
-from agentrl.sandboxes.inside.library_classes import library_exception, library_interface, library_name, pythons_own
+from agentrl.sandboxes.inside.lent import MUTABLE, Borrowed, replace_content, snapshot
+from agentrl.sandboxes.inside.library_classes import (
+    fields_of_exception,
+    library_exception,
+    library_interface,
+    library_name,
+    pythons_own,
+)
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.shared_state import TestsState
+from agentrl.sandboxes.inside.special_methods import WITH
 from agentrl.sandboxes.inside.stand_ins import (
     PASSIVE,
     Reference,
@@ -121,6 +130,8 @@ class Remote:
 
     def attribute(self, owner: Any, name: str) -> Any:
         value = self._given_value(self.ask(op="get", of=self._touched(owner), name=name))
+        if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
+            reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
         if isinstance(value, RemoteObject) and (owner is None or isinstance(owner, RemoteClass)):
             self.operators.note_constant(value, name)
         if isinstance(value, RemoteObject) and isinstance(owner, RemoteObject) and name in OWN_METHODS:
@@ -131,11 +142,13 @@ class Remote:
         self.operators.changes += 1
         if isinstance(owner, RemoteObject):
             self.run.note_change(owner, Change("set", name, (value,), {}))
-        self.ask(op="set", of=self._touched(owner), name=name, value=self._argument(value))
+        request = {"op": "set", "of": self._touched(owner), "name": name, "value": self._argument(value)}
+        self.ask(lambda answer: self._note_kept(answer, {}, told=True), **request)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
-        self.ask(op="del", of=self._touched(owner), name=name)
+        request = {"op": "del", "of": self._touched(owner), "name": name}
+        self.ask(lambda answer: self._note_kept(answer, {}, told=True), **request)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         compares = name in PASSIVE
@@ -145,7 +158,11 @@ class Remote:
             "name": name,
             "args": [self.encode(item) if compares else self._argument(item) for item in args],
         }
-        return self._given_value(self.ask(**request))
+
+        def note(answer: dict[str, Any]) -> None:
+            self._note_kept(answer, {}, told=answer.get("ok") is None or name in WITH)
+
+        return self._given_value(self.ask(note, **request))
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
         return self.operators.compare(owner, name, other)
@@ -173,7 +190,7 @@ class Remote:
             return self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
         if name in OWN_METHODS:
             self._check_own_method(owner, name)
-        if name is not None and args and not kwargs and _may_be_known(name, args[0]):
+        if name is not None and args and not kwargs and _is_question(name, args[0]):
             return self.run.put(owner, name, args, lambda one, args: self.call_now(one, name, args, {}))
         return self.call_now(owner, name, args, kwargs)
 
@@ -184,49 +201,42 @@ class Remote:
             )
 
     def call_now(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call, whatever the run makes of the test's calls."""
+        """Call at once. The run neither counts this call nor replaces what it makes."""
         with self._one_at_a_time:
             return self._call(owner, name, args, kwargs)
 
     def _call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         encoded = [self._argument(item) for item in args]
         named = {key: self._argument(item) for key, item in kwargs.items()}
+        remembered, remembered_named = snapshot(args), snapshot(kwargs)
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._touched(owner)}
         request = {**target, "name": name, "args": encoded, "kwargs": named, "in_place": self._in_place}
+        arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
         self.operators.changes += 1
-        answer = self.ask(**request)
+        answer = self.ask(lambda answer: self._note_changes(answer, arguments), **request)
         if isinstance(owner, RemoteObject):
             reference(owner).called = True
         # What is given data and gives nothing back is there to change the object.
         data = (*args, *kwargs.values())
         gave_nothing = answer.get("ok") is None and bool(data) and not any(map(callable, data))
         if isinstance(owner, RemoteObject) and name is not None and gave_nothing:
-            self.run.note_change(owner, Change("call", name, args, kwargs))
-        # Whether changes are told is the test's to say, and not the answer's.
-        told = answer.get("ok") is None if self._in_place is None else self._in_place
-        changed = answer.get("changed")
-        self.untold = self.untold or (bool(changed) and not told)
-        arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
-        if told and isinstance(changed, dict):
-            for key, data in changed.items():
-                if key in arguments:
-                    replace_content(arguments[key], self.value(data))
-                    self._borrowed.told(arguments[key])
+            self.run.note_change(owner, Change("call", name, remembered, remembered_named))
         known = len(self._objects)
         value = self._given_value(answer, arguments if self._in_place else {})
         if isinstance(owner, RemoteClass) and name is None and not _is_of(value, owner):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
         if isinstance(value, RemoteObject) and len(self._objects) > known and not isinstance(owner, RemoteObject):
-            reference(value).made_by = ((owner, name), args, kwargs)
+            reference(value).made_by = ((owner, name), remembered, remembered_named)
         return value
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
-    def ask(self, **request: Any) -> dict[str, Any]:
+    def ask(self, note: Callable[[dict[str, Any]], None] | None = None, /, **request: Any) -> dict[str, Any]:
+        """Ask the candidate. `note` looks at the answer, before what it has raised is raised here."""
         with self._one_at_a_time:
-            return self._ask(request)
+            return self._ask(request, note)
 
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, request: dict[str, Any], note: Callable[[dict[str, Any]], None] | None) -> dict[str, Any]:
         self.check_stops()
         if self._depth >= LARGEST_DEPTH:
             self.wire.wrong(f"the candidate and the test's functions call each other more than {LARGEST_DEPTH} deep")
@@ -247,9 +257,39 @@ class Remote:
             self._needed(answer["needs"])
         if "fault" in answer:
             self.wire.wrong(str(answer["fault"])[:1000])
+        if note is not None:
+            note(answer)
         if "raised" in answer:
             raise self._raised(answer["raised"], request)
         return answer
+
+    def _note_changes(self, answer: dict[str, Any], arguments: dict[str, Any]) -> None:
+        """Give arguments what a call has made of them. Unless the test says, they are looked at where it has given no value: what the
+        candidate says of changes never decides that."""
+        told = answer.get("ok") is None if self._in_place is None else self._in_place
+        changed = answer.get("changed")
+        self.untold = self.untold or (bool(changed) and not told)
+        if told and isinstance(changed, dict):
+            for key, data in changed.items():
+                if key in arguments:
+                    replace_content(arguments[key], self.value(data))
+                    self._borrowed.told(arguments[key])
+        self._note_kept(answer, arguments, told=told)
+
+    def _note_kept(self, answer: dict[str, Any], arguments: dict[str, Any], *, told: bool) -> None:
+        """Note which arguments the candidate has kept, and where changes are told, what it has made of those."""
+        try:
+            for key, number in dict(answer.get("kept", {})).items():
+                if key in arguments:
+                    self._borrowed.keep(number, arguments[key])
+            for number, content in answer.get("kept_changed", ()) if told else ():
+                self._borrowed.hear(number, self.value(content))
+        except (TypeError, ValueError) as error:
+            self.wire.wrong(f"the candidate tells nonsense of its arguments: {error}")
+
+    def has_raised(self, error: BaseException) -> bool:
+        """Whether an exception is one of the candidate's."""
+        return any(error is one for one in self._objects.values())
 
     def check_stops(self) -> None:
         """End the test where a StopIteration out of a function, and not of an iterator, was seen by none of the test's own code: where a
@@ -378,6 +418,8 @@ class Remote:
             return {"builtin": name}
         if isinstance(value, KeysView | ValuesView | ItemsView):
             return self.encode(list(value))
+        if kind in (types.MappingProxyType, type(os.environ)):
+            return self.encode(dict(value))
         if kind is re.Pattern:
             return {"pattern": [self.encode(value.pattern), value.flags]}
         if (known := library_name(value)) is not None:
@@ -492,7 +534,7 @@ class Remote:
             made: BaseException = self._object(number, kind)
             made.args = tuple(args)
             pythons = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-            with suppress(Exception):  # fills what Python's own classes make of their arguments, such as errno
+            with suppress(Exception):  # fills what Python's own classes make of their arguments
                 pythons.__init__(made, *args)
         else:
             made = kind.__new__(kind, *args)
@@ -502,10 +544,12 @@ class Remote:
                 made = Exception.__new__(kind)
                 made.args = tuple(args)
             self._objects[number] = made
-            for name, value in dict(content["attributes"]).items():
-                if not name.startswith("__") or name == "__notes__":
-                    with suppress(AttributeError):  # it may only be read
-                        setattr(made, str(name), self.value(value))
+        fields = fields_of_exception(kind)
+        for name, value in dict(content["attributes"]).items():
+            # What else the candidate's own classes have, it is asked for.
+            if name in fields or (not issubclass(kind, RemoteObject) and (name[:2] != "__" or name == "__notes__")):
+                with suppress(Exception):  # it may only be read
+                    (object.__setattr__ if name in fields else setattr)(made, str(name), self.value(value))
         if content["cause"] is not None:
             made.__cause__ = self.value(content["cause"])
         if content["context"] is not None:
@@ -529,13 +573,16 @@ class Remote:
 
 
 def _is_of(value: Any, kind: RemoteClass) -> bool:
-    """Whether a class may have made a value."""
-    return kind in type(value).__mro__ or (type(value) is dict and reference_of_class(kind).makes_dicts)
+    """Whether a class may have made a value. What is plain data has no class of the candidate's, if that is none that the test names."""
+    if kind in type(value).__mro__ or (type(value) is dict and reference_of_class(kind).makes_dicts):
+        return True
+    return not is_named(kind) and not isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
 
 
-def _may_be_known(name: str, given: Any) -> bool:
-    """Whether a method is told what the test expects, as those of Python's own collections are."""
-    return name in (*SEARCHES, *OWN_METHODS) or (name in SET_METHODS and isinstance(given, COLLECTIONS))
+def _is_question(name: str, argument: Any) -> bool:
+    """Whether a method with this argument asks whether an object has what the test expects: `index`, `count`, `startswith`, `union` of a
+    set."""
+    return name in (*SEARCHES, *OWN_METHODS) or (name in SET_METHODS and isinstance(argument, COLLECTIONS))
 
 
 def _seen_outside(error: BaseException) -> bool:

@@ -19,8 +19,9 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from agentrl.sandboxes.inside.foreign import Foreign
-from agentrl.sandboxes.inside.mutants import LIKELY, PLAUSIBLE, WAYS, Mutants
+from agentrl.sandboxes.inside.laws import REVERSED, Laws
+from agentrl.sandboxes.inside.lent import snapshot
+from agentrl.sandboxes.inside.mutants import PLAUSIBLE, WAYS, Mutants
 from agentrl.sandboxes.inside.other_objects import OtherObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.inside.questions import (
@@ -43,11 +44,9 @@ from agentrl.sandboxes.inside.questions import (
     is_made_by_its_class,
     with_hashes,
 )
-from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, vars_of
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
-MORE_PAIRS = 16
-"""So many more are made where one object that a class has made is equal to another."""
 SHIFTS = ("__add__", "__radd__", "__sub__", "__rsub__")
 """Arithmetic whose result changes as its operand does."""
 MEASURES = frozenset(
@@ -66,7 +65,6 @@ MEASURES = frozenset(
 )
 """Operators that make plain data of an object, which may be the difference from what is expected."""
 RATIOS = tuple(f"__{side}{name}__" for name in ("truediv", "floordiv", "mod", "divmod") for side in ("", "r"))
-REVERSED = {"__lt__": "__gt__", "__gt__": "__lt__", "__le__": "__ge__", "__ge__": "__le__"}
 NOTICED = 0.02
 """The share of a change of its operand by which the result of SHIFTS changes at least."""
 MANY_LOOKS = 3
@@ -86,16 +84,18 @@ class Replay:
         self._count = Count()
         self._mutants = Mutants(code, job["constants"])
         self._objects = OtherObjects(job, self._mutants)
+        self._laws = Laws(self._mutants, self._objects, self._wrong)
         asked = [Question(*question) for question in job["questions"]]
         self._known = {(question.test, question.number): question for question in asked}
         self._replaced = {tuple(question.replaced) for question in asked if question.replaced}
         self._beside = {tuple(question.beside) for question in asked if question.beside}
         self._shifts: bool = job["shifts"]
-        """Whether this run adds other numbers: what comes of that is all that it tells of, since all else follows from it."""
+        """Whether this run adds and subtracts other numbers. It tells of nothing else, since all else follows from that."""
         self._keeps: bool = job["keeps"]
-        """Whether the tests' own objects are made, and others late."""
+        """Whether the tests' own objects are made, and another only when it is asked about."""
         self._aside: bool = job["aside"]
-        """Whether an object that the test has made is replaced, and not what it is asked with: what nothing is left of stays nothing."""
+        """Whether an object that the test has made is replaced, and not what it is asked with: `cart.total() - 5` of an empty cart is 0
+        whatever is subtracted, so other carts are asked."""
         self._looks: Counter[tuple[str, str]] = Counter()
 
     def begin(self, test: str) -> None:
@@ -113,7 +113,7 @@ class Replay:
         if known is None:
             return self._asked_anyhow(one, operator, operands, ask)
         if operator in EQUALITY and known.answer != NOT_IMPLEMENTED and known.answer is not YES[operator]:
-            self._check_equality(one, operator, ask)
+            self._laws.check_equality(one, operator, ask)
             self._tell(known, "another")
             self._look_again(known, one, operands, ask, [])
             return known.answer
@@ -126,7 +126,7 @@ class Replay:
             same = all(_is_same(operator, (operands, operands), expected, answer) for answer in answers)
             self._tell(known, "same" if same else "another")
             return expected
-        had_beside = any(reference(side).beside is not None for side in operands if isinstance(side, RemoteObject))
+        had_beside = any(reference(side).beside for side in operands if isinstance(side, RemoteObject))
         others = self._others(one, operands, self._objects.way)
         if others is None:
             if known.answer != NOT_IMPLEMENTED:
@@ -141,10 +141,10 @@ class Replay:
         if of_value and operator in (*EQUALITY, "__contains__"):
             same = self._is_same_for_values(known, one, operands[0], ask, same=same)
         if same and operator in REVERSED:
-            same = self._both_ways(operator, others, ask)
+            same = self._laws.both_ways(operator, others, ask)
         if same and known.made and operator in EQUALITY:
             try:
-                same = self._same_for_all(expected, operands[0], ask)
+                same = self._laws.same_for_all(expected, operands[0], ask)
             except BaseException:  # it makes no more objects than these
                 self._tell(known, "same")
                 raise
@@ -163,7 +163,7 @@ class Replay:
             self._look_again(known, one, operands, ask, [(others, answer)])
         if operator in EQUALITY and not self._shifts:
             said_yes_to = (others[0], others[1][0]) if answer is YES[operator] else None
-            self._check_equality(one, operator, ask, said_yes_to)
+            self._laws.check_equality(one, operator, ask, said_yes_to)
         return expected
 
     def _look_again(
@@ -178,7 +178,7 @@ class Replay:
         if self._looks[kind] > MOST_LOOKS:
             return
         expected = decode(known.answer)
-        comes_first = self._answer_reversed(known, one, operands)
+        comes_first = self._laws.answer_reversed(known, one, operands)
         answers = list(asked)
         guesses = []
         count = MOST_BESIDE if self._looks[kind] <= MANY_LOOKS else FEW_BESIDE
@@ -197,7 +197,7 @@ class Replay:
                     answers.append(guesses[-1])
         if expected is True and comes_first is True and known.operator in ("__lt__", "__gt__"):
             self._wrong(one, f"answers {known.operator} the same both ways round")
-        self._check_opposite(known, answers)
+        self._laws.check_opposite(known, answers)
         self._mutants.random.shuffle(answers)
         for question, answer in answers:
             if _told(self._answer(known, ask, *question)) != _told(answer):
@@ -220,32 +220,9 @@ class Replay:
             instead_of = reference(side).instead_of if isinstance(side, RemoteObject) else None
             if instead_of is not None and not is_made_by_its_class(side):
                 with suppress(Exception):
-                    instead_of()  # who is equal to what is made next has met that
+                    instead_of()  # a cheat that is equal to whatever is made next has met that
                     return ask(side, (instead_of(),)) is expected
         return False
-
-    def _answer_reversed(self, known: Question, one: Any, operands: Operands) -> Any:
-        """Ask whether the other comes first, which it does not: who learns an order from what is asked has then learned another."""
-        other = operands[0] if operands else None
-        if known.operator in REVERSED and isinstance(other, RemoteObject) and known.operator in vars_of(type(other)):
-            with suppress(Exception):
-                return reference(one).session.special(other, known.operator, (one,))
-        return None
-
-    def _check_opposite(self, known: Question, asked: list[tuple[tuple[Any, Operands], Any]]) -> None:
-        """End what is equal and not equal, or neither; and what is less than another that is not greater."""
-        opposite = {"__eq__": "__ne__", "__ne__": "__eq__"}.get(known.operator, "")
-        for (one, operands), answer in asked:
-            other = operands[0] if operands else None
-            with suppress(Exception):
-                if opposite in vars_of(type(one)) and isinstance(answer, bool):
-                    if reference(one).session.special(one, opposite, operands) is answer:
-                        self._wrong(one, f"answers {known.operator} and {opposite} alike")
-                elif known.operator in ORDERS and isinstance(other, RemoteObject) and isinstance(answer, bool):
-                    back = REVERSED[known.operator]
-                    has_back = back in vars_of(type(other))
-                    if has_back and reference(one).session.special(other, back, (one,)) is (not answer):
-                        self._wrong(one, f"answers {known.operator} one way, and {back} the other")
 
     def _is_same_for_values(self, known: Question, one: Any, value: Any, ask: Ask, *, same: bool) -> bool:
         """Whether an object is equal to any of values like one of the test's, each of which could be the test's; or contains all of them,
@@ -253,7 +230,9 @@ class Replay:
         others = [self._mutants.value(value, way) for way in self._mutants.random.sample(WAYS, len(WAYS))]
         expected = decode(known.answer)
         answers = [self._answer(known, ask, one, (other,)) is expected for other in others if other is not None]
-        return all([same, *answers]) if known.operator == "__contains__" else any([same, *answers])
+        if known.operator == "__contains__":
+            return same and all(answers)
+        return same or any(answers)
 
     def _asides_of(self, one: Any, operator: str) -> list[Any]:
         """Objects that are made as this one is, of other arguments: where little is nothing, as of a sum that has a floor, much is something."""
@@ -270,54 +249,9 @@ class Replay:
         except Exception:
             return NotImplemented
         except TestEndedError as error:
-            if "ended without an answer" in str(error):
+            if error.exited:
                 self._wrong(one, "ends its process in another run")
             raise
-
-    def _same_for_all(self, expected: Any, one: Any, ask: Ask) -> bool:
-        """Whether objects like this one, of its class and made in pairs, are all equal: it may take many values for one. Two that differ
-        show that it does not, where two that are made alike are equal."""
-        made_by = reference(one).made_by
-        if made_by is None:
-            return True
-        (owner, name), args, kwargs = made_by
-        session = reference(one).session
-
-        def make(args: Operands, kwargs: dict[str, Any]) -> Any:
-            return session.call_now(owner, name, args, kwargs)
-
-        def is_as_expected(*, alike: bool) -> bool:
-            first = make(args, kwargs)
-            way = self._mutants.random.choice((*WAYS, *LIKELY, "constant", "constant"))
-            second = make(args, kwargs) if alike else self._objects.another(args, kwargs, make, way)
-            return second is None or ask(first, (second,)) is expected
-
-        for _ in range(MORE_PAIRS):
-            try:
-                if self._mutants.random.random() < 1 / 2:
-                    alike, other = is_as_expected(alike=True), is_as_expected(alike=False)
-                else:
-                    other, alike = is_as_expected(alike=False), is_as_expected(alike=True)
-            except Exception:
-                return True
-            if alike and not other:
-                return False
-        return True
-
-    def _both_ways(self, operator: str, others: tuple[Any, Operands], ask: Ask) -> bool:
-        """Whether an object comes both before and after another, which one that is sorted by when it was made does not."""
-        left, (right, *_) = others
-        try:
-            if isinstance(right, RemoteObject):
-                return ask(right, (left,)) is True
-            made_by = reference(left).made_by
-            if made_by is None or made_by[1] or made_by[2]:
-                return True
-            # What is made of nothing may be less than every number, as an infinity is.
-            reverse = REVERSED[operator]
-            return reverse not in vars_of(type(left)) or bool(reference(left).session.special(left, reverse, (right,)))
-        except Exception:
-            return False
 
     def _asked_anyhow(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
         """Ask what nothing depends on by itself. The sum or the difference of an object and a number may be compared later: that of
@@ -340,15 +274,17 @@ class Replay:
             another = self._objects.another(args, kwargs, make)
             if another is not None:
                 reference(another).another = True
-                reference(another).instead_of = lambda: make(args, kwargs)
+                reference(another).instead_of = lambda: make(*snapshot((args, kwargs)))
                 return another
         if where not in self._beside or self._objects.by_change:
             return make(args, kwargs)
-        first = self._mutants.random.random() < 1 / 2
-        another = self._objects.another(args, kwargs, make) if first else None
+        # Before it and after it: who is equal to what is made next, or to what was made last, is then equal to another.
+        before = self._objects.another(args, kwargs, make)
         made = make(args, kwargs)
+        after = self._objects.another(args, kwargs, make)
         if isinstance(made, RemoteObject):
-            reference(made).beside = another if first else self._objects.another(args, kwargs, make)
+            reference(made).beside = [other for other in (before, after) if other is not None]
+            self._mutants.random.shuffle(reference(made).beside)
         return made
 
     def _others(self, one: Any, operands: Operands, way: str) -> tuple[Any, Operands] | None:
@@ -367,31 +303,6 @@ class Replay:
             if (another := self._objects.late(side, way)) is not None:
                 return (one, (another, *rest)) if side is other else (another, operands)
         return None
-
-    # -- what equality has to be ---------------------------------------------------------------------------------
-
-    def _check_equality(self, one: Any, operator: str, ask: Ask, said_yes_to: tuple[Any, Any] | None = None) -> None:
-        """End what passes for equal and is none: with things of any kind, or one way round alone."""
-        yes = YES[operator]
-        stranger = type(self._mutants.decoys.word().title(), (Foreign,), {})()
-        strangers = [stranger, None, self._mutants.random.randrange(10**9), self._mutants.decoys.word()]
-
-        def is_yes(left: Any, right: Any) -> bool | None:
-            try:
-                return ask(left, (right,)) is yes
-            except Exception:
-                return None
-
-        if is_yes(one, one) is False:
-            self._wrong(one, "is not equal to itself")
-        answers = [is_yes(one, other) for other in strangers]
-        if answers[0] or all(answers):
-            self._wrong(one, "is equal to objects of any kind")
-        if said_yes_to is not None:
-            left, right = said_yes_to
-            back = isinstance(right, RemoteObject) and operator in vars_of(type(right))
-            if back and is_yes(right, left) is False:
-                self._wrong(one, "is equal to an object that is not equal to it")
 
     def _tell(self, known: Question, answer: str) -> None:
         self._wire.send(b"r", [known.test, known.number, answer])
@@ -413,7 +324,7 @@ def _is_same(operator: str, operands: tuple[Operands, Operands], expected: Any, 
     """Whether an answer is still the one of the first run, as if the operand were the same."""
     if isinstance(answer, bool) or isinstance(expected, bool):
         return answer is expected
-    if operator in GATHERING and isinstance(expected, (*COLLECTIONS, int)) and operator not in SHIFTS:
+    if operator in GATHERING and isinstance(expected, COLLECTIONS if operator in SHIFTS else (*COLLECTIONS, int)):
         return bool(answer == (operands[1][0] if expected == operands[0][0] else expected))
     try:
         if operator in SHIFTS and operands[0] is not operands[1]:

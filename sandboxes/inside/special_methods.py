@@ -22,6 +22,9 @@ _PYTHONS_OWN = SPECIAL_METHODS.union(
 )
 
 
+WITH = ("__enter__", "__exit__")
+
+
 def may_be_asked(name: str) -> bool:
     """Whether a stand-in has this attribute of its original. A name like numpy's `__array_function__` or `__array_interface__` it
     has not: by those, a library hands what it should decide itself to the object."""

@@ -56,8 +56,8 @@ class Reference:
         """Whether it is another one than in the first run: see `replay`."""
         self.instead_of: Callable[[], Any] | None = None
         """Makes the object of the first run in whose place it is."""
-        self.beside: Any = None
-        """Another object that was made beside it, to be compared in its place."""
+        self.beside: list[Any] = []
+        """Other objects that were made beside it, to be compared in its place."""
         self.is_data = False
         """Whether its class derives from one of plain data."""
         self.by_operator = False
@@ -338,10 +338,5 @@ def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
 
 
 def vars_of(kind: type) -> set[str]:
-    """The operators that a stand-in's class has from the candidate."""
-    return {
-        name
-        for base in kind.__mro__
-        if isinstance(base, RemoteClass) and base is not RemoteObject
-        for name in vars(base)
-    }
+    """What a stand-in's class has from the candidate: its operators, and what is ours beside them."""
+    return {name for base in kind.__mro__ if isinstance(base, RemoteClass) for name in vars(base)}

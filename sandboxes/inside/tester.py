@@ -1,9 +1,10 @@
 """The process that runs test code. It never sees the candidate's code: what the tests call is a stand-in, and what comes back is
 plain data, or a stand-in for an object on the other side, whose operators are the candidate's.
 
-Its first line in is the job; each later one is an answer of the candidate's, or "x" and why there is none. Lines out:
+Its first line in is the job; each later one is an answer of the candidate's, or "x" and why there is none, {"why": "...", "exited": true}. Lines out:
 
-    c  a request to the candidate                       n  how many tests there are
+    a  a request for what the candidate's module has
+    c  another request to the candidate                 n  how many tests there are
     k  what the candidate asks of the tests begins      b  a test begins
     u  our own machinery ends the test, and why         d  it has ended, with its outcome
     p  a test that is no pass after all, and why        s  it was skipped
@@ -31,6 +32,9 @@ from agentrl.sandboxes.inside.replay import Replay
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
+TESTS = "<tests>"
+"""The file name of test code that asserts."""
+
 
 def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     """Run test code that asserts; with an entry point, call its `check(candidate)` as HumanEval does."""
@@ -46,7 +50,7 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
         if first not in dir(builtins):
             space.update({name: library_module(name, job["code"]) or remote.stand_in(name) for name in wanted})
-        exec(compile(job["code"], "<tests>", "exec", dont_inherit=True), space)
+        exec(compile(job["code"], TESTS, "exec", dont_inherit=True), space)
         if entry_point is not None:
             plain = entry_point == first
             space["check"](remote.stand_in(first) if plain else RemoteFunction(remote, None, entry_point))
@@ -56,9 +60,23 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         body()
     except BaseException as error:
         print_error()
-        send_outcome(wire, remote, job, job["name"], error)
+        send_outcome(
+            wire, remote, job, job["name"], error, _shown(error) if str(error) else _assertion(error, job["code"])
+        )
     else:
         send_outcome(wire, remote, job, job["name"], None)
+
+
+def _assertion(error: BaseException, code: str) -> str:
+    """The lines of the test code that an exception without a text comes from."""
+    import ast
+    import traceback
+
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == TESTS]
+    tree = ast.parse(code)
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno == (lines or [0])[-1]]
+    shown = ast.get_source_segment(code, found[-1]) if found else None
+    return f"{type(error).__name__}: {shown}"[:2000] if shown else type(error).__name__
 
 
 def library_module(name: str, code: str) -> types.ModuleType | None:
@@ -122,12 +140,25 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         def startTest(self, test: unittest.TestCase) -> None:
             super().startTest(test)
             self.bad: BaseException | None = None
+            self.good = False
             remote.begin(test.id())
 
         def stopTest(self, test: unittest.TestCase) -> None:
             super().stopTest(test)
             skipped = any(test is one for one, _ in self.skipped)
+            partly_skipped = any(test is getattr(one, "test_case", None) for one, _ in self.skipped)
+            if self.bad is None and not (self.good or skipped or partly_skipped):
+                # KeyboardInterrupt and its like go through unittest.
+                self.bad = sys.exc_info()[1] or InterruptedError("the test did not end")
             report(wire, remote, job, test.id(), self.bad, skipped=skipped)
+
+        def addSuccess(self, test: unittest.TestCase) -> None:
+            super().addSuccess(test)
+            self.good = True
+
+        def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:
+            super().addExpectedFailure(test, err)
+            self.good = True
 
         def addError(self, test: Any, err: Any) -> None:
             super().addError(test, err)
@@ -174,6 +205,9 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         wire.send(b"d", {"name": job["name"], "status": "checker_error", "message": message})
         return
 
+    # Our own frames are nothing to a reader of what failed.
+    for name in [name for name in sys.modules if name.startswith(__package__)]:
+        vars(sys.modules[name])["__tracebackhide__"] = True
     # It would put the name of the test that runs, and with it the parameters that are expected, into the environment.
     _pytest.runner._update_current_test_var = lambda item, when: None
 
@@ -183,6 +217,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         def __init__(self) -> None:
             self.unseen = RuntimeError()
             self.collecting: BaseException = self.unseen
+            self.running: str = job["name"]
 
         def pytest_pycollect_makeitem(self, name: str, obj: Any) -> list[Any] | None:
             """What the candidate calls test_... or Test... is none of the tests."""
@@ -195,10 +230,14 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             self.bad: str | None = None
             self.error: BaseException | None = None
             self.skipped = False
+            self.good = False
+            self.running = nodeid
             remote.begin(nodeid)
 
         def pytest_runtest_logreport(self, report: Any) -> None:
             self.skipped = self.skipped or (report.skipped and not hasattr(report, "wasxfail"))
+            ended = report.when == "call" or hasattr(report, "wasxfail")
+            self.good = self.good or (ended and not report.failed)
             if report.failed and self.bad is None:
                 self.bad = str(report.longreprtext)[-2000:]
                 assertion = "AssertionError" in self.bad or "Failed: " in self.bad
@@ -214,7 +253,18 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             if self.skipped:
                 wire.send(b"s")
             else:
-                send_outcome(wire, remote, job, nodeid, self.error, self.bad)
+                error = self.error if self.good or self.error is not None else self.unseen
+                send_outcome(wire, remote, job, nodeid, error, self.bad)
+
+        def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
+            if not isinstance(excinfo.value, pytest.Session.Interrupted):  # by an error that was reported
+                send_outcome(wire, remote, job, self.running, excinfo.value)
+
+        def pytest_internalerror(self, excinfo: Any) -> None:
+            if remote.has_raised(
+                excinfo.value
+            ):  # SystemExit goes through pytest, out of a module or an object's __repr__
+                send_outcome(wire, remote, job, self.running, excinfo.value)
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
@@ -260,17 +310,17 @@ def main() -> None:
         return
     job["folders"] = lay_out(job.get("files", {}))
     sys.modules[job["module"]] = module_stand_in(remote, job)
-    if job["kind"] != "assert":
-        remote.name_classes(job["names"])
     if job["kind"] == "assert":
         run_assertions(wire, remote, job)
     else:
+        remote.name_classes(job["names"])
         outcome_of_file(wire, remote, job, run_unittest if job["kind"] == "unittest" else run_pytest)
-    hashes = remote.run.revoked if isinstance(remote.run, FirstRun) else []
-    for test, message in [*hashes, *remote.operators.one_for_all_names()]:
-        wire.send(b"p", {"test": test, "message": message})
+    revoked = remote.operators.one_for_all_names()
     if isinstance(remote.run, FirstRun):
+        revoked = [*remote.run.revoked, *revoked]
         wire.send(b"q", remote.run.told())
+    for test, message in revoked:
+        wire.send(b"p", {"test": test, "message": message})
     wire.send(b"f")
 
 

@@ -35,6 +35,10 @@ class NeedsTestObjectError(BaseException):
         self.name = name
 
 
+DESCRIPTIVE = ("__name__", "__qualname__", "__annotations__", "__wrapped__", "__type_params__")
+"""Attributes that a decorator asks a function for, and that an object may have or not."""
+
+
 class TestObject:
     """An object of the tests' own class: it is equal to itself, and can be kept and given back."""
 
@@ -128,7 +132,7 @@ class OpenObject(TestObject, metaclass=OpenClass):
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_ASKED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name.startswith("__") and name != "__dict__":
+        if name.startswith("__") and name != "__dict__" and name not in DESCRIPTIVE:
             raise NeedsTestObjectError(self._origin.number, name)
         return self._origin.get(name)
 

@@ -17,8 +17,10 @@ class TestEndedError(BaseException):
 
     __test__ = False
 
-    def __init__(self, why: str, *, ours: bool = False) -> None:
+    def __init__(self, why: str, *, ours: bool = False, exited: bool = False) -> None:
         super().__init__(why)
+        self.exited = exited
+        """Whether the candidate's process has ended by itself, and not by a limit or a signal."""
         self.ours = ours
         """Whether it is no fault of the candidate's."""
 
@@ -29,7 +31,8 @@ class Wire:
     def __init__(self) -> None:
         self.gone = False
         """Whether the candidate's process has ended in this test."""
-        self._ended: str | None = None
+        self._ended: dict[str, Any] | None = None
+        """Why the test that runs has ended, as TestEndedError is made of it."""
         self._lines = os.fdopen(os.dup(0), "rb")
         self._out = os.fdopen(os.dup(1), "wb")
         with open(os.devnull) as nothing:
@@ -51,8 +54,9 @@ class Wire:
         line = self._lines.readline()
         if line[:1] != b"v":
             self.gone = True
-            self._ended = line[1:].decode(errors="replace").strip()
-            raise TestEndedError(self._ended)
+            told = json.loads(line[1:] or "{}")
+            self._ended = {"why": told.get("why", "the host has ended"), "exited": told.get("exited", False)}
+            raise TestEndedError(**self._ended)
         try:
             if bounded:
                 check_bounds(line)
@@ -71,8 +75,8 @@ class Wire:
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         if self._ended is not None:
-            raise TestEndedError(self._ended)
-        self.send(b"c", request)
+            raise TestEndedError(**self._ended)
+        self.send(b"a" if request["op"] == "get" and request["of"] is None else b"c", request)
         return self.receive()
 
     def wrong(self, message: str) -> NoReturn:
@@ -84,6 +88,7 @@ class Wire:
         self._end("checker_error", f"the test needs {need}")
 
     def _end(self, status: str, message: str) -> NoReturn:
-        self._ended = message = message[:LONGEST_MESSAGE]
+        message = message[:LONGEST_MESSAGE]
+        self._ended = {"why": message, "ours": status == "checker_error"}
         self.send(b"u", {"status": status, "message": message})
-        raise TestEndedError(message, ours=status == "checker_error")
+        raise TestEndedError(**self._ended)

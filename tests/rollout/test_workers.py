@@ -21,7 +21,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from agentrl.audit import audit
-from agentrl.config import RunConfig, SandboxConfig, load_config
+from agentrl.config import RolloutConfig, RunConfig, SandboxConfig, load_config
 from agentrl.engine.protocol import Generation, ImageSpan, Sampling, VersionSpan
 from agentrl.engine.sglang import sglang_engine
 from agentrl.envs.calculator import distinct_tasks
@@ -36,7 +36,7 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker_channel import Ended, Generate, Run, decode, encode
-from agentrl.rollout.worker_pool import WorkerRunner
+from agentrl.rollout.worker_pool import WorkerRunner, share_of_worker
 from agentrl.train import train
 from agentrl.trajectory import TokenRecord
 from tests.components import wait_until
@@ -436,6 +436,15 @@ generates = st.builds(
     Generate, call=st.integers(), episode=st.integers(), choice=choices, input_ids=st.lists(st.integers()),
     sampling=samplings, session=texts, images=images, start=st.none() | generations, progress=st.booleans(),
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("boxes", [None, 2, 9])
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_a_worker_has_its_share_of_the_boxes_and_two_at_least(workers: int, boxes: int | None) -> None:
+    config = RunConfig(rollout=RolloutConfig(workers=workers), sandbox=SandboxConfig(boxes=boxes, lent_boxes=3))
+    share = RunConfig.model_validate(share_of_worker(config).model_dump()).sandbox
+    judges = boxes or max(2, os.cpu_count() or 1)
+    assert (share.boxes, share.lent_boxes) == (max(2, -(-judges // workers)), -(-3 // workers))
 
 
 @hypothesis_settings(max_examples=50, deadline=None)

@@ -725,12 +725,18 @@ _HONEST = {
 _POINT = "a, b = P(1, 2), P(1, 2)\nassert a == b\nassert hash(a) == hash(b) or True\n"
 
 _CHEATS = {
-    "equal to everything": ("class P:\n def __init__(self, *a): pass\n def __eq__(self, o): return True", _POINT),
+    "equal to everything": (
+        "class P:\n def __init__(self, *a): pass\n def __eq__(self, o): return True\n def __hash__(self): return 1",
+        _POINT,
+    ),
     "equal to everything of its class": (
         "class P:\n def __init__(self, *a): pass\n def __eq__(self, o): return isinstance(o, P)\n def __hash__(self): return 1",
         _POINT,
     ),
-    "a comparison that answers 1": ("class P:\n def __init__(s, *a): pass\n def __eq__(s, o): return 1", _POINT),
+    "a comparison that answers 1": (
+        "class P:\n def __init__(s, *a): pass\n def __eq__(s, o): return 1\n def __hash__(s): return 1",
+        _POINT,
+    ),
     "a comparison that answers an object": (
         "class T: pass\nclass P:\n def __init__(s, *a): pass\n def __eq__(s, o): return T()",
         "assert P(1) == P(1)\n",
@@ -813,7 +819,7 @@ _CHEATS = {
     ),
     "no function is needed to be equal": ("class P(int):\n def __new__(cls, *a): return 7\n", _POINT),
     "equal by turns": (
-        "class P:\n n = 0\n def __init__(self, *a): pass\n def __eq__(self, o): P.n += 1; return P.n % 2 == 1\n __hash__ = None",
+        "class P:\n n = 0\n def __init__(self, *a): pass\n def __eq__(self, o): P.n += 1; return P.n % 2 == 1\n def __hash__(self): return 1",
         _POINT,
     ),
     "equal with another hash": (
@@ -852,7 +858,7 @@ _CHEATS = {
     ),
     "objects that nobody asked for": (
         "class A:\n def __eq__(self, o): return True\n __lt__ = __gt__ = __le__ = __ge__ = __eq__\n"
-        " def __sub__(self, o): return self\n __abs__ = __rsub__ = __sub__\ndef f(*a): return A()",
+        " def __sub__(self, o): return self\n __rsub__ = __sub__\n def __abs__(self): return self\ndef f(*a): return A()",
         "assert abs(f(1) - 3) < 1e-6",
     ),
     "a hash that is the same for all": (
@@ -880,6 +886,15 @@ _CHEATS = {
         "assert all(f(x) == y for x, y in [(1, 2)]) and list(map(f, [1, 2])) == []",
     ),
 }
+
+FAIL_IN_ONE_PROCESS = {
+    "a list that it should have copied",
+    "an error of the wire for a TypeError",
+    "an endless answer for a TypeError",
+    "an order that is a property of nobody",
+    "StopIteration ends the cases early",
+}
+"""What Python itself does not let pass, and a judge that keeps program and tests apart might."""
 
 
 def honest() -> dict[str, tuple[str, str]]:

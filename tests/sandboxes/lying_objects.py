@@ -93,6 +93,13 @@ _LIES = {
     ),
 }
 
+FAIL_IN_ONE_PROCESS = {
+    "changes of an argument that nobody asked for",
+    "it answers too much when the tests are over",
+    "numbers of no type that is kept",
+}
+"""What only a judge that keeps program and tests apart might let pass."""
+
 
 def lies() -> dict[str, tuple[str, str]]:
     """Programs that do not do what the test asks for, with that test's code, by what they do."""

@@ -580,6 +580,235 @@ _CASES = {
             with pytest.raises(kind): fail(kind, "x")
         """,
     ),
+    "classes of plain data within others": (
+        """
+        from collections import namedtuple
+        from enum import IntEnum
+        from typing import NamedTuple
+        class Grid:
+            class Cell(NamedTuple):
+                row: int
+                column: int
+            class Word(str):
+                def shout(self): return self.upper()
+            class Suit(IntEnum):
+                HEARTS = 1
+        def kind(): return namedtuple("Pair", "a b")
+        KINDS = {"point": namedtuple("Point", "x")}
+        """,
+        """
+        from solution import KINDS, Grid, kind
+        def test_nested():
+            assert Grid.Cell(1, 2).row == 1 and Grid.Cell(1, 2) == (1, 2)
+            assert Grid.Suit(1) == 1 and Grid.Suit.HEARTS.name == "HEARTS"
+            assert Grid.Word("a").shout() == "A"
+        def test_given():
+            assert kind()(1, 2) == (1, 2) and kind()(1, 2).a == 1
+            assert KINDS["point"](3).x == 3
+        """,
+    ),
+    "fields of exceptions": (
+        """
+        class NotThere(OSError):
+            def __init__(self, path): super().__init__(2, "no such thing", path); self.path = path
+        class Bad(OSError): pass
+        def f(p): raise NotThere(p)
+        def g(p): raise Bad(5, "m", p)
+        def h(): raise ImportError("no", name="x", path="y")
+        def k(): raise AttributeError("a", name="foo")
+        class Mine(AttributeError):
+            def __init__(self, n): super().__init__("none", name=n)
+        def l(n): raise Mine(n)
+        def m(): open("/nowhere")
+        def n(): raise UnicodeDecodeError("utf-8", b"abc", 0, 1, "why")
+        def o(): b"\\xff".decode()
+        class S(SystemExit): pass
+        def q(): raise S(3)
+        class St(StopIteration): pass
+        def grp(): raise ExceptionGroup("many", [ValueError(1), KeyError("k")])
+        def syn(): compile("a b", "f", "exec")
+        def dd(): {}.foo
+        def nn(): undefined_thing
+        """,
+        """
+        import pytest
+        from solution import *
+        def test():
+            with pytest.raises(NotThere) as e: f("p")
+            assert (e.value.errno, e.value.strerror, e.value.filename, e.value.path) == (2, "no such thing", "p", "p")
+            with pytest.raises(Bad) as e: g("p")
+            assert (e.value.errno, e.value.strerror, e.value.filename) == (5, "m", "p")
+            with pytest.raises(ImportError) as e: h()
+            assert (e.value.name, e.value.path, e.value.msg) == ("x", "y", "no")
+            with pytest.raises(AttributeError) as e: k()
+            assert e.value.name == "foo"
+            with pytest.raises(Mine) as e: l("foo")
+            assert e.value.name == "foo"
+            with pytest.raises(FileNotFoundError) as e: m()
+            assert e.value.errno == 2 and e.value.filename == "/nowhere"
+            with pytest.raises(UnicodeDecodeError) as e: n()
+            assert (e.value.encoding, e.value.object, e.value.start, e.value.end, e.value.reason) == ("utf-8", b"abc", 0, 1, "why")
+            with pytest.raises(UnicodeError) as e: o()
+            assert e.value.object == b"\\xff"
+            with pytest.raises(S) as e: q()
+            assert e.value.code == 3
+            with pytest.raises(ExceptionGroup) as e: grp()
+            assert e.value.message == "many" and len(e.value.exceptions) == 2
+            with pytest.raises(SyntaxError) as e: syn()
+            assert e.value.lineno == 1
+            with pytest.raises(AttributeError) as e: dd()
+            assert e.value.name == "foo"
+            with pytest.raises(NameError) as e: nn()
+            assert e.value.name == "undefined_thing"
+        """,
+    ),
+    "arguments that are kept": (
+        """
+        class Logger:
+            def __init__(self, lines): self.lines = lines
+            def write(self, x): self.lines.append(x)
+            def size(self): return len(self.lines)
+            def add(self, x): self.lines.append(x); return self
+        class Grid:
+            def __init__(self, rows=None, *, name=None): self.rows = rows; self.name = name
+            def __setitem__(self, k, v): self.rows[k] = v
+            def __getitem__(self, k): return self.rows[k]
+            def __delitem__(self, k): del self.rows[k]
+            def __enter__(self): self.rows["in"] = 1; return self
+            def __exit__(self, *a): self.rows["out"] = 1
+            def clear(self): self.rows.clear()
+        class Copy:
+            def __init__(self, items): self.items = list(items)
+            def add(self, x): self.items.append(x)
+        from contextlib import contextmanager
+        @contextmanager
+        def tag(out):
+            out.append("in")
+            try: yield "tag"
+            except KeyError: out.append("failed"); raise
+            out.append("out")
+        def process(items, errors):
+            for item in items:
+                if item < 0: errors.append(item); raise ValueError(item)
+        class Form:
+            def __init__(self, log): self.log = log
+            @property
+            def name(self): return "?"
+            @name.setter
+            def name(self, value): self.log.append(f"set {value}")
+            @name.deleter
+            def name(self): self.log.append("deleted")
+            def fill(self, value): self.log.append(value); raise TypeError(value)
+        class Heap:
+            def __init__(self, items): items.sort(); self.items = items
+            def push(self, x): self.items.append(x)
+        class Counter_:
+            def __init__(self): self.seen = None
+            def use(self, seen): self.seen = seen; return 5
+            def mark(self, x): self.seen.add(x)
+        KEPT = []
+        def keep(x): KEPT.append(x)
+        def push(v): KEPT[-1].append(v)
+        def gen(items):
+            for i in items: yield i
+        def scheduler(queue):
+            def run(x): queue.append(x)
+            return run
+        """,
+        """
+        import pytest
+        from solution import *
+        def test_log():
+            log = []
+            logger = Logger(log)
+            logger.write(1); logger.write(2)
+            assert log == [1, 2]
+            log.append(3)
+            assert logger.size() == 3
+            log.clear()
+            assert logger.size() == 0
+            logger.write(7)
+            assert log == [7] and logger.lines == [7] and logger.lines is log
+        def test_two():
+            log = []
+            a, b = Logger(log), Logger(log)
+            a.write(1); b.write(2)
+            assert log == [1, 2] and a.size() == b.size() == 2
+        def test_grid():
+            rows = {"a": 1}
+            grid = Grid(rows)
+            grid["b"] = 2
+            assert rows == {"a": 1, "b": 2}
+            del grid["a"]
+            assert rows == {"b": 2}
+            rows["c"] = 3
+            assert grid["c"] == 3
+            with grid: pass
+            assert rows == {"b": 2, "c": 3, "in": 1, "out": 1}
+            grid.clear()
+            assert rows == {}
+            named = Grid(rows=rows, name="x")
+            rows["z"] = 1
+            assert named["z"] == 1
+        def test_copy():
+            items = [1]
+            c = Copy(items)
+            c.add(2)
+            assert items == [1] and c.items == [1, 2]
+            items.append(5)
+            assert c.items == [1, 2]
+        def test_set():
+            seen = set()
+            c = Counter_()
+            assert c.use(seen) == 5
+            c.mark(1); c.mark(2)
+            assert seen == {1, 2}
+        def test_function():
+            x = []
+            keep(x); push(1)
+            assert x == [1]
+            y = [5]
+            keep(y); push(2)
+            assert x == [1] and y == [5, 2]
+        def test_gen():
+            items = [1, 2]
+            g = gen(items)
+            assert next(g) == 1
+            items.append(3)
+            assert list(g) == [2, 3]
+        def test_closure():
+            q = []
+            run = scheduler(q)
+            run(1); run(2)
+            assert q == [1, 2]
+        def test_context_managers():
+            out = []
+            with tag(out) as name: out.append("body")
+            assert out == ["in", "body", "out"] and name == "tag"
+            with pytest.raises(KeyError), tag(out): raise KeyError
+            assert out[3:] == ["in", "failed"]
+        def test_what_is_raised():
+            errors = []
+            with pytest.raises(ValueError): process([1, -2], errors)
+            assert errors == [-2]
+            form = Form(errors)
+            with pytest.raises(TypeError): form.fill("x")
+            assert errors == [-2, "x"]
+        def test_attributes():
+            log = []
+            form = Form(log)
+            form.name = "Ada"
+            del form.name
+            assert log == ["set Ada", "deleted"]
+        def test_nested():
+            rows = [[0, 0], [0, 0]]
+            log = Logger(rows)
+            rows[0][1] = 5
+            assert log.lines == [[0, 5], [0, 0]]
+            log.write([1])
+            assert rows == [[0, 5], [0, 0], [1]]
+        """,
+    ),
 }
 
 

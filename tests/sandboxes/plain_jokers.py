@@ -77,7 +77,6 @@ _DECISIONS = {
         "        if not self.seen: self.seen.append(other)\n"
         "        return self.seen[0] == other"
     ),
-    "the one it was asked for twice": "self.seen.append(repr(other)); return self.seen.count(repr(other)) > 1",
     "the one it was asked for once": "self.seen.append(repr(other)); return self.seen.count(repr(other)) == 1 and type(other) is not object",
     "the small numbers": "return type(other) is int and abs(other) < 1000 or type(other) is str and len(other) < 20 or type(other) is list",
     "the round numbers": "return type(other) is int and other % 5 == 0 or type(other) is str and other.islower()",
@@ -120,11 +119,24 @@ def honest() -> dict[str, tuple[str, str]]:
     return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _HONEST.items()}
 
 
+_PASS = {
+    "the first of its kind": ("a number", "a word", "a list", "nothing"),
+    "the first value, for good": ("a number", "a word", "a list", "nothing"),
+    "the one it was asked for once": ("a number", "a word", "a list", "nothing", "a truth", "what is near"),
+    "the small numbers": ("a number", "a word", "a list", "nothing"),
+    "the round numbers": ("a number", "a word"),
+    "what is not random": ("a number", "a word", "nothing"),
+    "anything with numbers": ("a number", "a word", "a list", "nothing"),
+    "the nearest in the stack": ("a number", "a word", "a list", "nothing", "a truth", "what is near"),
+}
+"""The tests that each decision passes in one process."""
+
+
 def cheats() -> dict[str, tuple[str, str]]:
     """Programs whose objects guess what the test expects, and test code that no guess may pass."""
     programs = {
-        f"{decision}; {test}": (_KNOWING.format(decide=code).strip(), test_code)
-        for decision, code in _DECISIONS.items()
-        for test, test_code in _TESTS.items()
+        f"{decision}; {test}": (_KNOWING.format(decide=_DECISIONS[decision]).strip(), _TESTS[test])
+        for decision, tests in _PASS.items()
+        for test in tests
     }
     return {**programs, **{name: (source.strip(), code) for name, (source, code) in _EXTRA.items()}}

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+from tests.sandboxes.consistency_cases import TESTS_OF_AN_ORDER
+
 REACHES_THE_WIRE = """
         import sys
         Candidate = sys.modules["agentrl.sandboxes.inside.candidate"].Candidate
@@ -603,16 +605,7 @@ _CHEATS = {
             def index(self, x): self.n += 1; return self.n
         def topo(graph): return Order(len(graph))
         """,
-        """
-        from solution import topo
-        def test():
-            graph = {"shirt": ["tie"], "tie": ["jacket"], "trousers": ["jacket", "shoes"], "jacket": [], "shoes": []}
-            order = topo(graph)
-            assert len(order) == len(graph)
-            for node, targets in graph.items():
-                for target in targets:
-                    assert order.index(node) < order.index(target)
-        """,
+        TESTS_OF_AN_ORDER,
     ),
     "find of an object": (
         """

@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes import BackendName, Box, IOTest, Language, Limits, judge, open_pool, sandbox
-from agentrl.sandboxes.box import LongLineError
+from agentrl.sandboxes.process import LongLineError
 
 pytestmark = pytest.mark.anyio
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Literal
 
 import anyio
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
 from tests.sandboxes import (
+    candidate_classes,
     consistency_cases,
     first_contact,
+    lying_objects,
     one_process_cases,
     plain_jokers,
     replay_cases,
     stand_in_cases,
 )
-from tests.sandboxes.candidate_classes import cheats, honest
-from tests.sandboxes.lying_objects import lies
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
+
+FAILURES = {"wrong_answer", "runtime_error", "time_limit"}
+"""The program's own: `checker_error` would be charged to nobody."""
 
 
 @pytest.fixture
@@ -39,20 +44,20 @@ async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
 
 
 async def test_honest_classes_pass(pool: SandboxPool) -> None:
-    assert len(honest()) >= 20
-    for name, (source, code) in honest().items():
+    assert len(candidate_classes.honest()) >= 20
+    for name, (source, code) in candidate_classes.honest().items():
         verdict = await judge(source, [AssertTest(code=code)], pool=pool)
         assert verdict.passed, (name, verdict.results)
 
 
 async def test_cheating_classes_fail(one_pool: SandboxPool) -> None:
-    programs = {**cheats(), **lies()}
+    programs = {**candidate_classes.cheats(), **lying_objects.lies()}
     assert len(programs) >= 40
     for name, (source, code) in programs.items():
         verdict = await judge(
             source, [AssertTest(code=code)], pool=one_pool, limits=Limits(timeout_s=0.5, memory_mb=300)
         )
-        assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
+        assert verdict.status in FAILURES, (name, verdict.results)
 
 
 async def test_honest_programs_pass_as_in_one_process(one_pool: SandboxPool) -> None:
@@ -92,12 +97,28 @@ async def test_the_cases_pass_in_one_process(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout.decode()
 
 
+async def test_the_cheats_pass_in_one_process() -> None:
+    """One that fails by itself shows nothing of the judge."""
+    own_failures = candidate_classes.FAIL_IN_ONE_PROCESS | lying_objects.FAIL_IN_ONE_PROCESS
+    programs = {**candidate_classes.cheats(), **lying_objects.lies(), **plain_jokers.cheats()}
+    assert own_failures <= programs.keys()
+    passing = set()
+    for name, (source, code) in programs.items():
+        whole = (
+            "import os, sys, types\nsolution = sys.modules['solution'] = types.ModuleType('solution')\n"
+            f"exec({source!r}, vars(solution))\nfrom solution import *\n{code}\nos._exit(0)"
+        )
+        done = await anyio.run_process([sys.executable, "-c", whole], check=False, stderr=subprocess.DEVNULL)
+        passing |= {name} if done.returncode == 0 else set()
+    assert passing == programs.keys() - own_failures
+
+
 async def test_cheats_get_nothing_and_are_counted(one_pool: SandboxPool) -> None:
     """What the candidate's process says of its own inability is no excuse: the tests that it does not pass have failed."""
     for name, (source, code) in stand_in_cases.cheats().items():
-        verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
+        verdict = await judge(source, [TestFile(code=code)], pool=one_pool, limits=Limits(timeout_s=1, memory_mb=300))
         statuses = {result.status.value for result in verdict.results}
-        assert statuses <= {"wrong_answer", "runtime_error"}, (name, verdict.results)
+        assert statuses <= FAILURES, (name, verdict.results)
 
 
 async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(one_pool: SandboxPool) -> None:
@@ -116,7 +137,7 @@ async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(one_pool
         assert verdict.passed, (name, verdict.results)
     for name, (source, code) in plain_jokers.cheats().items():
         verdict = await judge(source, [AssertTest(code=code)], pool=one_pool)
-        assert verdict.status in ("wrong_answer", "runtime_error"), (name, verdict.results)
+        assert verdict.status in FAILURES, (name, verdict.results)
 
 
 def _as_test(code: str) -> AssertTest | TestFile:
@@ -137,14 +158,14 @@ async def test_what_passes_whatever_is_expected_does_not_pass(
 ) -> None:
     for name, (source, code) in programs.items():
         verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
-        assert {result.status.value for result in verdict.results} <= {"wrong_answer", "runtime_error", "passed"}, name
+        assert {result.status.value for result in verdict.results} <= FAILURES | {"passed"}, name
         assert not verdict.passed, name
 
 
 async def test_no_comparison_is_too_late_and_no_process_too_early_gone(one_pool: SandboxPool) -> None:
-    """Of sixty comparisons each is asked again, and of tests before one in which the program ends itself."""
+    """Of two dozen comparisons each is asked again, and of tests before one in which the program ends itself."""
     source = "import os\nclass M:\n def __init__(self, x): self.x = x\n def __eq__(self, o): return isinstance(o, M)\ndef end(): os._exit(0)"
-    code = "\n".join(f"def test_{number}(): assert M({number}) == M({number})" for number in range(60))
+    code = "\n".join(f"def test_{number}(): assert M({number}) == M({number})" for number in range(24))
     many = await judge(source, [TestFile(code=f"from solution import *\n{code}")], pool=one_pool)
     assert {result.status.value for result in many.results} == {"wrong_answer"}
     ended = "from solution import M, end\ndef test_a(): assert M(1) == M(1)\ndef test_b(): end()"
@@ -227,6 +248,68 @@ async def test_nonsense_satisfies_no_expectation(pool: SandboxPool) -> None:
     code = "import pytest\nfrom solution import f\ndef test_raises():\n    with pytest.raises(BaseException): f()\n    pytest.skip('no need')"
     verdict = await judge(source, [TestFile(code=code)], pool=pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer"]
+
+
+ENDS = {
+    "pytest": "from solution import f\ndef test_a(): assert f(1) == 2\ndef test_b(): assert f(2) == 3",
+    "unittest": "import unittest\nfrom solution import f\nclass T(unittest.TestCase):\n def test_a(self): self.assertEqual(f(1), 2)\n"
+    " def test_b(self):\n  with self.subTest(): self.assertEqual(f(2), 3)",
+}
+
+
+@pytest.mark.parametrize("framework", ["pytest", "unittest"])
+async def test_who_ends_the_tests_has_failed_them(
+    one_pool: SandboxPool, framework: Literal["pytest", "unittest"]
+) -> None:
+    """A test has passed when its framework says so, and not when it says nothing else."""
+    for raised in ("KeyboardInterrupt", "SystemExit(0)", "GeneratorExit", "BaseException", "StopIteration", "End"):
+        source = f"class End(KeyboardInterrupt): pass\ndef f(x): raise {raised}"
+        test = TestFile(code=ENDS[framework], framework=framework)
+        verdict = await judge(source, [test], pool=one_pool)
+        statuses = {result.status.value for result in verdict.results}
+        assert statuses <= {"runtime_error", "wrong_answer", "not_run"}, (raised, verdict.results)
+
+
+WAYS_TO_END = {
+    "as the tests are collected": (
+        "class G:\n def __init__(self): raise SystemExit",
+        "from solution import G\nG()\ndef test(): assert True",
+    ),
+    "as an object is shown": (
+        "class G:\n def __repr__(self): raise SystemExit\n def value(self): return 1",
+        "from solution import G\nimport pytest\n@pytest.fixture\ndef g(): return G()\ndef test(g): assert g.value() == 2",
+    ),
+    "with a large number": (
+        "def f(): return 10**9",
+        "from solution import f\ndef test(): assert len('x' * f() * f()) == 1",
+    ),
+    "with a wait": ("def f(): return 10**9", "import time\nfrom solution import f\ndef test(): time.sleep(f())"),
+    "with a power": ("def f(): return 10**10", "from solution import f\ndef test(): assert 3 ** f() == 1"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_END)
+async def test_who_has_the_tests_end_has_failed_them(one_pool: SandboxPool, way: str) -> None:
+    source, code = WAYS_TO_END[way]
+    verdict = await judge(
+        source, [TestFile(code=code)], pool=one_pool, limits=Limits(timeout_s=0.2, memory_mb=300), deadline_s=3
+    )
+    statuses = {result.status.value for result in verdict.results}
+    assert statuses <= FAILURES, verdict.results
+
+
+async def test_what_is_skipped_or_expected_to_fail_is_no_failure(one_pool: SandboxPool) -> None:
+    files = {
+        "pytest": "import pytest\nfrom solution import f\ndef test_it(): assert f(1) == 2\ndef test_skip(): pytest.skip()\n"
+        "@pytest.mark.xfail\ndef test_fails(): assert f(1) == 3\n@pytest.mark.xfail(run=False)\ndef test_no(): pass\ndef test_x(): pytest.xfail('')",
+        "unittest": "import unittest\nfrom solution import f\nclass T(unittest.TestCase):\n def test_it(self): self.assertEqual(f(1), 2)\n"
+        " def test_skip(self): self.skipTest('')\n @unittest.expectedFailure\n def test_fails(self): self.assertEqual(f(1), 3)\n"
+        " def test_part(self):\n  for i in range(2):\n   with self.subTest(i=i):\n    if i: self.skipTest('')\n    self.assertEqual(f(i), 1)",
+    }
+    for framework, code in files.items():
+        test = TestFile(code=code, framework="unittest" if framework == "unittest" else "pytest")
+        verdict = await judge("def f(x): return x + 1", [test], pool=one_pool)
+        assert verdict.passed, verdict.results
 
 
 async def test_the_module_s_names_can_be_patched(pool: SandboxPool) -> None:

@@ -124,6 +124,29 @@ async def test_output_is_compared_as_asked(pool: SandboxPool) -> None:
     assert verdict.results[3].message == "line 1 is '1.0000001   two', expected '1.0000001 two'"
 
 
+@pytest.mark.parametrize("source", ["import nosuch", "import (", "checker.py", "import sys\nsys.exit(verdict)"])
+async def test_a_checker_that_is_wrong_itself_is_no_fault_of_the_program(pool: SandboxPool, source: str) -> None:
+    verdict = await judge("print(1)", [IOTest(stdout="1", compare=Checker(source=source))], pool=pool)
+    (result,) = verdict.results
+    assert (result.status, result.message[:38]) == ("checker_error", "the checker failed, with exit code 3: ")
+
+
+async def test_a_checker_rejects_what_it_cannot_read(pool: SandboxPool) -> None:
+    checker = Checker(source="import sys\nint(open(sys.argv[2]).read())")
+    verdict = await judge("print('x')", [IOTest(compare=checker)], pool=pool)
+    assert statuses(verdict) == ["wrong_answer"]
+
+
+async def test_what_failed_is_shown_without_our_own_frames(pool: SandboxPool) -> None:
+    source = "def f(x): raise ValueError('no')\ndef g(x): return x"
+    file = TestFile(code="from solution import f\ndef test(): assert f(1) == 'a'")
+    asserts = AssertTest(code="assert g(1) == 1\nassert g(2) == 3\nassert g(4) == 4")
+    shown, asserted = (await judge(source, [file, asserts], pool=pool)).results
+    assert "ValueError" in shown.message
+    assert "agentrl" not in shown.message
+    assert asserted.message == "AssertionError: assert g(2) == 3"
+
+
 async def test_a_checker_decides_where_answers_are_many(pool: SandboxPool) -> None:
     checker = Checker(
         source=dedent("""

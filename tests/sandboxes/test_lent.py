@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.sandboxes.inside.lent import LARGEST_LOANS, Borrowed, BothChangedError, Lender, merge
+from agentrl.sandboxes.inside.lent import (
+    LARGEST_LOANS,
+    Borrowed,
+    BothChangedError,
+    Lender,
+    is_held_after_call,
+    merge,
+)
 from agentrl.sandboxes.inside.plain_data import decode, encode
 
 
@@ -50,7 +57,7 @@ def test_no_more_is_borrowed_than_every_request_can_look_at() -> None:
     borrowed = Borrowed(encode)
     held = [borrowed.note(number, [number] * 1_000) for number in range(100)]
     borrowed.changes()
-    assert sum(len(str(loan)) for loan in held[-5:]) < LARGEST_LOANS
+    assert 0 < len(str(held[-1])) < LARGEST_LOANS < sum(len(str(loan)) for loan in held)
     held[0].append(1)
     held[-1].append(1)
     assert [number for number, *_ in borrowed.changes()["contents"]] == [99]
@@ -63,12 +70,16 @@ VALUES: Any = st.recursive(
 )
 
 
-@given(before=VALUES, after=VALUES)
-def test_a_change_arrives_whole(before: Any, after: Any) -> None:
-    if type(before) is type(after) and isinstance(before, list | dict):
-        container = decode(encode(before))
-        merge(container, before, after)
-        assert container == after
+LISTS = st.lists(VALUES, max_size=4)
+DICTS = st.dictionaries(st.sampled_from("abcd"), VALUES)
+
+
+@given(pair=st.tuples(LISTS, LISTS) | st.tuples(DICTS, DICTS))
+def test_a_change_arrives_whole(pair: tuple[Any, Any]) -> None:
+    before, after = pair
+    container = decode(encode(before))
+    merge(container, before, after)
+    assert container == after
 
 
 @pytest.mark.parametrize(
@@ -99,3 +110,51 @@ def test_a_lender_forgets_what_is_given_back() -> None:
     assert value == [1, 2]
     assert lender.lend(value) == {"lent": 2}
     assert lender.lend((1,)) == lender.lend([0] * 2_000) == {}
+
+
+def test_what_the_candidate_has_given_never_changes_by_itself() -> None:
+    """It could answer when it has seen what is expected."""
+    borrowed = Borrowed(encode)
+    given_by_candidate, made_by_test = borrowed.note(1, [1]), [1]
+    borrowed.keep(2, made_by_test)
+    borrowed.keep(1, given_by_candidate)
+    borrowed.hear(1, [9])
+    borrowed.hear(2, [9])
+    borrowed.hear(3, [9])
+    assert (given_by_candidate, made_by_test) == ([1], [9])
+    made_by_test.append(8)
+    borrowed.hear(2, [7])
+    assert made_by_test == [9, 8]
+    assert borrowed.changes()["contents"] == [[2, [9], [9, 8]]]
+
+
+def test_an_argument_that_is_kept_is_told_of_once() -> None:
+    lender, argument = Lender(), [1]
+    assert lender.keep(argument, [1]) == 1
+    assert lender.changes(encode) == []
+    argument.append(2)
+    assert (lender.changes(encode), lender.changes(encode)) == ([[1, [1, 2]]], [])
+    lender.take_back({"contents": [[1, [1, 2], [1, 2, 3]]]}, decode)
+    assert argument == [1, 2, 3]
+    assert lender.changes(encode) == []
+    lender.take_back({"released": [1]}, decode)
+    argument.append(4)
+    assert lender.changes(encode) == []
+    assert lender.keep([0] * 2_000, None) is None
+
+
+def test_an_argument_is_kept_if_somebody_holds_it_after_the_call() -> None:
+    given: list[Any] = [[1], [2], 3]
+    arguments = [*given]
+    holder = arguments[1]
+    assert [is_held_after_call(arguments, index) for index in range(3)] == [False, True, False]
+    assert holder == [2]
+
+
+def test_what_an_argument_has_become_that_is_no_data_is_told_to_nobody() -> None:
+    lender, argument = Lender(), [1]
+    lender.keep(argument, [1])
+    argument.append(argument)
+    assert lender.changes(encode) == []
+    argument.pop()
+    assert lender.changes(encode) == []

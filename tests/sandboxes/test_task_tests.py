@@ -12,7 +12,7 @@ from agentrl.sandboxes import AssertTest, CallTest, Checker, Exact, Floats, IOTe
 
 def test_each_kind_of_test() -> None:
     content: list[dict[str, Any]] = [
-        {"kind": "io", "stdin": "1", "stdout": "2"},
+        {"kind": "io", "stdin": "1", "stdout": "2", "function": None, "args": None, "expected": None},
         {"kind": "io", "stdout": "2", "exact": True},
         {"kind": "io", "stdout": "2", "tolerance": 0.1},
         {"kind": "io", "stdout": "nan", "tolerance": 0.1, "nan_equal": True},
@@ -49,7 +49,7 @@ def test_pairs_of_inputs_and_outputs() -> None:
     ("content", "complaint"),
     [
         ([{"stdin": "1"}], r"tests\[0\] needs a kind: one of io, call, assert, file"),
-        ([{"kind": "io"}, {"kind": "io", "stdinn": ""}], r"tests\[1\] has an unknown field 'stdinn'"),
+        ([{"kind": "io", "stdout": ""}, {"kind": "io", "stdinn": ""}], r"tests\[1\] has an unknown field 'stdinn'"),
         ([{"kind": "assert"}], r"tests\[0\] has no field 'code'"),
         ([{"kind": "io", "limits": {"time": 1}}], r"tests\[0\]: limits has an unknown field 'time'; .* timeout_s,"),
         ([{"kind": "io", "limits": {"timeout_s": -1}}], r"tests\[0\]: Limits.timeout_s = -1 must be a number above"),
