@@ -24,6 +24,9 @@ DOUBTED = 0.4
 SURELY = 60
 RUNS_WITHOUT_ANSWERS = 2
 """A program that does not come to a test's questions in so many runs that are like the first has done otherwise there."""
+MORE_RUNS = 12
+"""So many runs more have a test whose program answers otherwise of what is made late: that it answers the same of what is made in the place of
+the test's own object may be chance."""
 RUNS_IN_VAIN = 5
 """After so many runs in which no question that is open is asked with another operand, there is none."""
 LONGEST_SOURCE = 100_000
@@ -69,14 +72,21 @@ class Questions:
         """The tests of which a question is not settled yet."""
         return {test for test, number in self._asked if self._is_open((test, number))}
 
+    @property
+    def _doubtful_tests(self) -> set[str]:
+        """The tests that would have passed for nothing, but for what was made late."""
+        return {key[0] for key in self._changing_late if key in self._asked and not self._changes(key)}
+
     def runs(self) -> Iterator[dict[str, Any]]:
         """For each run that is needed, what it does: see `inside.replay`."""
         measures = any(
             question.operator in MEASURES or (question.shifted and question.operator in ORDERS)
             for question in self._asked.values()
         )
-        for number, way in enumerate(random.SystemRandom().sample(ALL_WAYS, len(ALL_WAYS))):
-            tests = self.open_tests
+        ways = random.SystemRandom().sample(ALL_WAYS, len(ALL_WAYS))
+        for number, way in enumerate([*ways, *random.SystemRandom().choices(ALL_WAYS, k=MORE_RUNS)]):
+            more = number >= len(ways)
+            tests = self._doubtful_tests if more else self.open_tests
             if not tests or self._in_vain >= RUNS_IN_VAIN:
                 return
             questions = [question for question in self._asked.values() if question.test in tests]
@@ -84,9 +94,10 @@ class Questions:
             start = random.SystemRandom().randrange(len(questions)) if number < 2 else 0
             questions = questions[start:]
             self._sent = {self._kind((question.test, question.number)) for question in questions}
-            shifts = measures and number % 3 == 0
+            shifts = measures and number % 3 == 0 and not more
             aside = number % 4 >= 2
-            yield {"way": way, "keeps": number % 2 == 1, "aside": aside, "shifts": shifts, "questions": questions}
+            keeps = number % 2 == 1 and not more
+            yield {"way": way, "keeps": keeps, "aside": aside, "shifts": shifts, "questions": questions}
 
     def note(
         self, answers: Sequence[tuple[str, str, str]], looks: Sequence[tuple[str, str, int, int]], *, like_first: bool
