@@ -57,9 +57,10 @@ def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
     task = {key: value for key, value in task.items() if value is not None}
     named, partial = task.get("language", "python"), task.get("partial", False)
     check_argument("partial", partial, bool)
-    loaded = replace(_load(task, task_name(task, index)), partial=partial)
-    if isinstance(named, str) and named in LANGUAGES:
-        loaded = replace(loaded, language=LANGUAGES[named])
+    language = LANGUAGES.get(named) if isinstance(named, str) else None
+    if language is None and "tests" in task:  # in other forms the field may say something else
+        raise ConfigError(f"language = {shown(named)} must be one of {', '.join(LANGUAGES)}")
+    loaded = replace(_load(task, task_name(task, index)), partial=partial, language=language or PYTHON)
     limits = task.get("limits") or {}
     check_argument("limits", limits, Mapping[str, Any])
     check_limits(limits)
@@ -98,9 +99,6 @@ def task_name(task: Mapping[str, Any], index: int) -> str:
 
 
 def _own(task: Mapping[str, Any], name: str) -> CodeTask:
-    named = task.get("language", "python")
-    if not isinstance(named, str) or named not in LANGUAGES:
-        raise ConfigError(f"language = {shown(named)} must be one of {', '.join(LANGUAGES)}")
     return CodeTask(
         name=name,
         prompt=_text(task, "prompt") if "prompt" in task else "",

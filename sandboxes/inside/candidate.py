@@ -125,8 +125,7 @@ class Candidate:
         owner = self._owner(request)
         method = getattr(type(owner), request["name"])
         args = [self.objects.decode(item) for item in request["args"]]
-        answer, _ = self._do(lambda: method(owner, *args))
-        return {**answer, **self._kept_changed(asked=_is_nothing(answer) or request["name"] in WITH)}
+        return self._use(lambda: method(owner, *args), look=request["name"] in WITH)
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._giving(getattr(self._owner(request), request["name"]))
@@ -136,18 +135,14 @@ class Candidate:
         if (owner is self.module or isinstance(owner, type)) and name in vars(owner):
             self.originals.setdefault((id(owner), name), vars(owner)[name])
         value = self.objects.decode(request["value"])
-        answer, _ = self._do(lambda: setattr(owner, name, value))
-        return {**answer, **self._kept_changed(asked=True)}
+        return self._use(lambda: setattr(owner, name, value))
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete an attribute; one of the module or a class that was set anew gets its first value back, as mock.patch leaves it."""
         owner, name = self._owner(request), request["name"]
         if (id(owner), name) in self.originals:
-            setattr(owner, name, self.originals[id(owner), name])
-        else:
-            answer, _ = self._do(lambda: delattr(owner, name))
-            return {**answer, **self._kept_changed(asked=True)}
-        return {"ok": None}
+            return self._use(lambda: setattr(owner, name, self.originals[id(owner), name]))
+        return self._use(lambda: delattr(owner, name))
 
     def _named(self, name: str) -> Any:
         """What a name stood for before a test set it anew: a test that holds that means it."""
@@ -198,6 +193,11 @@ class Candidate:
             if asked and arguments[index] is result and type(result) in MUTABLE:
                 answer["same"] = name
         return {**answer, "changed": changed, "kept": kept, **self._kept_changed(asked=asked)}
+
+    def _use(self, use: Callable[[], Any], *, look: bool = False) -> dict[str, Any]:
+        """Do something of the candidate's, and where it gives no value, or `look`, tell which arguments that were kept it has changed."""
+        answer, _ = self._do(use)
+        return {**answer, **self._kept_changed(asked=look or _is_nothing(answer))}
 
     def _do(self, use: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
         """Do something of the candidate's: the answer, and the value that it gave, None where it raised something."""

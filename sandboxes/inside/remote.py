@@ -142,12 +142,13 @@ class Remote:
         self.operators.changes += 1
         if isinstance(owner, RemoteObject):
             self.run.note_change(owner, Change("set", name, (value,), {}))
-        request = {"op": "set", "of": self._touched(owner), "name": name, "value": self._argument(value)}
-        self.ask(lambda answer: self._note_kept(answer, {}, told=True), **request)
+        self._change_attribute({"op": "set", "of": self._touched(owner), "name": name, "value": self._argument(value)})
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
-        request = {"op": "del", "of": self._touched(owner), "name": name}
+        self._change_attribute({"op": "del", "of": self._touched(owner), "name": name})
+
+    def _change_attribute(self, request: dict[str, Any]) -> None:
         self.ask(lambda answer: self._note_kept(answer, {}, told=True), **request)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:

@@ -443,7 +443,7 @@ generates = st.builds(
 def test_a_worker_has_its_share_of_the_boxes_and_two_at_least(workers: int, boxes: int | None) -> None:
     config = RunConfig(rollout=RolloutConfig(workers=workers), sandbox=SandboxConfig(boxes=boxes, lent_boxes=3))
     share = RunConfig.model_validate(share_of_worker(config).model_dump()).sandbox
-    judges = boxes or max(2, os.cpu_count() or 1)
+    judges = boxes or max(2, len(os.sched_getaffinity(0)))
     assert (share.boxes, share.lent_boxes) == (max(2, -(-judges // workers)), -(-3 // workers))
 
 
