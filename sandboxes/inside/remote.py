@@ -1,42 +1,25 @@
-"""The candidate's module as the tests see it: values and exceptions that come from it, and functions that it may call back."""
+"""The candidate's module as the tests see it: what they ask of it, and what it asks of them."""
 
 from __future__ import annotations
 
-import builtins
-import os
 import re
-import types
 from _thread import RLock
-from collections import namedtuple
-from collections.abc import Callable, Collection, ItemsView, KeysView, ValuesView
-from contextlib import suppress
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
-from agentrl.sandboxes.inside.given import Given
-from agentrl.sandboxes.inside.lent import MUTABLE, Borrowed, replace_content, snapshot
-from agentrl.sandboxes.inside.library_classes import (
-    fields_of_exception,
-    library_exception,
-    library_interface,
-    library_name,
-    pythons_own,
-)
+from agentrl.sandboxes.inside.lent import MUTABLE, replace_content, snapshot
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
-from agentrl.sandboxes.inside.own_objects import OwnObjects
-from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
+from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
 from agentrl.sandboxes.inside.special_methods import WITH
 from agentrl.sandboxes.inside.stand_ins import (
     PASSIVE,
-    Reference,
     RemoteClass,
     RemoteFunction,
     RemoteObject,
-    TupleWithMore,
-    class_body,
     reference,
     reference_of_class,
 )
@@ -44,14 +27,12 @@ from agentrl.sandboxes.inside.told import hear
 from agentrl.sandboxes.inside.wire import Wire
 
 MOST_CALLBACKS = 100_000
-DEEPEST_INHERITANCE = 30
 REACHES_BEHIND = re.compile(r"\{[^{}]*[.\[]_")
 """A field of a format, as in "{0.__class__}", with which `str.format` reads what the tests expect in their own process."""
-NO_ARGUMENTS: dict[str, Any] = {}
 
 
 class Remote:
-    """The candidate's module, and every object that the tests have had of it."""
+    """The candidate's module, which the tests ask through stand-ins."""
 
     def __init__(
         self,
@@ -70,19 +51,12 @@ class Remote:
         self.wire = wire
         self.run = run
         self.operators = Operators(self, run)
-        self.process = 0
-        """The number of the candidate's process. Objects of an earlier one are gone."""
         self._in_place = in_place
-        self._borrowed = Borrowed(self.encode)
         self._by_name: dict[str, Any] = {}
-        self._objects: dict[int, Any] = {}
-        self._named_tuples: dict[type, Callable[..., Any]] = {}
-        self._library: dict[str, Any] = {}
-        """What the candidate was given of the standard library's."""
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
-        self._given = Given(self.encode, OwnObjects(modules))
-        self._state = TestsState(code, self.encode)
+        self._values = RemoteValues(self, wire, modules, self._describe, self._by_name.get)
+        self._state = TestsState(code, self._values.encode)
         self._depth = 0
         self._callbacks = 0
         self._one_at_a_time = RLock()
@@ -115,9 +89,7 @@ class Remote:
     def begin(self, name: str) -> None:
         """A test begins, with a new process if the last one is gone."""
         if self.wire.gone:
-            self.process += 1
-            self._objects.clear()
-            self._borrowed.clear()
+            self._values.begin_process()
             self._state.forget()
         self._depth = 0
         self._failed_inside = None
@@ -129,7 +101,7 @@ class Remote:
     # -- what stand-ins ask --------------------------------------------------------------------------------------
 
     def attribute(self, owner: Any, name: str) -> Any:
-        value = self._given_value(self.ask(op="get", of=self._touched(owner), name=name))
+        value = self._values.given_value(self.ask(op="get", of=self._values.touched(owner), name=name))
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
             reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
         if isinstance(value, RemoteObject) and (owner is None or isinstance(owner, RemoteClass)):
@@ -142,11 +114,13 @@ class Remote:
         self.operators.changes += 1
         if isinstance(owner, RemoteObject):
             self.run.note_change(owner, Change("set", name, (value,), {}))
-        self._change_attribute({"op": "set", "of": self._touched(owner), "name": name, "value": self._argument(value)})
+        self._change_attribute(
+            {"op": "set", "of": self._values.touched(owner), "name": name, "value": self._values.argument(value)}
+        )
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
-        self._change_attribute({"op": "del", "of": self._touched(owner), "name": name})
+        self._change_attribute({"op": "del", "of": self._values.touched(owner), "name": name})
 
     def _change_attribute(self, request: dict[str, Any]) -> None:
         self.ask(lambda answer: self._note_kept(answer, {}, told=True), **request)
@@ -155,15 +129,15 @@ class Remote:
         compares = name in PASSIVE
         request = {
             "op": "special",
-            "of": self._owner(owner) if compares else self._touched(owner),
+            "of": self._values.owner(owner) if compares else self._values.touched(owner),
             "name": name,
-            "args": [self.encode(item) if compares else self._argument(item) for item in args],
+            "args": [self._values.encode(item) if compares else self._values.argument(item) for item in args],
         }
 
         def note(answer: dict[str, Any]) -> None:
             self._note_kept(answer, {}, told=answer.get("ok") is None or name in WITH)
 
-        return self._given_value(self.ask(note, **request))
+        return self._values.given_value(self.ask(note, **request))
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
         return self.operators.compare(owner, name, other)
@@ -175,7 +149,7 @@ class Remote:
         return self.operators.truth(owner)
 
     def copy(self, owner: Any, *, deep: bool) -> Any:
-        return self.value(self.ask(op="copy", of=self._touched(owner), deep=deep).get("ok"))
+        return self._values.value(self.ask(op="copy", of=self._values.touched(owner), deep=deep).get("ok"))
 
     def refuse(self, need: str) -> NoReturn:
         self.wire.ungradable(need)
@@ -207,10 +181,10 @@ class Remote:
             return self._call(owner, name, args, kwargs)
 
     def _call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        encoded = [self._argument(item) for item in args]
-        named = {key: self._argument(item) for key, item in kwargs.items()}
+        encoded = [self._values.argument(item) for item in args]
+        named = {key: self._values.argument(item) for key, item in kwargs.items()}
         remembered, remembered_named = snapshot(args), snapshot(kwargs)
-        target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._touched(owner)}
+        target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._values.touched(owner)}
         request = {**target, "name": name, "args": encoded, "kwargs": named, "in_place": self._in_place}
         arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
         self.operators.changes += 1
@@ -222,11 +196,11 @@ class Remote:
         gave_nothing = answer.get("ok") is None and bool(data) and not any(map(callable, data))
         if isinstance(owner, RemoteObject) and name is not None and gave_nothing:
             self.run.note_change(owner, Change("call", name, remembered, remembered_named))
-        known = len(self._objects)
-        value = self._given_value(answer, arguments if self._in_place else {})
+        known = len(self._values)
+        value = self._values.given_value(answer, arguments if self._in_place else {})
         if isinstance(owner, RemoteClass) and name is None and not _is_of(value, owner):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
-        if isinstance(value, RemoteObject) and len(self._objects) > known and not isinstance(owner, RemoteObject):
+        if isinstance(value, RemoteObject) and len(self._values) > known and not isinstance(owner, RemoteObject):
             reference(value).made_by = ((owner, name), remembered, remembered_named)
         return value
 
@@ -273,8 +247,8 @@ class Remote:
         if told and isinstance(changed, dict):
             for key, data in changed.items():
                 if key in arguments:
-                    replace_content(arguments[key], self.value(data))
-                    self._borrowed.told(arguments[key])
+                    replace_content(arguments[key], self._values.value(data))
+                    self._values.borrowed.told(arguments[key])
         self._note_kept(answer, arguments, told=told)
 
     def _note_kept(self, answer: dict[str, Any], arguments: dict[str, Any], *, told: bool) -> None:
@@ -282,15 +256,15 @@ class Remote:
         try:
             for key, number in dict(answer.get("kept", {})).items():
                 if key in arguments:
-                    self._borrowed.keep(number, arguments[key])
+                    self._values.borrowed.keep(number, arguments[key])
             for number, content in answer.get("kept_changed", ()) if told else ():
-                self._borrowed.hear(number, self.value(content))
+                self._values.borrowed.hear(number, self._values.value(content))
         except (TypeError, ValueError) as error:
             self.wire.wrong(f"the candidate tells nonsense of its arguments: {error}")
 
     def has_raised(self, error: BaseException) -> bool:
         """Whether an exception is one of the candidate's."""
-        return any(error is one for one in self._objects.values())
+        return self._values.has(error)
 
     def check_stops(self) -> None:
         """End the test where a StopIteration out of a function, and not of an iterator, was seen by none of the test's own code: where a
@@ -301,20 +275,23 @@ class Remote:
 
     def _hear(self, answer: dict[str, Any]) -> None:
         try:
-            hear(answer, self.value)
+            hear(answer, self._values.value)
         except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
             self.wire.wrong(f"the candidate tells nonsense beside its answer: {error}")
 
+    def _describe(self, number: int) -> Any:
+        return self.ask(op="class", of=number)["class"]
+
     def _changes(self) -> dict[str, Any]:
         """What a request tells beside what it asks: what the tests have changed since the last."""
-        return self._borrowed.changes() | self._state.changes()
+        return self._values.borrowed.changes() | self._state.changes()
 
     def _needed(self, claim: Any) -> NoReturn:
         """End the test for what the candidate says that it uses and is not there. It is believed where the test has given it an object
         that has this: else a program that fails would rather say that it cannot be judged."""
         match claim:
-            case [int(number), str(name)] if self._given.has(number, name):
-                kind = type(self._given[number]).__name__
+            case [int(number), str(name)] if self._values.given.has(number, name):
+                kind = type(self._values.given[number]).__name__
                 self.wire.ungradable(f"an object of its own class where the candidate uses its {kind}.{name[:100]}")
         self.wire.wrong("the candidate says that it needs what the test has not given it")
 
@@ -324,9 +301,9 @@ class Remote:
             self.wire.wrong(f"the candidate calls the test's functions more than {MOST_CALLBACKS} times")
         try:
             number = answer["callback"]
-            function = self._given[number]
-            args = [self.value(item) for item in answer["args"]]
-            kwargs = {str(name): self.value(item) for name, item in dict(answer["kwargs"]).items()}
+            function = self._values.given[number]
+            args = [self._values.value(item) for item in answer["args"]]
+            kwargs = {str(name): self._values.value(item) for name, item in dict(answer["kwargs"]).items()}
         except (TypeError, ValueError, KeyError, IndexError):
             self.wire.wrong("the candidate calls nothing that the test has given it")
         if any(isinstance(one, str) and REACHES_BEHIND.search(one) for one in (*args, *kwargs.values())):
@@ -334,235 +311,30 @@ class Remote:
         self.wire.call_back()
         try:
             if "what" in answer:
-                result = self._given.answer(number, str(answer["what"]), str(answer["name"]), args)
+                result = self._values.given.answer(number, str(answer["what"]), str(answer["name"]), args)
             elif hasattr(type(function), "__next__") and not callable(function):
                 result = next(function)
-            elif callable(function) and self._given.may_call(number, args, kwargs):
+            elif callable(function) and self._values.given.may_call(number, args, kwargs):
                 result = function(*args, **kwargs)
             else:
                 self.wire.wrong("the candidate calls an object of the test's that is no function")
-            return {"op": "resume", "ok": self._argument(result), "changed": self._changed(answer["args"], args)}
+            return {"op": "resume", "ok": self._values.argument(result), "changed": self._changed(answer["args"], args)}
         except Exception as error:
             if isinstance(error, AssertionError):
                 self._failed_inside = error
                 error = AssertionError()  # its text says what is expected
-            return {"op": "resume", "raised": self.encode(error)}
+            return {"op": "resume", "raised": self._values.encode(error)}
 
     def _changed(self, sent: list[Any], args: list[Any]) -> dict[str, Any]:
         """What the tests have made of containers that they were called with, by their index."""
-        containers = {str(index): self.encode(one) for index, one in enumerate(args) if type(one) in MUTABLE}
+        containers = {str(index): self._values.encode(one) for index, one in enumerate(args) if type(one) in MUTABLE}
         return {index: data for index, data in containers.items() if data != sent[int(index)]}
-
-    # -- values --------------------------------------------------------------------------------------------------
-
-    def value(self, data: Any) -> Any:
-        """A value that the candidate has sent."""
-        try:
-            return decode(data, self._dereference)
-        except NotPlainError as error:
-            self.wire.wrong(f"the candidate's answer is nonsense: {error}")
-
-    def _given_value(self, answer: dict[str, Any], arguments: dict[str, Any] = NO_ARGUMENTS) -> Any:
-        """What an answer gives. A container is the candidate's own, as far as the test changes it; or the one of `arguments` that
-        it says it is."""
-        same = arguments.get(str(answer.get("same")))
-        value = same if type(same) in MUTABLE else self.value(answer.get("ok"))
-        return self._borrowed.note(answer["lent"], value) if "lent" in answer else value
-
-    def encode(self, value: Any) -> Any:
-        """A value of the test's, to send."""
-        return self._encode(value, self._refer)
-
-    def _encode(self, value: Any, refer: Callable[[Any], Any]) -> Any:
-        try:
-            return encode(value, refer, subclass=self._given.named_tuple)
-        except RecursionError:
-            self.wire.ungradable("an argument that has no end")
-        except NotPlainError as error:
-            self.wire.ungradable(f"an argument that cannot pass: {error}")
-
-    def _argument(self, value: Any) -> Any:
-        """A value of the test's, to send where it may be one that the candidate has lent: then that one."""
-        number = self._borrowed.number(value)
-        return self._encode(value, self._refer_used) if number is None else {"lent": number}
-
-    def _owner(self, owner: Any) -> Any:
-        return None if owner is None else self._refer(owner)
-
-    def _number(self, where: Reference) -> int:
-        if where.number is None or where.process != self.process:
-            self.wire.wrong("an object of a process of the candidate's that has ended")
-        return where.number
-
-    def _refer_used(self, value: Any) -> Any:
-        if issubclass(type(value), RemoteObject):
-            reference(value).touched = True
-        return self._refer(value)
-
-    def _touched(self, owner: Any) -> Any:
-        if isinstance(owner, RemoteObject):
-            reference(owner).touched = True
-        return self._owner(owner)
-
-    def _refer(self, value: Any) -> Any:
-        kind = type(value)
-        if issubclass(kind, RemoteObject):
-            return {"ref": self._number(reference(value))}
-        if issubclass(kind, RemoteClass):
-            where = reference_of_class(value)
-            return {"named": where.path} if where.path is not None else {"ref": self._number(where)}
-        if kind is RemoteFunction:
-            owner, name = value._agentrl_owner, value._agentrl_name
-            return {"named": name} if owner is None else {"method": [self._number(_where(owner)), name]}
-        name = str(getattr(value, "__name__", ""))
-        if value is not None and getattr(builtins, name, None) is value:
-            return {"builtin": name}
-        if isinstance(value, KeysView | ValuesView | ItemsView):
-            return self.encode(list(value))
-        if kind in (types.MappingProxyType, type(os.environ)):
-            return self.encode(dict(value))
-        if kind is re.Pattern:
-            return {"pattern": [self.encode(value.pattern), value.flags]}
-        if (known := library_name(value)) is not None:
-            self._library[known] = value
-            return {"library": known}
-        return self._given.describe(value)
-
-    def _dereference(self, data: Any) -> Any:
-        ((kind, content),) = data.items()
-        if kind == "ref":
-            number, class_data, plain = content
-            stand_in = self._class(class_data, 0)
-            if plain is not None and not is_named(stand_in):
-                value = self._with_fields(decode(plain, self._dereference), stand_in)
-                if (
-                    isinstance(stand_in, RemoteClass)
-                    and reference_of_class(stand_in).more_than_fields
-                    and isinstance(value, TupleWithMore)
-                ):
-                    value._agentrl_object = self._object(int(number), stand_in)
-                return value
-            found = self._object(int(number), stand_in)
-            reference(found).is_data = reference(found).is_data or plain is not None
-            return found
-        if kind in ("class", "builtin"):
-            return self._class(data, 0)
-        if kind == "method":
-            owner, name = content
-            return RemoteFunction(self, self._dereference(owner), str(name))
-        if kind == "own":
-            return self._given[content]
-        if kind == "library":
-            return self._library[content]
-        if kind == "fields":
-            return self._given.tuple_of_fields(content[0], decode(content[1], self._dereference))
-        if kind == "error":
-            return self._error(content)
-        raise NotPlainError(f"nothing is called {kind}")
-
-    def _with_fields(self, value: Any, kind: Any) -> Any:
-        """A tuple of a candidate's named tuple, as one of the tests' own; any other value as it is."""
-        fields = reference_of_class(kind).fields if isinstance(kind, RemoteClass) else ()
-        if not fields or type(value) is not tuple or len(value) != len(fields):
-            return value
-        known = self._named_tuples.get(kind)
-        if known is None:
-            make: Any = namedtuple
-            made = make(kind.__name__, fields)
-            if reference_of_class(kind).more_than_fields:
-                made = type(kind.__name__, (TupleWithMore, made), {})
-            known = self._named_tuples[kind] = made
-        return known(*value)
-
-    def _object(self, number: int, kind: Any) -> Any:
-        if number not in self._objects:
-            if not (isinstance(kind, RemoteClass) and issubclass(kind, RemoteObject)):
-                kind = self._make_class(
-                    {"name": str(kind.__name__), "module": "builtins", "special": [], "bases": []}, None, 0
-                )
-            made = kind.__new__(kind) if issubclass(kind, BaseException) else object.__new__(kind)
-            object.__setattr__(made, "_agentrl", Reference(self, number, self.process))
-            self._objects[number] = made
-        return self._objects[number]
-
-    def _class(self, data: Any, depth: int) -> Any:
-        ((kind, content),) = data.items()
-        if depth > DEEPEST_INHERITANCE:
-            raise NotPlainError("a class of endless bases")
-        if kind in ("builtin", "own"):
-            found = getattr(builtins, content) if kind == "builtin" else self._given[content]
-            if not isinstance(found, type):
-                raise NotPlainError(f"{content} is no class")
-            return found
-        number = int(content)
-        if number not in self._objects:
-            info = self.ask(op="class", of=number)["class"]
-            path = info["path"]
-            known = self._by_name.get(path) if path is not None else None
-            self._objects[number] = known or library_exception(info) or self._make_class(info, number, depth)
-        return self._objects[number]
-
-    def _make_class(self, info: Any, number: int | None, depth: int) -> RemoteClass:
-        where = Reference(self, number, self.process, None if info.get("path") is None else str(info["path"]))
-        bases = [base for base in (self._class(base, depth + 1) for base in info["bases"]) if _fits(base)]
-        if not any(issubclass(base, RemoteObject) for base in bases):
-            bases.insert(0, RemoteObject)
-        where.asked_for_instances = bool(info.get("asked_for_instances"))
-        where.makes_dicts = bool(info.get("makes_dicts"))
-        where.generic = bool(info.get("generic"))
-        where.more_than_fields = bool(info.get("more_than_fields"))
-        where.fields = tuple(map(str, info.get("fields", ())))
-        body = class_body(where, [str(name) for name in info["special"]], unhashable=bool(info.get("unhashable")))
-        if (kind := pythons_own(info)) is not None:
-            body["__class__"] = property(lambda _: kind)
-        made = RemoteClass(str(info["name"]), tuple(bases), body)
-        if (interface := library_interface(info)) is not None:
-            interface.register(made)
-        return made
-
-    # -- exceptions ----------------------------------------------------------------------------------------------
-
-    def _error(self, content: Any) -> BaseException:
-        """An exception of the candidate's, the same object each time."""
-        number = int(content["ref"])
-        if number in self._objects:
-            return self._objects[number]  # type: ignore[no-any-return]
-        kind = self._class(content["class"], 0)
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            kind = Exception
-        args = [self.value(item) for item in content["args"]]
-        if issubclass(kind, RemoteObject):
-            made: BaseException = self._object(number, kind)
-            made.args = tuple(args)
-            pythons = next(base for base in kind.__mro__ if base.__module__ == "builtins")
-            with suppress(Exception):  # fills what Python's own classes make of their arguments
-                pythons.__init__(made, *args)
-        else:
-            made = kind.__new__(kind, *args)
-            try:
-                made.__init__(*args)  # type: ignore[misc]
-            except Exception:
-                made = Exception.__new__(kind)
-                made.args = tuple(args)
-            self._objects[number] = made
-        fields = fields_of_exception(kind)
-        for name, value in dict(content["attributes"]).items():
-            # What else the candidate's own classes have, it is asked for.
-            if name in fields or (not issubclass(kind, RemoteObject) and (name[:2] != "__" or name == "__notes__")):
-                with suppress(Exception):  # it may only be read
-                    (object.__setattr__ if name in fields else setattr)(made, str(name), self.value(value))
-        if content["cause"] is not None:
-            made.__cause__ = self.value(content["cause"])
-        if content["context"] is not None:
-            made.__context__ = self.value(content["context"])
-        made.__suppress_context__ = bool(content["suppress_context"])
-        return made
 
     def _raised(self, raised: Any, request: dict[str, Any]) -> BaseException:
         """What to raise here."""
         error: Any
         try:
-            error = self.value(raised["error"])
+            error = self._values.value(raised["error"])
         except (TypeError, KeyError):
             self.wire.wrong("the candidate raises nonsense")
         if not isinstance(error, BaseException):
@@ -594,11 +366,3 @@ def _seen_outside(error: BaseException) -> bool:
             return True
         trace = trace.tb_next
     return False
-
-
-def _where(stand_in: Any) -> Reference:
-    return reference_of_class(stand_in) if isinstance(stand_in, RemoteClass) else reference(stand_in)
-
-
-def _fits(base: type) -> bool:
-    return isinstance(base, RemoteClass) or issubclass(base, BaseException)
