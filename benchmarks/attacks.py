@@ -29,6 +29,7 @@ from tests.sandboxes import (
     candidate_classes,
     consistency_cases,
     first_contact,
+    identity_cases,
     lying_objects,
     plain_jokers,
     replay_cases,
@@ -47,7 +48,7 @@ def programs_with_tests(port: int, canary: str) -> list[tuple[str, str, list[Tes
     for name, source in {**against_the_verdict(), **against_the_place(port=port, canary=canary)}.items():
         found.append((name, source, all_kinds_of_tests()))
     cheats = [candidate_classes.cheats(), lying_objects.lies(), stand_in_cases.cheats(), plain_jokers.cheats()]
-    for cases in (*cheats, replay_cases.cheats(), consistency_cases.cheats()):
+    for cases in (*cheats, replay_cases.cheats(), consistency_cases.cheats(), identity_cases.cheats()):
         for name, (source, code) in cases.items():
             framework = "unittest" if "import unittest" in code else "pytest"
             test = TestFile(code=code, framework=framework) if "def test" in code else AssertTest(code=code)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import anyio
 
@@ -13,6 +14,7 @@ from agentrl.sandboxes.answers import ExpectedOutput
 from agentrl.sandboxes.apart import compare_answer
 from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.function_tests import judge_call, run_test_code
+from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.protocol import Completed, Limits
 from agentrl.sandboxes.statuses import status_of, tail
@@ -31,16 +33,7 @@ from agentrl.sandboxes.verdict import (
     changed_limits,
 )
 
-CHECKER_FILE = "checker.py"
-CHECKER_MAIN = f"""
-import runpy, sys, traceback
-try:
-    runpy.run_path({CHECKER_FILE!r}, run_name="__main__")
-except (ImportError, NameError, SyntaxError):
-    traceback.print_exc()
-    sys.exit(3)
-"""
-"""Runs a checker in Python, which would end with 1, as one that rejects, where it is wrong itself."""
+CHECKER_MAIN = (Path(__file__).parent / "inside" / "checker_main.py").read_text()
 WALL_CLOCK_SLACK = 4.0
 """A test's timeout_s counts CPU seconds; its wall clock runs so many times longer, for sleepers and for a busy machine,"""
 MIN_WALL_CLOCK_S = 2.0
@@ -190,33 +183,60 @@ class Bench:
         return await compare_answer(ExpectedOutput(test.stdout, test.compare), stdout, self._deadline)
 
     async def _check(self, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
-        box, language = self._second_box, checker.language
-        if checker in self._built_checkers:
-            await box.restore(self._built_checkers[checker])
-        else:
-            await box.clear()
-            if language.build:
-                done = await self._build(box, checker.source, language)
-                if not done.ok:
-                    return Status.CHECKER_ERROR, f"the checker cannot be built: {tail(done.stdout + done.stderr)}"
-                self._built_checkers[checker] = await box.snapshot()
-            elif language == PYTHON:
-                await box.write(CHECKER_FILE, checker.source)
-                await _write(box, language, CHECKER_MAIN)
-            else:
-                await _write(box, language, checker.source)
-        for path, content in (("input", test.stdin), ("output", output), ("answer", test.stdout)):
-            await box.write(path, content)
-        limits = checker.limits or box.spec.limits
-        limits = limits.but(timeout_s=self._at_most(limits.timeout_s))
-        done = await _run(box, language, b"", limits, args=("input", "output", "answer"))
+        box = self._second_box
+        if (fault := await self._lay_out(checker, box)) is not None:
+            return Status.CHECKER_ERROR, fault
+        done = await self._run_checker(checker, box, test, output)
         if done.ok:
             return Status.PASSED, ""
         said = tail(done.stdout + done.stderr)
         if done.exit_code in (1, 2):
             return Status.WRONG_ANSWER, said or f"the checker ended with exit code {done.exit_code}"
+        if done.exit_code is None and await self._is_due_to(output, checker, box, test):
+            return (
+                Status.WRONG_ANSWER,
+                f"the checker ended with {done.ended} on what the program printed: {said}".rstrip(": "),
+            )
         why = f"exit code {done.exit_code}" if done.exit_code is not None else str(done.ended)
         return Status.CHECKER_ERROR, f"the checker failed, with {why}: {said}".rstrip(": ")
+
+    async def _lay_out(self, checker: Checker, box: Box) -> str | None:
+        """Lay a checker out in a box, built; returns what is wrong with it."""
+        language = checker.language
+        if checker in self._built_checkers:
+            await box.restore(self._built_checkers[checker])
+            return None
+        await box.clear()
+        if language.build:
+            done = await self._build(box, checker.source, language)
+            if not done.ok:
+                return f"the checker cannot be built: {tail(done.stdout + done.stderr)}"
+            self._built_checkers[checker] = await box.snapshot()
+        elif language == PYTHON:
+            await box.write(CHECKER, checker.source)
+            await _write(box, language, CHECKER_MAIN)
+        else:
+            await _write(box, language, checker.source)
+        return None
+
+    async def _run_checker(self, checker: Checker, box: Box, test: IOTest, output: bytes) -> Completed:
+        for path, content in (("input", test.stdin), ("output", output), ("answer", test.stdout)):
+            await box.write(path, content)
+        limits = checker.limits or box.spec.limits
+        limits = limits.but(timeout_s=self._at_most(limits.timeout_s))
+        return await _run(box, checker.language, b"", limits, args=("input", "output", "answer"))
+
+    async def _is_due_to(self, output: bytes, checker: Checker, box: Box, test: IOTest) -> bool:
+        """Whether a checker that did not come to its end would have, had the program printed the answer: what it printed may keep a
+        checker busy for ever. A test without an answer is believed to have a checker that ends."""
+        answer = test.stdout.encode()
+        if self.over:
+            return False
+        if not answer.strip():
+            return True
+        if answer == output or await self._lay_out(checker, box) is not None:
+            return False
+        return (await self._run_checker(checker, box, test, answer)).exit_code is not None
 
     async def _build(self, box: Box, source: str, language: Language) -> Completed:
         await _write(box, language, source)

@@ -122,7 +122,7 @@ def _python() -> Path:
     """This interpreter's path in a box. A virtual environment is shown elsewhere: its own place may be under /tmp."""
     if sys.prefix == sys.base_prefix:
         return Path(sys.executable)
-    return Path(VENV) / Path(sys.executable).relative_to(sys.prefix)
+    return Path(VENV) / Path(os.path.normpath(sys.executable)).relative_to(os.path.normpath(sys.prefix))
 
 
 def box_environment(work: str, path: str) -> dict[str, str]:

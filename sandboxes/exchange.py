@@ -18,6 +18,7 @@ MAX_LINE_BYTES = 32 * 2**20
 MOST_TESTS = 10_000
 """Of one file, which get a result each."""
 HELD_TESTS = "the tests did not end in time with what it answered"
+SKIPPED = "all tests are skipped for what the program says of itself"
 
 
 class Exchange:
@@ -39,6 +40,8 @@ class Exchange:
         the same answer."""
         self.revoked: dict[str, str] = {}
         """Tests that are no pass, whatever their code makes of the candidate's answers, and why."""
+        self.untold: set[str] = set()
+        """Tests in which the candidate has changed an argument, of which they were not told."""
         self._name = name
         self._finished = False
         self._answered = False
@@ -86,6 +89,8 @@ class Exchange:
             self.expected = min(int(json.loads(content)), MOST_TESTS)
         elif kind == b"s":
             self.skip()
+        elif kind == b"m":
+            self._answered = True
         elif kind == b"u":
             self.ended = json.loads(content)
         elif kind == b"q":
@@ -139,6 +144,8 @@ class Exchange:
             status, message = self._candidate.failure
         name = outcome["name"] or self._name
         spent_s = self._candidate.spent_s
+        if outcome.get("untold"):
+            self.untold.add(name)
         self._results.append(TestResult(name=name, status=status, message=message, duration_s=spent_s))
 
     def skip(self) -> None:
@@ -162,6 +169,8 @@ class Exchange:
         )
         if self._candidate.failure is not None:
             status, message = self._candidate.failure
+        elif finished and self._answered and not results:
+            status, message = Status.WRONG_ANSWER, SKIPPED
         elif finished and self.failed:
             status, message = Status.NOT_RUN, EARLIER_FAILED
         missing = max(self.expected, 1) - len(results)

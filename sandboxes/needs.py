@@ -11,7 +11,6 @@ from agentrl.sandboxes.verdict import AssertTest, Test, TestFile
 FIXTURES = {
     "tmp_path": "files that it shares with the candidate (tmp_path)",
     "tmpdir": "files that it shares with the candidate (tmpdir)",
-    "capfd": "what the candidate writes to its descriptors (capfd); capsys has what it prints",
     "mocker": "the plugin pytest-mock; unittest.mock is there",
     "benchmark": "the plugin pytest-benchmark",
 }

@@ -76,16 +76,34 @@ def partial_credit(results: Sequence[Result], baseline: Baseline) -> float:
     """Return the share of tests passed, of those that do not come for nothing: from 0, for a program that does nothing, to 1.
 
     A file's tests count as they are in the program's own run, or in the baseline where that has more of them: a program that breaks the
-    file's import passes none of its tests, and does not make them fewer. 0 where no test is left to earn.
+    file's import passes none of its tests, and does not make them fewer. Nor can it make them more: what one function is run with may
+    be data of the program's, so runs that no baseline has count as one test, of which a share may pass. 0 where no test is left to earn.
     """
-    earned = earnable = 0
+    earned, earnable = 0.0, 0
     own = _by_test(results)
     for index in own.keys() | baseline.known.keys():
-        passed, known = own.get(index, {}), baseline.known.get(index, set())
-        counted = set(passed if len(passed) >= len(known) else known) - baseline.free.get(index, set())
+        known, free = baseline.known.get(index, set()), baseline.free.get(index, set())
+        passed = _shares(own.get(index, {}), known | free)
+        counted = set(passed if len(passed) >= len(known) else known) - free
+        counted -= {key for key in counted if key not in known and _comes_free(key[0], known, free)}
         earnable += len(counted)
-        earned += sum(passed.get(key, False) for key in counted)
+        earned += sum(passed.get(key, 0.0) for key in counted)
     return earned / earnable if earnable else 0.0
+
+
+def _shares(passed: Mapping[ResultKey, bool], known: AbstractSet[ResultKey]) -> dict[ResultKey, float]:
+    """The share of each test that passes: 1 or 0, but of the runs of a function with parameters that nobody knows, together."""
+    together: dict[ResultKey, list[bool]] = {}
+    for key, value in passed.items():
+        name, bracket, _ = key[0].partition("[")
+        together.setdefault((name, 0) if bracket and key not in known else key, []).append(value)
+    return {key: sum(values) / len(values) for key, values in together.items()}
+
+
+def _comes_free(function: str, known: AbstractSet[ResultKey], free: AbstractSet[ResultKey]) -> bool:
+    """Whether every run of a function that a baseline has comes for nothing."""
+    runs = {key for key in known if key[0].partition("[")[0] == function}
+    return bool(runs) and runs <= free
 
 
 def _by_test(results: Sequence[Result]) -> dict[int, dict[ResultKey, bool]]:

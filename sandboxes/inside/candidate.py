@@ -27,7 +27,7 @@ import os
 import sys
 import types
 from _thread import RLock
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from json import dumps, loads  # what a test patches in the module is then not ours
 from typing import Any
 
@@ -51,12 +51,13 @@ from agentrl.sandboxes.inside.special_methods import WITH
 from agentrl.sandboxes.inside.tests_objects import NeedsTestObjectError
 from agentrl.sandboxes.inside.told import Told
 
-RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
-"""What a candidate may raise. All else is ours."""
-
 
 class CannotTellError(BaseException):
     """The candidate's answer has no form in which it could pass."""
+
+
+OURS = (CannotTellError, BothChangedError, TooManyObjectsError, NeedsTestObjectError)
+"""All else a candidate has raised."""
 
 
 class Candidate:
@@ -99,7 +100,7 @@ class Candidate:
             return {"fault": str(error)}
         except NeedsTestObjectError as error:
             return {"needs": [error.number, error.name]}
-        except RAISED as error:
+        except BaseException as error:
             return self._raised(error)
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +126,8 @@ class Candidate:
         owner = self._owner(request)
         method = getattr(type(owner), request["name"])
         args = [self.objects.decode(item) for item in request["args"]]
-        return self._use(lambda: method(owner, *args), look=request["name"] in WITH)
+        sent = request["args"] if request["name"] == "__setitem__" else []
+        return self._use(lambda: method(owner, *args), args, sent, look=request["name"] in WITH)
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
         return self._giving(getattr(self._owner(request), request["name"]))
@@ -134,8 +136,8 @@ class Candidate:
         owner, name = self._owner(request), request["name"]
         if (owner is self.module or isinstance(owner, type)) and name in vars(owner):
             self.originals.setdefault((id(owner), name), vars(owner)[name])
-        value = self.objects.decode(request["value"])
-        return self._use(lambda: setattr(owner, name, value))
+        values = [self.objects.decode(request["value"])]
+        return self._use(lambda: setattr(owner, name, *values), values, [request["value"]])
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete an attribute; one of the module or a class that was set anew gets its first value back, as mock.patch leaves it."""
@@ -194,16 +196,27 @@ class Candidate:
                 answer["same"] = name
         return {**answer, "changed": changed, "kept": kept, **self._kept_changed(asked=asked)}
 
-    def _use(self, use: Callable[[], Any], *, look: bool = False) -> dict[str, Any]:
-        """Do something of the candidate's, and where it gives no value, or `look`, tell which arguments that were kept it has changed."""
+    def _use(
+        self, use: Callable[[], Any], given: Sequence[Any] = (), sent: Sequence[Any] = (), *, look: bool = False
+    ) -> dict[str, Any]:
+        """Do something of the candidate's with what it is `given`, and tell which of what was `sent` it has kept; and where it gives no
+        value, or `look`, which arguments that were kept it has changed."""
+        arguments = [*given]
         answer, _ = self._do(use)
-        return {**answer, **self._kept_changed(asked=look or _is_nothing(answer))}
+        kept = {
+            str(index): self._lender.keep(arguments[index], data)
+            for index, data in enumerate(sent)
+            if "raised" not in answer and not is_lent(data) and is_held_after_call(arguments, index)
+        }
+        return {**answer, "kept": kept, **self._kept_changed(asked=look or _is_nothing(answer))}
 
     def _do(self, use: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
         """Do something of the candidate's: the answer, and the value that it gave, None where it raised something."""
         try:
             value = use()
-        except RAISED as error:
+        except OURS:
+            raise
+        except BaseException as error:
             return self._raised(error), None
         return self._giving(value), value
 

@@ -6,8 +6,10 @@ value is the test's.
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -48,15 +50,22 @@ class Decoys:
             return self._float(value)
         if isinstance(value, str):
             return self._text(value)
-        if isinstance(value, bytes):
-            return self._text(value.decode("latin-1")).encode("latin-1")
+        if type(value) in (bytes, bytearray):
+            return type(value)(self._text(value.decode("latin-1")).encode("latin-1"))
         if isinstance(value, complex):
             return complex(self._float(value.real), value.imag)
         if isinstance(value, list | tuple):
             items = self._items(list(value))
             return type(value)(items) if type(value) in (list, tuple) else None
-        if type(value) is dict:
-            return self._dict(value)
+        if type(value) is deque:
+            return deque(self._items([*value]), value.maxlen)
+        if type(value) in (dict, Counter, OrderedDict, defaultdict):
+            made = copy.copy(value)
+            made.clear()
+            made.update(self._dict(value))
+            return made
+        if type(value) is range:
+            return range(value.start, value.stop + self.random.choice((-2, -1, 1, 2, 3)) * value.step, value.step)
         if isinstance(value, set | frozenset):
             return type(value)(self._items(list(value)))
         return self._of_the_library(value)
@@ -113,6 +122,12 @@ class Decoys:
                 return None
         if datetime is not None and type(value) is datetime.time:
             return value.replace(hour=self.random.randrange(24), minute=self.random.randrange(60))
+        uuid = sys.modules.get("uuid")
+        if uuid is not None and type(value) is uuid.UUID:
+            return uuid.UUID(int=self.random.randrange(1 << 128), version=4)
+        pathlib = sys.modules.get("pathlib")
+        if pathlib is not None and isinstance(value, pathlib.PurePath):
+            return type(value)(*value.parts[:-1], self._text(value.name))
         enum = sys.modules.get("enum")
         if enum is not None and isinstance(value, enum.Enum):
             return self.random.choice([*type(value).__members__.values()])

@@ -75,10 +75,14 @@ def library_interface(info: Any) -> Any:
 
 
 def library_name(value: Any) -> str | None:
-    """The name by which a function or class of the standard library is found, or a stream, as in "operator:add"; None for anything else. A method that
-    is bound to an object has none: it may be the one that a test has seeded."""
+    """The name by which a function or class of the standard library is found, or a module or stream of it, as in "operator:add"; None for
+    anything else. A method that is bound to an object has none: it may be the one that a test has seeded."""
     if value is sys.stdout or value is sys.stderr:
         return "sys:stdout" if value is sys.stdout else "sys:stderr"
+    if isinstance(value, types.ModuleType):
+        name = value.__name__
+        standard = name.partition(".")[0] in sys.stdlib_module_names and sys.modules.get(name) is value
+        return f"{name}:" if standard else None
     bound = not isinstance(getattr(value, "__self__", None), types.ModuleType | None)
     if bound or not isinstance(value, _NAMED):
         return None
@@ -100,6 +104,6 @@ def library_value(name: str) -> Any:
 def _found(name: str) -> Any:
     home, _, path = name.partition(":")
     found: Any = sys.modules.get(home)
-    for part in path.split("."):
+    for part in path.split(".") if path else ():
         found = getattr(found, part, None)
     return found

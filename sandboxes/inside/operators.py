@@ -7,8 +7,10 @@ from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 from agentrl.sandboxes.inside.mutants import Mutants
+from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
 from agentrl.sandboxes.inside.questions import (
     COLLECTIONS,
+    EQUALITY,
     GATHERING,
     Change,
     Operands,
@@ -78,11 +80,6 @@ class Operators:
         self._asks = asks
         self.run = run
         self._mutants = Mutants("")
-        self._constants: dict[type, dict[str, Any]] = {}
-        """Objects that tests had from a class or the module, by their names."""
-        self._identical: list[tuple[str, Any]] = []
-        """What tests have found to be the same object."""
-        self.test = ""
         self._beside_data: set[type] = set()
 
     def is_beside_data(self, one: Any) -> bool:
@@ -103,31 +100,32 @@ class Operators:
         remote = isinstance(other, RemoteObject)
         if not remote and not self.is_beside_data(one):
             # Only plain data is equal to plain data, unless the test knows the object for one of a class of its own.
-            if name in ("__eq__", "__ne__"):
+            if name in EQUALITY:
                 return NotImplemented
             self._asks.wire.wrong(f"the candidate gave an object of class {kind.__name__} where plain data is compared")
         if name not in vars_of(kind):  # the class leaves equality to identity
-            if one is other and name == "__eq__":
-                self._identical.append((self.test, one))
-                if reference(one).times_made > 1:  # the class has given one object twice
-                    return self.run.put(one, name, (other,), lambda left, right: left is right[0])
+            # The class has given one object twice.
+            if one is other and name == "__eq__" and reference(one).times_made > 1:
+                return self.run.put(one, name, (other,), lambda left, right: left is right[0])
             return True if one is other else NotImplemented
-        if not remote and name in ("__eq__", "__ne__") and self._mutants.value(other, "alike") is None:
-            return NotImplemented  # nothing of its kind could be asked for in its place
+        if not remote and name in EQUALITY and self._mutants.value(other, "alike") is None:
+            return self._compare_with_what_has_no_other(one, name, other)
         return self.run.put(one, name, (other,), lambda left, right: self._answer(left, name, right[0]))
 
-    def note_constant(self, one: Any, name: str) -> None:
-        """Remember an object that a test had by its name from a class or the module."""
-        self._constants.setdefault(type(one), {})[name] = one
-
-    def one_for_all_names(self) -> list[tuple[str, str]]:
-        """Tests in which a function gave the right one of the candidate's constants, of which all that they name are one object."""
-        found = []
-        for test, one in self._identical:
-            named = self._constants.get(type(one), {}).values()
-            if reference(one).made_by is not None and len(named) > 1 and all(other is one for other in named):
-                found.append((test, f"every {type(one).__name__} of the candidate's is equal to every other"))
-        return found
+    def _compare_with_what_has_no_other(self, one: Any, name: str, other: Any) -> Any:
+        """Answer whether an object is equal to something such as None, of which no other of its kind could be asked for in its place: the
+        candidate may say that they differ."""
+        try:
+            encode(other)
+        except NotPlainError:
+            return NotImplemented
+        answer = self._answer(one, name, other)
+        if answer is True and name == "__eq__":
+            what = "None" if other is None else f"an object of class {class_name(other)}"
+            self._asks.wire.wrong(
+                f"the candidate's {class_name(one)} is equal to {what}, in whose place nothing else can be asked"
+            )
+        return answer
 
     def _answer(self, one: Any, name: str, other: Any) -> Any:
         """What the candidate answers to a comparison: True, False or NotImplemented, as Python would take the answer where it asks
@@ -215,6 +213,8 @@ class Operators:
                     f"the candidate gave an object of class {kind.__name__} without items where it is asked for plain data in it"
                 )
             return any(found is item or found == item for found in islice(iter(one), MOST_ITEMS))
+        if isinstance(one, RemoteClass) and isinstance(item, one):  # every member is in its Enum
+            return bool(self._asks.special(one, "__contains__", (item,)))
         found = self.run.put(
             one, "__contains__", (item,), lambda left, right: bool(self._asks.special(left, "__contains__", right))
         )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from _thread import RLock
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
+from agentrl.sandboxes.inside.aliases import EVERYWHERE, Aliases
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
 from agentrl.sandboxes.inside.lent import MUTABLE, replace_content, snapshot
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
@@ -14,7 +16,7 @@ from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
-from agentrl.sandboxes.inside.special_methods import WITH
+from agentrl.sandboxes.inside.special_methods import RAISED, WITH
 from agentrl.sandboxes.inside.stand_ins import (
     PASSIVE,
     RemoteClass,
@@ -27,6 +29,8 @@ from agentrl.sandboxes.inside.told import hear
 from agentrl.sandboxes.inside.wire import Wire
 
 MOST_CALLBACKS = 100_000
+ONE_FOR_ALL = 3
+"""A class that gives one object for so many different arguments gives it for all."""
 REACHES_BEHIND = re.compile(r"\{[^{}]*[.\[]_")
 """A field of a format, as in "{0.__class__}", with which `str.format` reads what the tests expect in their own process."""
 
@@ -51,6 +55,11 @@ class Remote:
         self.wire = wire
         self.run = run
         self.operators = Operators(self, run)
+        self.aliases = Aliases(code)
+        self.begun: list[str] = []
+        """The tests that have begun."""
+        self._made_for: dict[int, set[str]] = {}
+        """With what a test has had an object from its class, where that is more than once."""
         self._in_place = in_place
         self._by_name: dict[str, Any] = {}
         self.untold = False
@@ -63,6 +72,11 @@ class Remote:
         """Threads of the tests share one candidate. What a thread asks from within a callback is part of what it has asked."""
         self._failed_inside: AssertionError | None = None
         self._stops: list[BaseException] = []
+
+    @property
+    def test(self) -> str:
+        """The test that runs."""
+        return self.begun[-1] if self.begun else EVERYWHERE
 
     def stand_in(self, name: str) -> Any:
         """What the tests get for a name of the candidate's module."""
@@ -93,8 +107,9 @@ class Remote:
             self._state.forget()
         self._depth = 0
         self._failed_inside = None
+        self._made_for.clear()
         self.untold = False
-        self.operators.test = name
+        self.begun.append(name)
         self.run.begin(name)
         self.wire.begin(name)
 
@@ -104,8 +119,7 @@ class Remote:
         value = self._values.given_value(self.ask(op="get", of=self._values.touched(owner), name=name))
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
             reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
-        if isinstance(value, RemoteObject) and (owner is None or isinstance(owner, RemoteClass)):
-            self.operators.note_constant(value, name)
+        self.aliases.note(owner, name, value, self.test)
         if isinstance(value, RemoteObject) and isinstance(owner, RemoteObject) and name in OWN_METHODS:
             self._check_own_method(owner, name)
         return value
@@ -114,16 +128,15 @@ class Remote:
         self.operators.changes += 1
         if isinstance(owner, RemoteObject):
             self.run.note_change(owner, Change("set", name, (value,), {}))
-        self._change_attribute(
-            {"op": "set", "of": self._values.touched(owner), "name": name, "value": self._values.argument(value)}
-        )
+        request = {"op": "set", "of": self._values.touched(owner), "name": name, "value": self._values.argument(value)}
+        self._change_attribute(request, value)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
         self._change_attribute({"op": "del", "of": self._values.touched(owner), "name": name})
 
-    def _change_attribute(self, request: dict[str, Any]) -> None:
-        self.ask(lambda answer: self._note_kept(answer, {}, told=True), **request)
+    def _change_attribute(self, request: dict[str, Any], value: Any = None) -> None:
+        self.ask(lambda answer: self._note_kept(answer, {"0": value}, told=True), **request)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         compares = name in PASSIVE
@@ -135,7 +148,8 @@ class Remote:
         }
 
         def note(answer: dict[str, Any]) -> None:
-            self._note_kept(answer, {}, told=answer.get("ok") is None or name in WITH)
+            given = {} if compares else {str(index): item for index, item in enumerate(args)}
+            self._note_kept(answer, given, told=answer.get("ok") is None or name in WITH)
 
         return self._values.given_value(self.ask(note, **request))
 
@@ -159,7 +173,7 @@ class Remote:
         if isinstance(owner, RemoteClass) and name is None:
             made = self.run.make(owner, args, kwargs, lambda args, kwargs: self.call_now(owner, None, args, kwargs))
             if isinstance(made, RemoteObject):
-                reference(made).times_made += 1
+                self._note_made(made, args, kwargs)
             return made
         if not isinstance(owner, RemoteObject):
             return self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
@@ -168,6 +182,22 @@ class Remote:
         if name is not None and args and not kwargs and _is_question(name, args[0]):
             return self.run.put(owner, name, args, lambda one, args: self.call_now(one, name, args, {}))
         return self.call_now(owner, name, args, kwargs)
+
+    def _note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Note that a class has given an object, and end the test where it has given this one for too many arguments: two may mean
+        one object, as a test of a singleton has it."""
+        where = reference(made)
+        where.times_made += 1
+        if where.times_made == 1:
+            where.first_made_in = self.test
+            return
+        first = [where.made_by[1:]] if where.made_by is not None and where.first_made_in == self.test else []
+        known = self._made_for.setdefault(id(made), set())
+        known.update(json.dumps(self._values.encode([*map(list, of)])) for of in (*first, (args, kwargs)))
+        if len(known) >= ONE_FOR_ALL:
+            self.wire.wrong(
+                f"the candidate's {type(made).__name__} gives one object for {ONE_FOR_ALL} different arguments"
+            )
 
     def _check_own_method(self, owner: Any, name: str) -> None:
         if not is_named(type(owner)):
@@ -218,7 +248,7 @@ class Remote:
         self._depth += 1
         try:
             with deeper():
-                answer = self.wire.ask(request | self._changes())
+                answer = self.wire.ask(request | self._changes(), looks=self._only_looks(request))
                 while "callback" in answer:
                     self._hear(answer)
                     answer = self.wire.ask(self._call_back(answer) | self._changes())
@@ -237,6 +267,13 @@ class Remote:
         if "raised" in answer:
             raise self._raised(answer["raised"], request)
         return answer
+
+    def _only_looks(self, request: dict[str, Any]) -> bool:
+        """Whether a request is for nothing that decides a test: for a function or class by its name, or for what pytest asks of each."""
+        if request["op"] != "get":
+            return bool(request["op"] == "class")
+        by_name = request["of"] is None and self.kinds.get(request["name"]) != "value"
+        return by_name or request["name"].startswith("_")
 
     def _note_changes(self, answer: dict[str, Any], arguments: dict[str, Any]) -> None:
         """Give arguments what a call has made of them. Unless the test says, they are looked at where it has given no value: what the
@@ -319,7 +356,7 @@ class Remote:
             else:
                 self.wire.wrong("the candidate calls an object of the test's that is no function")
             return {"op": "resume", "ok": self._values.argument(result), "changed": self._changed(answer["args"], args)}
-        except Exception as error:
+        except RAISED as error:
             if isinstance(error, AssertionError):
                 self._failed_inside = error
                 error = AssertionError()  # its text says what is expected

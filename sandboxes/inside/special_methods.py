@@ -23,6 +23,8 @@ _PYTHONS_OWN = SPECIAL_METHODS.union(
 
 
 WITH = ("__enter__", "__exit__")
+RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What test code may raise through the candidate, and have suppressed by it. All else is ours, or a test framework's."""
 
 
 def may_be_asked(name: str) -> bool:

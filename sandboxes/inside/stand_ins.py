@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS, may_be_asked
+from agentrl.sandboxes.inside.special_methods import RAISED, SPECIAL_METHODS, may_be_asked
 
 COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 PASSIVE = (*COMPARISONS, "__hash__")
@@ -46,6 +46,8 @@ class Reference:
         """In which test it was made, as the how many-th object of a class."""
         self.times_made = 0
         """How often its class has given it."""
+        self.first_made_in = ""
+        """The test in which its class has given it first."""
         self.touched = False
         """Whether the test has done more with it than to compare it."""
         self.called = False
@@ -334,7 +336,7 @@ def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
         if kind is not None and issubclass(kind, AssertionError):
             return False
         raise
-    return suppresses and (kind is None or (issubclass(kind, Exception) and not issubclass(kind, AssertionError)))
+    return suppresses and (kind is None or (issubclass(kind, RAISED) and not issubclass(kind, AssertionError)))
 
 
 def vars_of(kind: type) -> set[str]:

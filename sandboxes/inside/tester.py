@@ -24,6 +24,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.sandboxes.inside.aliases import EVERYWHERE
 from agentrl.sandboxes.inside.names import free_names
 from agentrl.sandboxes.inside.own_faults import own_fault
 from agentrl.sandboxes.inside.questions import FirstRun
@@ -105,7 +106,7 @@ def send_outcome(
         message = (_shown(error) if shown is None else shown) + hint(remote)
         if (fault := own_fault(error, job["module"], job.get("files", ()), job["folders"])) is not None:
             status, message = "checker_error", fault
-    wire.send(b"d", {"name": name, "status": status, "message": message})
+    wire.send(b"d", {"name": name, "status": status, "message": message, "untold": remote.untold})
 
 
 def print_error() -> None:
@@ -315,12 +316,13 @@ def main() -> None:
     else:
         remote.name_classes(job["names"])
         outcome_of_file(wire, remote, job, run_unittest if job["kind"] == "unittest" else run_pytest)
-    revoked = remote.operators.one_for_all_names()
+    revoked = [*remote.aliases.same()]
     if isinstance(remote.run, FirstRun):
         revoked = [*remote.run.revoked, *revoked]
         wire.send(b"q", remote.run.told())
     for test, message in revoked:
-        wire.send(b"p", {"test": test, "message": message})
+        for name in remote.begun if test == EVERYWHERE else [test]:
+            wire.send(b"p", {"test": name, "message": message})
     wire.send(b"f")
 
 
@@ -352,6 +354,8 @@ class RemoteModule(types.ModuleType):
     def __getattr__(self, name: str) -> Any:
         remote: Remote = object.__getattribute__(self, "_agentrl")
         if name not in remote.kinds:
+            if not name.startswith("__"):
+                remote.wire.note_missing()
             raise AttributeError(f"the candidate's module has no {name!r}")
         return remote.stand_in(name)
 

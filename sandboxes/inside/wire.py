@@ -73,11 +73,16 @@ class Wire:
         """Tell the host that the tests do what the candidate asks of them, until the next request: it is waited for as the candidate is."""
         self.send(b"k")
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any], *, looks: bool = False) -> dict[str, Any]:
+        """Ask the candidate. `looks`: for nothing that decides a test."""
         if self._ended is not None:
             raise TestEndedError(**self._ended)
-        self.send(b"a" if request["op"] == "get" and request["of"] is None else b"c", request)
+        self.send(b"a" if looks else b"c", request)
         return self.receive()
+
+    def note_missing(self) -> None:
+        """Tell the host that the tests have looked for a name that the candidate does not have."""
+        self.send(b"m")
 
     def wrong(self, message: str) -> NoReturn:
         """End the test: the candidate has answered what no program answers."""

@@ -17,6 +17,7 @@ from tests.sandboxes import (
     candidate_classes,
     consistency_cases,
     first_contact,
+    identity_cases,
     lying_objects,
     one_process_cases,
     plain_jokers,
@@ -147,9 +148,16 @@ def _as_test(code: str) -> AssertTest | TestFile:
 
 
 async def test_honest_programs_pass_each_run(one_pool: SandboxPool) -> None:
-    for name, (source, code) in {**replay_cases.honest(), **consistency_cases.honest()}.items():
+    honest = {**replay_cases.honest(), **consistency_cases.honest(), **identity_cases.honest()}
+    for name, (source, code) in honest.items():
         verdict = await judge(source, [_as_test(code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
+
+
+async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(one_pool: SandboxPool) -> None:
+    for name, (source, code) in identity_cases.cheats().items():
+        verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=Limits(timeout_s=1, memory_mb=300))
+        assert {result.status.value for result in verdict.results} & FAILURES, (name, verdict.results)
 
 
 @pytest.mark.parametrize("programs", [replay_cases.cheats(), consistency_cases.cheats()])

@@ -137,6 +137,27 @@ async def test_a_checker_rejects_what_it_cannot_read(pool: SandboxPool) -> None:
     assert statuses(verdict) == ["wrong_answer"]
 
 
+CHECKERS_THAT_AN_OUTPUT_BREAKS = {
+    "import sys, ast\nsys.exit(ast.literal_eval(open(sys.argv[2]).read()) != 5)": "[",
+    "import sys\nfor line in open(sys.argv[2]): last = int(line)\nsys.exit(last != 5)": "",
+    "import sys\ndef f():\n if open(sys.argv[2]).read().strip() == '5': ok = True\n return ok\nsys.exit(not f())": "maybe",
+    "import sys\nsys.exit(eval(open(sys.argv[2]).read()) != 5)": "nothing",
+    "import sys\nsys.exit(sum(range(int(open(sys.argv[2]).read()) + 1)) != 15)": "1" + 15 * "0",
+    "import sys\nsys.exit(len(list(map(str, range(int(open(sys.argv[2]).read()))))) != 5)": "1" + 8 * "0",
+}
+
+
+async def test_a_checker_that_an_output_breaks_has_rejected_it(bubblewrap: BackendName) -> None:
+    limits = Limits(timeout_s=1, memory_mb=200)
+    async with open_pool(BoxSpec(limits=limits), backend=bubblewrap, size=2) as pool:
+        for source, output in CHECKERS_THAT_AN_OUTPUT_BREAKS.items():
+            test = IOTest(stdout="5", compare=Checker(source=source, limits=limits))
+            right, wrong = [await judge(f"print({printed!r})", [test], pool=pool) for printed in ("5", output)]
+            assert (statuses(right), statuses(wrong)) == (["passed"], ["wrong_answer"]), (source, wrong.results)
+        endless = IOTest(stdout="4", compare=Checker(source="while True: pass", limits=limits))
+        assert statuses(await judge("print(5)", [endless], pool=pool)) == ["checker_error"]
+
+
 async def test_what_failed_is_shown_without_our_own_frames(pool: SandboxPool) -> None:
     source = "def f(x): raise ValueError('no')\ndef g(x): return x"
     file = TestFile(code="from solution import f\ndef test(): assert f(1) == 'a'")

@@ -92,6 +92,18 @@ def test_a_file_that_no_longer_loads_has_no_fewer_tests() -> None:
     assert partial_credit([result(name == "a", name) for name in "abcd"], baseline_of([broken])) == 0.25
 
 
+@given(st.integers(1, 500), st.integers(0, 500), st.sampled_from(["import", "one", "three"]))
+def test_a_program_does_not_choose_how_many_tests_there_are(own: int, passing: int, loads: str) -> None:
+    """A file has three tests, and one that runs with whatever the program says."""
+    real = [result(False, name) for name in "abc"]
+    names = {"import": [], "one": ["test[x]"], "three": ["test[x]", "test[y]", "test[z]"]}[loads]
+    baseline = baseline_of([[*real, *(result(False, name) for name in names)] if names else [result(False, "file")]])
+    chosen = [result(number < passing, f"test[{number}]") for number in range(own)]
+    credit = partial_credit([*real, *chosen], baseline)
+    assert credit <= 1 / 4
+    assert (credit > 0) == (passing > 0 and loads != "three")
+
+
 def test_what_tests_want_of_a_program() -> None:
     code = """
 import pytest
