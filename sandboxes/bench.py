@@ -16,7 +16,7 @@ from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.function_tests import judge_call, run_test_code
 from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import Completed, Limits
+from agentrl.sandboxes.protocol import Completed, Ended, Limits
 from agentrl.sandboxes.statuses import status_of, tail
 from agentrl.sandboxes.verdict import (
     PYTHON,
@@ -192,7 +192,9 @@ class Bench:
         said = tail(done.stdout + done.stderr)
         if done.exit_code in (1, 2):
             return Status.WRONG_ANSWER, said or f"the checker ended with exit code {done.exit_code}"
-        if done.exit_code is None and await self._is_due_to(output, checker, box, test):
+        limits = checker.limits or box.spec.limits
+        cut_short = done.ended is Ended.TIMEOUT and done.duration_s < limits.timeout_s  # by the verdict's deadline
+        if done.exit_code is None and not cut_short and await self._is_due_to(output, checker, box, test):
             return (
                 Status.WRONG_ANSWER,
                 f"the checker ended with {done.ended} on what the program printed: {said}".rstrip(": "),
@@ -230,8 +232,6 @@ class Bench:
         """Whether a checker that did not come to its end would have, had the program printed the answer: what it printed may keep a
         checker busy for ever. A test without an answer is believed to have a checker that ends."""
         answer = test.stdout.encode()
-        if self.over:
-            return False
         if not answer.strip():
             return True
         if answer == output or await self._lay_out(checker, box) is not None:

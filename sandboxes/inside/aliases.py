@@ -48,11 +48,11 @@ class Aliases:
         if name.startswith("__"):
             return
         if isinstance(value, RemoteClass):
-            if owner is not None or name not in self._telling:
-                return
-        elif not isinstance(value, RemoteObject) or not (owner is None or isinstance(owner, RemoteClass)):
-            return
-        elif "__call__" in vars_of(type(value)):  # what two names of a function do is the same
+            tells = owner is None and name in self._telling
+        else:  # what two names of a function do is the same
+            tells = isinstance(value, RemoteObject) and "__call__" not in vars_of(type(value))
+            tells = tells and (owner is None or isinstance(owner, RemoteClass))
+        if not tells:
             return
         full = name if owner is None else f"{owner.__name__}.{name}"
         _, names = self._names.setdefault(id(value), (value, {}))
