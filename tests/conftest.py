@@ -31,24 +31,27 @@ START_TIMEOUT_S = 60
 OF_DOCKER_OR_SGLANG = (
     "test_broadcast",
     "test_code",
+    "test_docker_engine",
+    "test_docs",
     "test_doctor",
     "test_ready",
     "test_real_sglang",
     "test_unfinished_replies",
 )
-"""Files whose tests use a Docker engine or start SGLang's servers, beside tests/sandboxes and those with SGLang as a parameter."""
+"""Files whose tests use a Docker engine or start SGLang's servers, beside those that have one as a parameter."""
 _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
 
 
 class Scheduling(LoadScopeScheduling):
-    """Give tests one by one to the processes that share the suite, but those of sandboxes and of SGLang all to one: a test kills the
+    """Give tests one by one to the processes that share the suite, but those of Docker and of SGLang all to one: a test kills the
     Docker engine, and beside SGLang's servers others find no time."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        alone = "/sandboxes/" in file or "[sglang" in nodeid or Path(file).stem in OF_DOCKER_OR_SGLANG
-        return "sandboxes and SGLang" if alone else nodeid
+        parameters = nodeid.partition("[")[2]
+        alone = "docker" in parameters or "sglang" in parameters or Path(file).stem in OF_DOCKER_OR_SGLANG
+        return "Docker and SGLang" if alone else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
