@@ -156,7 +156,8 @@ async def test_honest_programs_pass_each_run(one_pool: SandboxPool) -> None:
 
 async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(one_pool: SandboxPool) -> None:
     for name, (source, code) in identity_cases.cheats().items():
-        verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=Limits(timeout_s=1, memory_mb=300))
+        limits = Limits(timeout_s=1, memory_mb=300)
+        verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=limits, deadline_s=10)
         assert {result.status.value for result in verdict.results} & FAILURES, (name, verdict.results)
 
 
