@@ -114,16 +114,18 @@ async def run_test_code(
     exchange = Exchange(name)
     await run(None, exchange, fail_fast=fail_fast)
     results = exchange.all_results()
-    if test.in_place is None and any(result.passed and result.name in exchange.untold for result in results):
-        # A program may spoil what it was given, and give back what is right.
+    spoilt = {result.name for result in results if result.passed} & exchange.untold if test.in_place is None else set()
+    if spoilt:
+        # A program may change what it was given, and return what is right: these pass only if they do so where they see that, too.
         told = Exchange(name)
         await run(None, told, in_place=True)
-        seen = {result.name: result for result in told.all_results()}
         lost = replace(results[0], status=Status.RUNTIME_ERROR, message="the program did not come to this test again")
+        seen = {result.name: result for result in told.all_results()}
         results = [
-            seen.get(result.name, replace(lost, name=result.name)) if result.name in exchange.untold else result
+            seen.get(result.name, replace(lost, name=result.name)) if result.name in spoilt else result
             for result in results
         ]
+        exchange.revoked |= {test: why for test, why in told.revoked.items() if test in spoilt}
     passed = {result.name for result in results if result.passed}
     questions = Questions([question for question in exchange.questions if question.test in passed])
     known = {**exchange.told, "constants": constants(source)} if questions.open_tests else {}
