@@ -40,8 +40,8 @@ class Exchange:
         the same answer."""
         self.revoked: dict[str, str] = {}
         """Tests that are no pass, whatever their code makes of the candidate's answers, and why."""
-        self.untold: set[str] = set()
-        """Tests in which the candidate has changed an argument, of which they were not told."""
+        self.spoilt = False
+        """Whether the candidate has changed an argument of which the tests were not told."""
         self._name = name
         self._finished = False
         self._answered = False
@@ -91,6 +91,8 @@ class Exchange:
             self.skip()
         elif kind == b"m":
             self._answered = True
+        elif kind == b"t":
+            self.spoilt = True
         elif kind == b"u":
             self.ended = json.loads(content)
         elif kind == b"q":
@@ -144,8 +146,6 @@ class Exchange:
             status, message = self._candidate.failure
         name = outcome["name"] or self._name
         spent_s = self._candidate.spent_s
-        if outcome.get("untold"):
-            self.untold.add(name)
         self._results.append(TestResult(name=name, status=status, message=message, duration_s=spent_s))
 
     def skip(self) -> None:

@@ -114,18 +114,16 @@ async def run_test_code(
     exchange = Exchange(name)
     await run(None, exchange, fail_fast=fail_fast)
     results = exchange.all_results()
-    spoilt = {result.name for result in results if result.passed} & exchange.untold if test.in_place is None else set()
-    if spoilt:
-        # A program may change what it was given, and return what is right: these pass only if they do so where they see that, too.
+    if exchange.spoilt and test.in_place is None and any(result.passed for result in results):
+        # A program may change what it was given, and return what is right: tests pass only if they do so where they see that, too.
         told = Exchange(name)
         await run(None, told, in_place=True)
         lost = replace(results[0], status=Status.RUNTIME_ERROR, message="the program did not come to this test again")
         seen = {result.name: result for result in told.all_results()}
         results = [
-            seen.get(result.name, replace(lost, name=result.name)) if result.name in spoilt else result
-            for result in results
+            seen.get(result.name, replace(lost, name=result.name)) if result.passed else result for result in results
         ]
-        exchange.revoked |= {test: why for test, why in told.revoked.items() if test in spoilt}
+        exchange.revoked |= told.revoked
     passed = {result.name for result in results if result.passed}
     questions = Questions([question for question in exchange.questions if question.test in passed])
     known = {**exchange.told, "constants": constants(source)} if questions.open_tests else {}

@@ -27,7 +27,7 @@ import os
 import sys
 import types
 from _thread import RLock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from json import dumps, loads  # what a test patches in the module is then not ours
 from typing import Any
 
@@ -47,7 +47,7 @@ from agentrl.sandboxes.inside.lent import (
 )
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.shared_state import CandidatesState
-from agentrl.sandboxes.inside.special_methods import WITH
+from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH
 from agentrl.sandboxes.inside.tests_objects import NeedsTestObjectError
 from agentrl.sandboxes.inside.told import Told
 
@@ -66,6 +66,8 @@ class Candidate:
         self.originals: dict[tuple[int, str], Any] = {}
         """What the tests have set anew, of the module and of classes, which are kept."""
         self._lender = Lender()
+        self._sees_all = False
+        """Whether the tests see every change of what they have given."""
         self.objects = Objects(self.call_back, named=self._named, lent=self._lender.__getitem__)
         self._requests = requests
         self._answers = answers
@@ -90,6 +92,7 @@ class Candidate:
             "class": self.describe,
         }
         try:
+            self._sees_all = bool(request.get("in_place"))
             self._state.set(request.get("state", {}))
             self._lender.take_back(request, self.objects.decode)
             try:
@@ -125,26 +128,32 @@ class Candidate:
     def special(self, request: dict[str, Any]) -> dict[str, Any]:
         owner = self._owner(request)
         method = getattr(type(owner), request["name"])
+        if request["name"] not in PASSIVE:
+            request = {**request, "kwargs": {}}
+            return self.invoke(lambda *args: method(owner, *args), request, look=request["name"] in WITH)
         args = [self.objects.decode(item) for item in request["args"]]
-        sent = request["args"] if request["name"] == "__setitem__" else []
-        return self._use(lambda: method(owner, *args), args, sent, look=request["name"] in WITH)
+        answer, _ = self._do(lambda: method(owner, *args))
+        return answer
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
-        return self._giving(getattr(self._owner(request), request["name"]))
+        answer = self._giving(getattr(self._owner(request), request["name"]))
+        return {**answer, **self._kept_changed(asked=False)}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         owner, name = self._owner(request), request["name"]
         if (owner is self.module or isinstance(owner, type)) and name in vars(owner):
             self.originals.setdefault((id(owner), name), vars(owner)[name])
-        values = [self.objects.decode(request["value"])]
-        return self._use(lambda: setattr(owner, name, *values), values, [request["value"]])
+        request = {"args": [request["value"]], "kwargs": {}, "in_place": request["in_place"]}
+        return self.invoke(lambda value: setattr(owner, name, value), request)
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
         """Delete an attribute; one of the module or a class that was set anew gets its first value back, as mock.patch leaves it."""
         owner, name = self._owner(request), request["name"]
         if (id(owner), name) in self.originals:
-            return self._use(lambda: setattr(owner, name, self.originals[id(owner), name]))
-        return self._use(lambda: delattr(owner, name))
+            setattr(owner, name, self.originals[id(owner), name])
+        else:
+            delattr(owner, name)
+        return {"ok": None, **self._kept_changed(asked=True)}
 
     def _named(self, name: str) -> Any:
         """What a name stood for before a test set it anew: a test that holds that means it."""
@@ -163,8 +172,8 @@ class Candidate:
         path = name if vars(self.module).get(name) is kind else None
         return {"ok": None, "class": describe_class(kind, self.objects, path)}
 
-    def invoke(self, function: Any, request: dict[str, Any]) -> dict[str, Any]:
-        """Call, and where it is asked, tell which arguments the call has changed."""
+    def invoke(self, function: Any, request: dict[str, Any], *, look: bool = False) -> dict[str, Any]:
+        """Call, and tell which arguments the call has changed where it is asked, where it gives no value, or to `look`."""
         args = [self.objects.decode(item) for item in request["args"]]
         kwargs = {name: self.objects.decode(item) for name, item in request["kwargs"].items()}
         names = [*map(str, range(len(args))), *kwargs]
@@ -177,7 +186,7 @@ class Candidate:
             return answer
         changed: dict[str, Any] = {}
         kept: dict[str, Any] = {}
-        asked = _is_nothing(answer) or request["in_place"]
+        asked = _is_nothing(answer) or request["in_place"] or look
         for index, (name, data) in enumerate(zip(names, contents, strict=True)):
             # The traceback of what was raised holds them too.
             may_be_kept = "raised" not in answer and not is_lent(sent[index]) and arguments[index] is not result
@@ -196,20 +205,6 @@ class Candidate:
                 answer["same"] = name
         return {**answer, "changed": changed, "kept": kept, **self._kept_changed(asked=asked)}
 
-    def _use(
-        self, use: Callable[[], Any], given: Sequence[Any] = (), sent: Sequence[Any] = (), *, look: bool = False
-    ) -> dict[str, Any]:
-        """Do something of the candidate's with what it is `given`, and tell which of what was `sent` it has kept; and where it gives no
-        value, or `look`, which arguments that were kept it has changed."""
-        arguments = [*given]
-        answer, _ = self._do(use)
-        kept = {
-            str(index): self._lender.keep(arguments[index], data)
-            for index, data in enumerate(sent)
-            if "raised" not in answer and not is_lent(data) and is_held_after_call(arguments, index)
-        }
-        return {**answer, "kept": kept, **self._kept_changed(asked=look or _is_nothing(answer))}
-
     def _do(self, use: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
         """Do something of the candidate's: the answer, and the value that it gave, None where it raised something."""
         try:
@@ -221,8 +216,10 @@ class Candidate:
         return self._giving(value), value
 
     def _kept_changed(self, *, asked: bool) -> dict[str, Any]:
-        """What the tests are told of arguments that were kept, where they are told of changes."""
-        changed = self._lender.changes(self.objects.encode) if asked else None
+        """What the tests are told of arguments that were kept: what has become of them, or that they have changed."""
+        if not (asked or self._sees_all):
+            return {"spoilt": True} if self._lender.has_changed(self.objects.encode) else {}
+        changed = self._lender.changes(self.objects.encode)
         return {"kept_changed": changed} if changed else {}
 
     def _differs(self, data: Any, argument: Any) -> bool:

@@ -67,8 +67,17 @@ class Lender:
         return number
 
     def changes(self, encode: Callable[[Any], Any]) -> list[list[Any]]:
-        """What has become of the arguments that were kept, as far as the tests do not know it."""
-        changed = []
+        """What has become of the arguments that were kept, as far as the tests do not know it. They know it from here on."""
+        changed = self._changed(encode)
+        self._known.update(changed)
+        return [[number, content] for number, content in changed.items()]
+
+    def has_changed(self, encode: Callable[[Any], Any]) -> bool:
+        """Whether an argument that was kept has become something that the tests do not know."""
+        return bool(self._changed(encode))
+
+    def _changed(self, encode: Callable[[Any], Any]) -> dict[int, Any]:
+        changed = {}
         for number, known in [*self._known.items()]:
             try:
                 content = encode(self._lent[number])
@@ -76,8 +85,7 @@ class Lender:
                 del self._known[number]
                 continue
             if content != known:
-                changed.append([number, content])
-                self._known[number] = content
+                changed[number] = content
         return changed
 
     def take_back(self, request: dict[str, Any], decode: Callable[[Any], Any]) -> None:

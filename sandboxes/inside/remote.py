@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from _thread import RLock
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
@@ -16,9 +17,8 @@ from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
-from agentrl.sandboxes.inside.special_methods import RAISED, WITH
+from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH, goes_through_candidates
 from agentrl.sandboxes.inside.stand_ins import (
-    PASSIVE,
     RemoteClass,
     RemoteFunction,
     RemoteObject,
@@ -31,6 +31,7 @@ from agentrl.sandboxes.inside.wire import Wire
 MOST_CALLBACKS = 100_000
 ONE_FOR_ALL = 3
 """A class that gives one object for so many different arguments gives it for all."""
+MANY_LINKS = 2
 REACHES_BEHIND = re.compile(r"\{[^{}]*[.\[]_")
 """A field of a format, as in "{0.__class__}", with which `str.format` reads what the tests expect in their own process."""
 
@@ -60,10 +61,14 @@ class Remote:
         """The tests that have begun."""
         self._made_for: dict[int, set[str]] = {}
         """With what a test has had an object from its class, where that is more than once."""
+        self._linked: Counter[int] = Counter()
+        """How often a test has had it hold itself."""
         self._in_place = in_place
         self._by_name: dict[str, Any] = {}
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
+        self.spoilt = False
+        """Whether it has done so in any."""
         self._values = RemoteValues(self, wire, modules, self._describe, self._by_name.get)
         self._state = TestsState(code, self._values.encode)
         self._depth = 0
@@ -108,6 +113,7 @@ class Remote:
         self._depth = 0
         self._failed_inside = None
         self._made_for.clear()
+        self._linked.clear()
         self.untold = False
         self.begun.append(name)
         self.run.begin(name)
@@ -116,7 +122,8 @@ class Remote:
     # -- what stand-ins ask --------------------------------------------------------------------------------------
 
     def attribute(self, owner: Any, name: str) -> Any:
-        value = self._values.given_value(self.ask(op="get", of=self._values.touched(owner), name=name))
+        answer = self.ask(self._note_told, op="get", of=self._values.touched(owner), name=name)
+        value = self._values.given_value(answer)
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
             reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
         self.aliases.note(owner, name, value, self.test)
@@ -128,6 +135,9 @@ class Remote:
         self.operators.changes += 1
         if isinstance(owner, RemoteObject):
             self.run.note_change(owner, Change("set", name, (value,), {}))
+            if value is owner:
+                self._linked[id(owner)] += 1
+                self._check_linked(owner)
         request = {"op": "set", "of": self._values.touched(owner), "name": name, "value": self._values.argument(value)}
         self._change_attribute(request, value)
 
@@ -136,7 +146,7 @@ class Remote:
         self._change_attribute({"op": "del", "of": self._values.touched(owner), "name": name})
 
     def _change_attribute(self, request: dict[str, Any], value: Any = None) -> None:
-        self.ask(lambda answer: self._note_kept(answer, {"0": value}, told=True), **request)
+        self.ask(lambda answer: self._note_changes(answer, {"0": value}), **request)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         compares = name in PASSIVE
@@ -147,11 +157,10 @@ class Remote:
             "args": [self._values.encode(item) if compares else self._values.argument(item) for item in args],
         }
 
-        def note(answer: dict[str, Any]) -> None:
-            given = {} if compares else {str(index): item for index, item in enumerate(args)}
-            self._note_kept(answer, given, told=answer.get("ok") is None or name in WITH)
-
-        return self._values.given_value(self.ask(note, **request))
+        arguments = {} if compares else {str(index): item for index, item in enumerate(args)}
+        looks = name in WITH
+        answer = self.ask(lambda answer: self._note_changes(answer, arguments, looks=looks), **request)
+        return self._values.given_value(answer)
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
         return self.operators.compare(owner, name, other)
@@ -184,8 +193,7 @@ class Remote:
         return self.call_now(owner, name, args, kwargs)
 
     def _note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note that a class has given an object, and end the test where it has given this one for too many arguments: two may mean
-        one object, as a test of a singleton has it."""
+        """Note that a class has given an object."""
         where = reference(made)
         where.times_made += 1
         if where.times_made == 1:
@@ -194,7 +202,14 @@ class Remote:
         first = [where.made_by[1:]] if where.made_by is not None and where.first_made_in == self.test else []
         known = self._made_for.setdefault(id(made), set())
         known.update(json.dumps(self._values.encode([*map(list, of)])) for of in (*first, (args, kwargs)))
-        if len(known) >= ONE_FOR_ALL:
+        if any(one is made for one in (*args, *kwargs.values())):
+            self._linked[id(made)] += MANY_LINKS
+        self._check_linked(made)
+
+    def _check_linked(self, made: RemoteObject) -> None:
+        """End the test where the nodes that it links are one object: a class may give one for many arguments, as a singleton does, but
+        nobody links that with itself."""
+        if len(self._made_for.get(id(made), ())) >= ONE_FOR_ALL and self._linked[id(made)] >= MANY_LINKS:
             self.wire.wrong(
                 f"the candidate's {type(made).__name__} gives one object for {ONE_FOR_ALL} different arguments"
             )
@@ -215,7 +230,7 @@ class Remote:
         named = {key: self._values.argument(item) for key, item in kwargs.items()}
         remembered, remembered_named = snapshot(args), snapshot(kwargs)
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._values.touched(owner)}
-        request = {**target, "name": name, "args": encoded, "kwargs": named, "in_place": self._in_place}
+        request = {**target, "name": name, "args": encoded, "kwargs": named}
         arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
         self.operators.changes += 1
         answer = self.ask(lambda answer: self._note_changes(answer, arguments), **request)
@@ -248,6 +263,7 @@ class Remote:
         self._depth += 1
         try:
             with deeper():
+                request["in_place"] = self._in_place
                 answer = self.wire.ask(request | self._changes(), looks=self._only_looks(request))
                 while "callback" in answer:
                     self._hear(answer)
@@ -275,12 +291,15 @@ class Remote:
         by_name = request["of"] is None and self.kinds.get(request["name"]) != "value"
         return by_name or request["name"].startswith("_")
 
-    def _note_changes(self, answer: dict[str, Any], arguments: dict[str, Any]) -> None:
-        """Give arguments what a call has made of them. Unless the test says, they are looked at where it has given no value: what the
-        candidate says of changes never decides that."""
-        told = answer.get("ok") is None if self._in_place is None else self._in_place
+    def _note_told(self, answer: dict[str, Any]) -> None:
+        self._note_kept(answer, {}, told=self._in_place is True)
+
+    def _note_changes(self, answer: dict[str, Any], arguments: dict[str, Any], *, looks: bool = False) -> None:
+        """Give arguments what a call has made of them. Unless the test says, they are looked at where it has given no value, or in any
+        case: what the candidate says of changes never decides that."""
+        told = (looks or answer.get("ok") is None) if self._in_place is None else self._in_place
         changed = answer.get("changed")
-        self.untold = self.untold or (bool(changed) and not told)
+        self.untold = self.untold or (not told and (bool(changed) or "spoilt" in answer))
         if told and isinstance(changed, dict):
             for key, data in changed.items():
                 if key in arguments:
@@ -290,6 +309,7 @@ class Remote:
 
     def _note_kept(self, answer: dict[str, Any], arguments: dict[str, Any], *, told: bool) -> None:
         """Note which arguments the candidate has kept, and where changes are told, what it has made of those."""
+        self.spoilt = self.spoilt or self.untold or "spoilt" in answer
         try:
             for key, number in dict(answer.get("kept", {})).items():
                 if key in arguments:
@@ -356,7 +376,9 @@ class Remote:
             else:
                 self.wire.wrong("the candidate calls an object of the test's that is no function")
             return {"op": "resume", "ok": self._values.argument(result), "changed": self._changed(answer["args"], args)}
-        except RAISED as error:
+        except BaseException as error:
+            if not goes_through_candidates(type(error)):
+                raise
             if isinstance(error, AssertionError):
                 self._failed_inside = error
                 error = AssertionError()  # its text says what is expected

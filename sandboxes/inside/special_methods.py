@@ -23,8 +23,11 @@ _PYTHONS_OWN = SPECIAL_METHODS.union(
 
 
 WITH = ("__enter__", "__exit__")
-RAISED = (Exception, SystemExit, KeyboardInterrupt, GeneratorExit)
-"""What test code may raise through the candidate, and have suppressed by it. All else is ours, or a test framework's."""
+COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
+PASSIVE = (*COMPARISONS, "__hash__")
+"""Operators that change nothing."""
+OF_FRAMEWORKS = frozenset({"_pytest.outcomes", "unittest.case", "agentrl.sandboxes.inside.wire"})
+"""Where exceptions that are no Exception are defined that end a test."""
 
 
 def may_be_asked(name: str) -> bool:
@@ -41,3 +44,8 @@ def operators(kind: type, *, but: type) -> dict[str, Any]:
         found.update({name: value for name, value in vars(base).items() if name in SPECIAL_METHODS})
     given = {name: getattr(but, name, None) for name in found}
     return {name: value for name, value in found.items() if value is not given[name]}
+
+
+def goes_through_candidates(kind: type[BaseException]) -> bool:
+    """Whether an exception of test code's goes through the candidate's, which may catch it."""
+    return issubclass(kind, Exception) or OF_FRAMEWORKS.isdisjoint(base.__module__ for base in kind.__mro__)

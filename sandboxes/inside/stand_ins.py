@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn, Protocol
 
-from agentrl.sandboxes.inside.special_methods import RAISED, SPECIAL_METHODS, may_be_asked
-
-COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
-PASSIVE = (*COMPARISONS, "__hash__")
-"""Operators that change nothing."""
+from agentrl.sandboxes.inside.special_methods import COMPARISONS, SPECIAL_METHODS, goes_through_candidates, may_be_asked
 
 
 class Session(Protocol):
@@ -336,7 +332,7 @@ def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
         if kind is not None and issubclass(kind, AssertionError):
             return False
         raise
-    return suppresses and (kind is None or (issubclass(kind, RAISED) and not issubclass(kind, AssertionError)))
+    return suppresses and (kind is None or (goes_through_candidates(kind) and not issubclass(kind, AssertionError)))
 
 
 def vars_of(kind: type) -> set[str]:

@@ -106,7 +106,7 @@ def send_outcome(
         message = (_shown(error) if shown is None else shown) + hint(remote)
         if (fault := own_fault(error, job["module"], job.get("files", ()), job["folders"])) is not None:
             status, message = "checker_error", fault
-    wire.send(b"d", {"name": name, "status": status, "message": message, "untold": remote.untold})
+    wire.send(b"d", {"name": name, "status": status, "message": message})
 
 
 def print_error() -> None:
@@ -316,6 +316,8 @@ def main() -> None:
     else:
         remote.name_classes(job["names"])
         outcome_of_file(wire, remote, job, run_unittest if job["kind"] == "unittest" else run_pytest)
+    if remote.spoilt:
+        wire.send(b"t")
     revoked = [*remote.aliases.same()]
     if isinstance(remote.run, FirstRun):
         revoked = [*remote.run.revoked, *revoked]

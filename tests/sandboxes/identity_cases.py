@@ -25,11 +25,28 @@ _ERRORS_TEST = (
 _SHAPES_TEST = "assert isinstance(make('circle'), Circle) and isinstance(make('square'), Square)"
 _NODE = "class Node:\n def __init__(self, value): self.value, self.next = value, None\n"
 _ONE_NODE = (
-    "class Node:\n one = None\n def __new__(cls, value):\n  cls.one = cls.one or object.__new__(cls)\n  return cls.one\n"
-    " def __init__(self, value): self.value, self.next = value, None\n"
+    "class Node:\n one = None\n def __new__(cls, value, *children):\n  cls.one = cls.one or object.__new__(cls)\n  return cls.one\n"
+    " def __init__(self, value, *children): self.value, self.next = value, None\n"
 )
 _CYCLE_TEST = "a, b, c = Node(1), Node(2), Node(3)\na.next, b.next, c.next = b, c, b\nassert cycle(a) is b"
-_COLORS = "from enum import Enum\nclass Color(Enum):\n RED = 1\n CRIMSON = 1\n BLUE = 2"
+_COLORS = (
+    "from enum import Enum\nclass Color(Enum):\n RED = 1\n CRIMSON = 1\n SCARLET = 1\n BLUE = 2\n"
+    " @classmethod\n def _missing_(cls, value): return cls.BLUE"
+)
+_LCA_TEST = "a = Node(1)\nb = Node(2, a)\nc = Node(3, a, b)\nassert ancestor(a, b, c) is c"
+_CART = """
+    class Cart:
+        def __init__(self, prices): self.prices = prices
+        def total(self):
+            total = sum(self.prices)
+            self.prices.clear()
+            return total
+        @property
+        def price(self): return self.total()
+        def __len__(self): return self.total()
+        def __add__(self, prices): return prices.pop()
+        def __getitem__(self, prices): return prices.pop()
+"""
 
 _RANGE = """
     class FloatRange:
@@ -74,6 +91,13 @@ _ENDING = """
         def __enter__(self): return self
         def __exit__(self, kind, error, trace): return True
     class Stop(BaseException): pass
+    class Undo:
+        def __enter__(self): return self
+        def __exit__(self, kind, error, trace): return kind is Stop
+    def guard(function):
+        try: function()
+        except Stop: return "stopped"
+        except BaseException: return "ended"
     def stop(): raise Stop("now")
     def count():
         yield 1
@@ -86,7 +110,9 @@ _INTERRUPTED = """
     import sys
     import pytest
     from unittest.mock import patch
-    from solution import Counter, Guard, Stop, count, main, stop
+    from solution import Counter, Guard, Stop, Undo, count, guard, main, stop
+    class Mine(BaseException): pass
+    def end(error): raise error
     counter = Counter()
     def test_interrupt():
         with patch("builtins.input", side_effect=["x", KeyboardInterrupt]): assert main() == 1
@@ -98,6 +124,8 @@ _INTERRUPTED = """
         counted = count()
         assert next(counted) == 1
         with pytest.raises(Stop, match="then"): next(counted)
+        with Undo(): raise Stop()
+        assert guard(lambda: end(Stop())) == "stopped" and guard(lambda: end(Mine())) == "ended"
     def test_the_process_is_there_still(): assert counter.add() == 1
 """
 _TOLERANT = """
@@ -126,7 +154,29 @@ _HONEST = {
     ),
     "two names that a test knows to be one": (
         _COLORS,
-        "assert Color.RED is Color.CRIMSON and Color.BLUE is not Color.RED",
+        "assert Color.RED is Color.CRIMSON is Color.SCARLET and len({Color.RED, Color.CRIMSON}) == 1",
+    ),
+    "names that a test has by another": (
+        _COLORS,
+        "from solution import Color as C\ndef test_alias(): assert C.RED is C.CRIMSON",
+    ),
+    "a member for all other values": (
+        _COLORS,
+        "for name in ('blue', 'Blue', 'BLUE'): assert Color(name) is Color.BLUE",
+    ),
+    "names of numbers": (
+        "from enum import IntEnum\nclass Status(IntEnum):\n TIMEOUT = 408\n REQUEST_TIMEOUT = 408\n OK = 200",
+        "import pytest\nfrom solution import Status\n"
+        "@pytest.mark.parametrize('status, number', [(Status.TIMEOUT, 408), (Status.REQUEST_TIMEOUT, 408), (Status.OK, 200)])\n"
+        "def test_status(status, number): assert status == number",
+    ),
+    "one constant of two classes": (
+        "class Shape: ORIGIN = object()\nclass Circle(Shape): pass\nclass Square(Shape): pass",
+        "assert Circle.ORIGIN is not None and Square.ORIGIN is not None",
+    ),
+    "one object for many spellings": (
+        "class Symbol:\n known = {}\n def __new__(cls, name): return cls.known.setdefault(name.strip().upper(), object.__new__(cls))",
+        "a, b, c = Symbol('x'), Symbol('X'), Symbol(' x ')\nassert a is b is c\na.value = 1\nassert b.value == 1",
     ),
     "two names that unittest knows to be one": (
         _COLORS,
@@ -204,6 +254,26 @@ _CHEATS = {
     ),
     "one shape": ("class Shape: pass\nCircle = Square = Shape\ndef make(name): return Shape()", _SHAPES_TEST),
     "one node": (f"{_ONE_NODE}def cycle(node): return node", _CYCLE_TEST),
+    "one node, in a tree": (f"{_ONE_NODE}def ancestor(a, b, root): return root", _LCA_TEST),
+    **{
+        f"spoils what it keeps, by {use}": (
+            _CART,
+            f"prices = [1, 2]\ncart = Cart(prices)\nassert {use} == 3\nassert prices == [1, 2]",
+        )
+        for use in ("cart.total()", "cart.price", "len(cart)")
+    },
+    **{
+        f"spoils what it is given, by {use}": (
+            _CART,
+            f"prices = [1, 2]\ncart = Cart([])\nassert {use} == 2\nassert prices == [1, 2]",
+        )
+        for use in ("cart + prices", "cart[prices]")
+    },
+    "spoils what it is given, before the tests": (
+        _LAST,
+        "from solution import last\nITEMS = [1, 2]\nLAST = last(ITEMS)\n"
+        "def test_last(): assert LAST == 2\ndef test_items(): assert ITEMS == [1, 2]",
+    ),
     "equal to any range that begins alike": (_RANGE.format(is_range="self.start == other.start"), _RANGE_TEST),
     **{
         f"equal to all: {text}": (_ALWAYS_EQUAL, f"{_LIBRARY}assert {text}")
