@@ -213,7 +213,7 @@ class Operators:
                     f"the candidate gave an object of class {kind.__name__} without items where it is asked for plain data in it"
                 )
             return any(found is item or found == item for found in islice(iter(one), MOST_ITEMS))
-        if one in type(item).__mro__:  # every member is in its Enum
+        if any(base is one for base in type(item).__mro__):  # every member is in its Enum
             return bool(self._asks.special(one, "__contains__", (item,)))
         found = self.run.put(
             one, "__contains__", (item,), lambda left, right: bool(self._asks.special(left, "__contains__", right))
