@@ -25,8 +25,8 @@ SURELY = 60
 RUNS_WITHOUT_ANSWERS = 2
 """A program that does not come to a test's questions in so many runs that are like the first has done otherwise there."""
 MORE_RUNS = 12
-"""So many runs more have a test whose program answers otherwise of what is made late: that it answers the same of what is made in the place of
-the test's own object may be chance."""
+"""So many runs more have a test whose program answers otherwise of what is made late, or of some values: that it answers the same of what is
+made in the place of the test's own object may be chance."""
 RUNS_IN_VAIN = 5
 """After so many runs in which no question that is open is asked with another operand, there is none."""
 LONGEST_SOURCE = 100_000
@@ -57,6 +57,8 @@ class Questions:
         self._nothing: set[tuple[str, str]] = set()
         """Questions where what was made in the place of an object is equal to that. What is made late shows more."""
         self._changing_late: set[tuple[str, str]] = set()
+        self._for_some: set[tuple[str, str]] = set()
+        """Questions about a value that some values like it answer otherwise."""
         self._looked: set[tuple[str, str, str]] = set()
         """Kinds of questions that were asked again beside others: the test, the class and the operator."""
         self._alike: Counter[tuple[str, str, str]] = Counter()
@@ -75,7 +77,8 @@ class Questions:
     @property
     def _doubtful_tests(self) -> set[str]:
         """The tests that would have passed for nothing, but for what was made late."""
-        return {key[0] for key in self._changing_late if key in self._asked and not self._changes(key)}
+        doubtful = self._changing_late | self._for_some
+        return {key[0] for key in doubtful if key in self._asked and not self._changes(key)}
 
     def runs(self) -> Iterator[dict[str, Any]]:
         """For each run that is needed, what it does: see `inside.replay`."""
@@ -118,6 +121,8 @@ class Questions:
             self._in_vain = 0
             if answer == "nothing":
                 self._nothing.add(key)
+            elif answer == "some":
+                self._for_some.add(key)
             elif answer == "late another":
                 self._changing_late.add(key)
             elif answer == "same" or (answer == "late same" and key in self._nothing):

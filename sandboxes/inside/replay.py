@@ -233,6 +233,8 @@ class Replay:
         expected = decode(known.answer)
         others = [other for other in others if other is not None and not _is_beside(value, other)]
         answers = [self._answer(known, ask, one, (other,)) is expected for other in others]
+        if not all(answers):
+            self._tell(known, "some")
         if known.operator == "__contains__":
             return same and all(answers)
         return same or any(answers)
