@@ -39,7 +39,7 @@ lint: .venv/ready
 	rm -rf .build/typed && mkdir -p .build/typed/agentrl
 	ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
 	ln -s $(CURDIR)/envs $(CURDIR)/sandboxes $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
-	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl
+	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.build/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl
 
 format: .venv/ready
 	$(BIN)/ruff format .

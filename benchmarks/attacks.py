@@ -23,7 +23,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, TestFile, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, open_pool
 from tests.real_boxes import as_an_ordinary_user
 from tests.sandboxes import (
     candidate_classes,
@@ -36,6 +36,7 @@ from tests.sandboxes import (
     stand_in_cases,
 )
 from tests.sandboxes.adversaries import against_the_place, against_the_verdict
+from tests.sandboxes.cases import as_test
 from tests.sandboxes.hostile_answers import measured
 from tests.sandboxes.trials import LIMITS, all_kinds_of_tests, trial
 
@@ -50,9 +51,7 @@ def programs_with_tests(port: int, canary: str) -> list[tuple[str, str, list[Tes
     cheats = [candidate_classes.cheats(), lying_objects.lies(), stand_in_cases.cheats(), plain_jokers.cheats()]
     for cases in (*cheats, replay_cases.cheats(), consistency_cases.cheats(), identity_cases.cheats()):
         for name, (source, code) in cases.items():
-            framework = "unittest" if "import unittest" in code else "pytest"
-            test = TestFile(code=code, framework=framework) if "def test" in code else AssertTest(code=code)
-            found.append((name, source, [test]))
+            found.append((name, source, [as_test(code)]))
     for name, code in first_contact.tests().items():
         found.append((f"equal to the first that it meets: {name}", first_contact.CHEAT, [AssertTest(code=code)]))
     return found

@@ -192,8 +192,8 @@ class Bench:
         said = tail(done.stdout + done.stderr)
         if done.exit_code in (1, 2):
             return Status.WRONG_ANSWER, said or f"the checker ended with exit code {done.exit_code}"
-        limits = checker.limits or box.spec.limits
-        cut_short = done.ended is Ended.TIMEOUT and done.duration_s < limits.timeout_s  # by the verdict's deadline
+        timeout_s = (checker.limits or box.spec.limits).timeout_s
+        cut_short = done.ended is Ended.TIMEOUT and done.duration_s < timeout_s  # by the verdict's deadline
         if done.exit_code is None and not cut_short and await self._is_due_to(output, checker, box, test):
             return (
                 Status.WRONG_ANSWER,

@@ -42,8 +42,9 @@ class Exchange:
         """Tests that are no pass, whatever their code makes of the candidate's answers, and why."""
         self.spoilt = False
         """Whether the candidate has changed an argument of which the tests were not told."""
+        self.finished = False
+        """Whether it has come to its end, or as far as it had to."""
         self._name = name
-        self._finished = False
         self._answered = False
         """Whether the candidate has done something for the tests: what becomes of their process after that is its doing, since they come
         to an end with a program that is right."""
@@ -55,7 +56,7 @@ class Exchange:
         self._candidate = candidate
         await tester.send(self.answer(await candidate.load()))
         try:
-            while not self._finished and (line := await tester.read_line(MAX_LINE_BYTES)) is not None:
+            while not self.finished and (line := await tester.read_line(MAX_LINE_BYTES)) is not None:
                 if line[:1] == b"k":
                     line = await candidate.wait_for(lambda: tester.read_line(MAX_ANSWER_BYTES))
                     if line is None:
@@ -66,13 +67,13 @@ class Exchange:
                     await tester.send(self.answer(answer))
                 else:
                     await self._hear(line[:1], line[1:])
-                self._finished = line[:1] == b"f" or (fail_fast and self.failed)
+                self.finished = line[:1] == b"f" or (fail_fast and self.failed)
         except LongLineError as error:
             self._said = str(error).encode()
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             self._said = f"it says nonsense: {error!r}".encode()
         else:
-            if not self._finished:
+            if not self.finished:
                 ended = await tester.wait()
                 self._said = ended.stderr
                 if self._answered and candidate.failure is None:
@@ -157,7 +158,7 @@ class Exchange:
 
     def all_results(self) -> list[TestResult]:
         """The results, and one for each test that was announced and never ended."""
-        finished, said = self._finished, tail(self._said)
+        finished, said = self.finished, tail(self._said)
         results = list(self._results)
         if len(results) == 1:
             usage = self._candidate.usage

@@ -12,20 +12,15 @@ import anyio
 from agentrl.sandboxes.answers import ExpectedValue, raised
 from agentrl.sandboxes.apart import compare_answer
 from agentrl.sandboxes.box import Box
-from agentrl.sandboxes.candidate_process import TEST_CODE_TIMEOUT_S, CandidateProcess
+from agentrl.sandboxes.candidate_process import CandidateProcess
 from agentrl.sandboxes.exchange import Exchange
 from agentrl.sandboxes.inside.plain_data import encode
 from agentrl.sandboxes.open_questions import Questions, constants
 from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.statuses import DEADLINE_OVER
+from agentrl.sandboxes.tester_process import TesterProcess
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, TestResult
 from agentrl.sandboxes.wanted_names import Wanted, wanted_names
-
-TESTER = "from agentrl.sandboxes.inside.tester import main; main()"
-TEST_CODE_OUTPUT_MB = 64.0
-"""For the process that runs test code. The candidate's share of its time has limits of its own."""
-TESTER_GRACE_S = 2.0
-"""How long after a verdict's deadline test code may still report what has become of its tests."""
 
 
 async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: Limits, deadline: float) -> TestResult:
@@ -83,59 +78,82 @@ async def run_test_code(
 
     `deadline` is a time of the event loop's clock: at its end, whoever is waited for has failed, the candidate or the test code.
     """
-    job = _job(test, name, test.module if isinstance(test, TestFile) else "solution")
-    # A file's tests share the candidate's process, whose CPU seconds are then no single test's.
-    cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
+    async with TesterProcess(test_box, deadline) as tester:
+        runs = _Runs(box, tester, source, test, name, limits, deadline)
+        return await _graded(runs, fail_fast=fail_fast)
+
+
+class _Runs:
+    """The runs of one test's code, each against a candidate in a box as new."""
+
+    def __init__(
+        self,
+        box: Box,
+        tester: TesterProcess,
+        source: str,
+        test: AssertTest | TestFile,
+        name: str,
+        limits: Limits,
+        deadline: float,
+    ) -> None:
+        self.source = source
+        self.test = test
+        self.deadline = deadline
+        self._box = box
+        self._tester = tester
+        self._name = name
+        self._limits = limits
+        self._job = _job(test, name, test.module if isinstance(test, TestFile) else "solution")
+        # A file's tests share the candidate's process, whose CPU seconds are then no single test's.
+        self._cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
 
     async def run(
-        replay: dict[str, Any] | None,
-        exchange: Exchange,
-        *,
-        in_place: bool | None = test.in_place,
-        fail_fast: bool = False,
-    ) -> None:
-        await test_box.clear()
-        left_s = max(0.0, deadline - anyio.current_time()) + TESTER_GRACE_S
-        timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
-        own_limits = test_box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
-        tester = await test_box.start_python(TESTER, limits=own_limits)
-        async with (
-            tester,
-            CandidateProcess(box, source, str(job["module"]), limits, deadline, cpu_s=cpu_s) as candidate,
-        ):
+        self, *, replay: dict[str, Any] | None = None, in_place: bool | None, fail_fast: bool = False
+    ) -> Exchange:
+        """Run the test code once; with `replay`, ask again and ask otherwise what that says."""
+        exchange = Exchange(self._name)
+        job = json.dumps({**self._job, "replay": replay, "in_place": in_place}).encode()
+        module = str(self._job["module"])
+        tester = await self._tester.begin(job)
+        async with CandidateProcess(
+            self._box, self.source, module, self._limits, self.deadline, cpu_s=self._cpu_s
+        ) as candidate:
             # A program must not tell which run this is by how many processes or files there were before, or how old the box is.
-            await box.reset()
-            if isinstance(test, TestFile):
-                for path in test.shared:
-                    await box.write(path, test.file(path))
-            await tester.send(b"v" + json.dumps({**job, "replay": replay, "in_place": in_place}).encode() + b"\n")
+            await self._box.reset()
+            if isinstance(self.test, TestFile):
+                for path in self.test.shared:
+                    await self._box.write(path, self.test.file(path))
             await exchange.follow(tester, candidate, fail_fast=fail_fast)
+        if not exchange.finished:
+            await self._tester.end()
+        return exchange
 
-    exchange = Exchange(name)
-    await run(None, exchange, fail_fast=fail_fast)
+
+async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
+    """The results of as many runs as it takes."""
+    in_place = runs.test.in_place
+    exchange = await runs.run(in_place=in_place, fail_fast=fail_fast)
     results = exchange.all_results()
-    if exchange.spoilt and test.in_place is None and any(result.passed for result in results):
+    revoked = exchange.revoked
+    if exchange.spoilt and in_place is None and any(result.passed for result in results):
         # A program may change what it was given, and return what is right: tests pass only if they do so where they see that, too.
-        told = Exchange(name)
-        await run(None, told, in_place=True)
+        told = await runs.run(in_place=True)
         lost = replace(results[0], status=Status.RUNTIME_ERROR, message="the program did not come to this test again")
         seen = {result.name: result for result in told.all_results()}
         results = [
             seen.get(result.name, replace(lost, name=result.name)) if result.passed else result for result in results
         ]
-        exchange.revoked |= told.revoked
+        revoked |= told.revoked
     passed = {result.name for result in results if result.passed}
     questions = Questions([question for question in exchange.questions if question.test in passed])
-    known = {**exchange.told, "constants": constants(source)} if questions.open_tests else {}
-    revoked = exchange.revoked
+    known = {**exchange.told, "constants": constants(runs.source)} if questions.open_tests else {}
     late: set[str] = set()
     for replay in questions.runs():
-        if anyio.current_time() >= deadline:
+        if anyio.current_time() >= runs.deadline:
             late = questions.open_tests
             revoked |= dict.fromkeys(late, f"{DEADLINE_OVER} before it could be run again")
             break
-        replayed = Exchange(name)
-        await run({**replay, **known}, replayed)
+        replayed = await runs.run(replay={**replay, **known}, in_place=in_place)
         revoked |= replayed.revoked
         # With more to do, what is slow may not come to its questions in time.
         like_first = replay["keeps"] and not replay["shifts"] and not replayed.over_time

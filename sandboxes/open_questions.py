@@ -76,7 +76,7 @@ class Questions:
 
     @property
     def _doubtful_tests(self) -> set[str]:
-        """The tests that would have passed for nothing, but for what was made late."""
+        """The tests that would have passed for nothing, but for what was made late, or for some values alone."""
         doubtful = self._changing_late | self._for_some
         return {key[0] for key in doubtful if key in self._asked and not self._changes(key)}
 

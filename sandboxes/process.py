@@ -52,6 +52,11 @@ class Process:
         """Whether it has not ended, as far as is known."""
         return self._report is None
 
+    @property
+    def output_left_bytes(self) -> int:
+        """How much more it may print."""
+        return self._output_left
+
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
         await self._box._send(b"I", self._number, data)

@@ -145,7 +145,7 @@ ROWS: list[Row] = [
     ("a workflow not in UTF-8", lambda d: d.train(workflow=d.put("w.py", b"x = '\xff'")), "cannot be imported"),
     ("a workflow with no run", lambda d: d.eval(workflow=d.put("w.py", "")), "defines no run"),
     ("a run that is not async", lambda d: d.train(workflow=d.put("w.py", "def run(e): ...")), "write `async def run(episode)`"),
-    ("a task that is a list", lambda d: d.train(tasks=d.put("t.jsonl", "{}\n\n[1]\n")), "line 3: a task must be a JSON object, each in a line of its own"),
+    ("a task that is a list", lambda d: d.train(tasks=d.put("t.jsonl", "{}\n\n[1]\n")), "line 3: a task must be a JSON object, not list: in a file, each task is a line of its own"),
     ("a file of no tasks", lambda d: d.train(tasks=d.put("t.jsonl", "\n")), "holds no tasks"),
     ("a folder as model", lambda d: d.train(model=d.folder), "holds no config.json"),
     ("tasks that are not there", lambda d: d.train(tasks="none.jsonl"), "none.jsonl: No such file"),

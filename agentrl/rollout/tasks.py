@@ -286,10 +286,6 @@ def load_tasks(path: Path) -> list[Task]:
             if path.suffix == ".py":
                 hint = f"; for tasks made by Python code, write python:{path}:NAME"
             raise TaskFileError(f"{path}, line {number}: not valid JSON: {what}{hint}") from error
-        if isinstance(task, list):
-            raise TaskFileError(
-                f"{path}, line {number}: a task must be a JSON object, each in a line of its own, not a list of them"
-            )
         tasks.append(as_task(task, f"{path}, line {number}"))
     if not tasks:
         raise TaskFileError(f"{path} holds no tasks")
@@ -299,7 +295,8 @@ def load_tasks(path: Path) -> list[Task]:
 def as_task(value: Any, where: str) -> Task:
     """A mapping as a task. Raises TaskFileError for anything else."""
     if not isinstance(value, Mapping):
-        raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}")
+        hint = ": in a file, each task is a line of its own" if isinstance(value, list) else ""
+        raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}{hint}")
     task = dict(value)
     if any(not isinstance(key, str) for key in task):
         raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")

@@ -7,10 +7,14 @@ null for the candidate's module.
     {"op": "load", "source": "...", "module": "solution"}       -> {"names": {"add": "callable", "Stack": "class", ...}}
     {"op": "call", "path": "add", "args": [1, 2], "kwargs": {}, "in_place": false}   -> {"ok": 3}
     {"op": "method", "of": 4, "name": "push", "args": [[1]], ..., "in_place": true}  -> {"ok": null, "changed": {"0": []}}
-    {"op": "special", "of": 4, "name": "__add__", "args": [1]}   -> {"ok": ...}, as `type(x).__add__(x, 1)` gives it
+    {"op": "special", "of": 4, "name": "__add__", "args": [1], ...}   -> {"ok": ...}, as `type(x).__add__(x, 1)` gives it
     {"op": "get" | "set" | "del", "of": 4, "name": "size", ...}  -> {"ok": 1}
     {"op": "copy", "of": 4, "deep": true}                        -> {"ok": ...}
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
+
+"in_place" says whether the tests are told what becomes of their arguments: null where they are if a call gives no value. {"spoilt":
+true} is all that is said of a change that they are not told of. What the candidate keeps of its arguments is {"kept": {"0": 8}}, and
+what has become of that since, {"kept_changed": [[8, [1, 2]]]}. {"same": "0"} says that a call has given back an argument.
 
 A list or the like is {"ok": [1], "lent": 7}: what the tests change in it comes with a later request, see `lent`, as it does of an
 argument that is {"kept": {"0": 8}}.
@@ -27,7 +31,6 @@ import os
 import sys
 import types
 from _thread import RLock
-from collections.abc import Callable
 from json import dumps, loads  # what a test patches in the module is then not ours
 from typing import Any
 
@@ -38,7 +41,6 @@ from agentrl.sandboxes.inside.candidate_objects import (
 )
 from agentrl.sandboxes.inside.depth import deeper
 from agentrl.sandboxes.inside.lent import (
-    LARGEST_LENT,
     MUTABLE,
     BothChangedError,
     Lender,
@@ -130,10 +132,8 @@ class Candidate:
         method = getattr(type(owner), request["name"])
         if request["name"] not in PASSIVE:
             request = {**request, "kwargs": {}}
-            return self.invoke(lambda *args: method(owner, *args), request, look=request["name"] in WITH)
-        args = [self.objects.decode(item) for item in request["args"]]
-        answer, _ = self._do(lambda: method(owner, *args))
-        return answer
+            return self.invoke(lambda *args: method(owner, *args), request, always=request["name"] in WITH)
+        return self._giving(method(owner, *[self.objects.decode(item) for item in request["args"]]))
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._giving(getattr(self._owner(request), request["name"]))
@@ -172,8 +172,8 @@ class Candidate:
         path = name if vars(self.module).get(name) is kind else None
         return {"ok": None, "class": describe_class(kind, self.objects, path)}
 
-    def invoke(self, function: Any, request: dict[str, Any], *, look: bool = False) -> dict[str, Any]:
-        """Call, and tell which arguments the call has changed where it is asked, where it gives no value, or to `look`."""
+    def invoke(self, function: Any, request: dict[str, Any], *, always: bool = False) -> dict[str, Any]:
+        """Call, and tell which arguments the call has changed where it is asked, where it gives no value, or `always`."""
         args = [self.objects.decode(item) for item in request["args"]]
         kwargs = {name: self.objects.decode(item) for name, item in request["kwargs"].items()}
         names = [*map(str, range(len(args))), *kwargs]
@@ -181,12 +181,20 @@ class Candidate:
         arguments = [*args, *kwargs.values()]
         # What the tests give back is sent by its number alone.
         contents = [self._encode(one) if is_lent(data) else data for data, one in zip(sent, arguments, strict=True)]
-        answer, result = self._do(lambda: function(*args, **kwargs))
+        result = None
+        try:
+            result = function(*args, **kwargs)
+        except OURS:
+            raise
+        except BaseException as error:
+            answer = self._raised(error)
+        else:
+            answer = self._giving(result)
         if request["in_place"] is False or "fault" in answer:
             return answer
         changed: dict[str, Any] = {}
         kept: dict[str, Any] = {}
-        asked = _is_nothing(answer) or request["in_place"] or look
+        asked = always or request["in_place"] or _is_nothing(answer)
         for index, (name, data) in enumerate(zip(names, contents, strict=True)):
             # The traceback of what was raised holds them too.
             may_be_kept = "raised" not in answer and not is_lent(sent[index]) and arguments[index] is not result
@@ -201,19 +209,9 @@ class Candidate:
                 changed[name] = after
             if is_kept:
                 kept[name] = self._lender.keep(arguments[index], after)
-            if asked and arguments[index] is result and type(result) in MUTABLE:
+            if arguments[index] is result and type(result) in MUTABLE:
                 answer["same"] = name
         return {**answer, "changed": changed, "kept": kept, **self._kept_changed(asked=asked)}
-
-    def _do(self, use: Callable[[], Any]) -> tuple[dict[str, Any], Any]:
-        """Do something of the candidate's: the answer, and the value that it gave, None where it raised something."""
-        try:
-            value = use()
-        except OURS:
-            raise
-        except BaseException as error:
-            return self._raised(error), None
-        return self._giving(value), value
 
     def _kept_changed(self, *, asked: bool) -> dict[str, Any]:
         """What the tests are told of arguments that were kept: what has become of them, or that they have changed."""
@@ -224,12 +222,12 @@ class Candidate:
 
     def _differs(self, data: Any, argument: Any) -> bool:
         """Whether a call has changed this argument, as far as that is quickly seen."""
-        if type(argument) not in MUTABLE or len(argument) > LARGEST_LENT:
+        if type(argument) not in MUTABLE:
             return False
         try:
             return bool(self.objects.decode(data) != argument)
-        except Exception:
-            return False
+        except Exception:  # what is as it was is equal, and raises nothing
+            return True
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], what: dict[str, str]) -> Any:
         """Call a function of the tests, or use an object of theirs, and serve what they ask before that returns."""

@@ -32,6 +32,7 @@ MOST_CALLBACKS = 100_000
 ONE_FOR_ALL = 3
 """A class that gives one object for so many different arguments gives it for all."""
 MANY_LINKS = 2
+"""Objects of such a class are a chain once one of them has been linked with itself so often."""
 REACHES_BEHIND = re.compile(r"\{[^{}]*[.\[]_")
 """A field of a format, as in "{0.__class__}", with which `str.format` reads what the tests expect in their own process."""
 
@@ -68,7 +69,7 @@ class Remote:
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
         self.spoilt = False
-        """Whether it has done so in any."""
+        """Whether it has done so in any test, or has given back an argument where a test has got a copy of that."""
         self._values = RemoteValues(self, wire, modules, self._describe, self._by_name.get)
         self._state = TestsState(code, self._values.encode)
         self._depth = 0
@@ -138,15 +139,12 @@ class Remote:
             if value is owner:
                 self._linked[id(owner)] += 1
                 self._check_linked(owner)
-        request = {"op": "set", "of": self._values.touched(owner), "name": name, "value": self._values.argument(value)}
-        self._change_attribute(request, value)
+        of, sent = self._values.touched(owner), self._values.argument(value)
+        self.ask(lambda answer: self._note_changes(answer, {"0": value}), op="set", of=of, name=name, value=sent)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
-        self._change_attribute({"op": "del", "of": self._values.touched(owner), "name": name})
-
-    def _change_attribute(self, request: dict[str, Any], value: Any = None) -> None:
-        self.ask(lambda answer: self._note_changes(answer, {"0": value}), **request)
+        self.ask(lambda answer: self._note_changes(answer, {}), op="del", of=self._values.touched(owner), name=name)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         compares = name in PASSIVE
@@ -156,10 +154,9 @@ class Remote:
             "name": name,
             "args": [self._values.encode(item) if compares else self._values.argument(item) for item in args],
         }
-
         arguments = {} if compares else {str(index): item for index, item in enumerate(args)}
-        looks = name in WITH
-        answer = self.ask(lambda answer: self._note_changes(answer, arguments, looks=looks), **request)
+        always = name in WITH
+        answer = self.ask(lambda answer: self._note_changes(answer, arguments, always=always), **request)
         return self._values.given_value(answer)
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
@@ -202,7 +199,9 @@ class Remote:
         first = [where.made_by[1:]] if where.made_by is not None and where.first_made_in == self.test else []
         known = self._made_for.setdefault(id(made), set())
         known.update(json.dumps(self._values.encode([*map(list, of)])) for of in (*first, (args, kwargs)))
-        if any(one is made for one in (*args, *kwargs.values())):
+        given = [*args, *kwargs.values()]
+        # A class that takes an object of its own alone may give that back, as `str` does.
+        if len(given) > 1 and any(one is made for one in given):
             self._linked[id(made)] += MANY_LINKS
         self._check_linked(made)
 
@@ -294,10 +293,10 @@ class Remote:
     def _note_told(self, answer: dict[str, Any]) -> None:
         self._note_kept(answer, {}, told=self._in_place is True)
 
-    def _note_changes(self, answer: dict[str, Any], arguments: dict[str, Any], *, looks: bool = False) -> None:
-        """Give arguments what a call has made of them. Unless the test says, they are looked at where it has given no value, or in any
-        case: what the candidate says of changes never decides that."""
-        told = (looks or answer.get("ok") is None) if self._in_place is None else self._in_place
+    def _note_changes(self, answer: dict[str, Any], arguments: dict[str, Any], *, always: bool = False) -> None:
+        """Give arguments what a call has made of them. Unless the test says, they are looked at where it has given no value, or `always`:
+        what the candidate says of changes never decides that."""
+        told = (always or answer.get("ok") is None) if self._in_place is None else self._in_place
         changed = answer.get("changed")
         self.untold = self.untold or (not told and (bool(changed) or "spoilt" in answer))
         if told and isinstance(changed, dict):
@@ -309,7 +308,7 @@ class Remote:
 
     def _note_kept(self, answer: dict[str, Any], arguments: dict[str, Any], *, told: bool) -> None:
         """Note which arguments the candidate has kept, and where changes are told, what it has made of those."""
-        self.spoilt = self.spoilt or self.untold or "spoilt" in answer
+        self.spoilt = self.spoilt or self.untold or "spoilt" in answer or ("same" in answer and not self._in_place)
         try:
             for key, number in dict(answer.get("kept", {})).items():
                 if key in arguments:

@@ -1,15 +1,16 @@
-"""The process that runs test code. It never sees the candidate's code: what the tests call is a stand-in, and what comes back is
+"""One run of test code. Its process never sees the candidate's code: what the tests call is a stand-in, and what comes back is
 plain data, or a stand-in for an object on the other side, whose operators are the candidate's.
 
-Its first line in is the job; each later one is an answer of the candidate's, or "x" and why there is none, {"why": "...", "exited": true}. Lines out:
+Its first line in is the job, see `forked_runs`; each later one is an answer of the candidate's, or "x" and why there is none, {"why": "...", "exited": true}. Lines out:
 
-    a  a request for what the candidate's module has
-    c  another request to the candidate                 n  how many tests there are
-    k  what the candidate asks of the tests begins      b  a test begins
-    u  our own machinery ends the test, and why         d  it has ended, with its outcome
-    p  a test that is no pass after all, and why        s  it was skipped
-    q  what a later run is to ask otherwise             f  the end
-    r  whether an answer is the same in this run         l  how many answers were, of questions beside it
+    c  a request to the candidate                       n  how many tests there are
+    a  one that decides nothing                         b  a test begins
+    k  what the candidate asks of the tests begins      d  it has ended, with its outcome
+    m  the tests have looked for a name that it lacks   s  it was skipped
+    t  it has spoilt arguments unseen                   f  the end
+    u  our own machinery ends the test, and why         q  what a later run is to ask otherwise
+    p  a test that is no pass after all, and why        r  whether an answer is the same in this run
+    g  the process takes the next job                   l  how many answers were, of questions beside it
 """
 
 from __future__ import annotations
@@ -192,8 +193,6 @@ def report(
 
 
 def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
-    # Plugins of whatever else is installed take a second to load, and could change what a test means.
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     import tempfile
 
     try:
@@ -298,16 +297,14 @@ def load(wire: Wire, job: dict[str, Any]) -> Remote | str:
     return Remote(wire, kinds, code, modules, job["functions"], run, in_place=job["in_place"])
 
 
-def main() -> None:
-    wire = Wire()
-    job = wire.receive(bounded=False)
+def run_job(wire: Wire, job: dict[str, Any]) -> None:
+    """Run the tests of a job, and tell the host all that comes of them but the end."""
     try:
         remote = load(wire, job)
     except TestEndedError as error:
         remote = str(error)
     if isinstance(remote, str):
         wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": remote})
-        wire.send(b"f")
         return
     job["folders"] = lay_out(job.get("files", {}))
     sys.modules[job["module"]] = module_stand_in(remote, job)
@@ -325,7 +322,6 @@ def main() -> None:
     for test, message in revoked:
         for name in remote.begun if test == EVERYWHERE else [test]:
             wire.send(b"p", {"test": name, "message": message})
-    wire.send(b"f")
 
 
 def lay_out(files: dict[str, str]) -> list[str]:
@@ -342,6 +338,9 @@ def lay_out(files: dict[str, str]) -> list[str]:
             file.write(base64.b64decode(content))
     sys.path.insert(0, folder)
     os.chdir(folder)
+    beside = {path.partition("/")[0].partition(".")[0] for path in files} - sys.stdlib_module_names - {"agentrl"}
+    for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
+        del sys.modules[name]  # of a module that was imported already, the tests mean their own
     return [folder]
 
 
@@ -393,7 +392,3 @@ def outcome_of_file(
     except BaseException as error:
         print_error()
         send_outcome(wire, remote, job, job["name"], error)
-
-
-if __name__ == "__main__":
-    main()

@@ -33,11 +33,16 @@ class Wire:
         """Whether the candidate's process has ended in this test."""
         self._ended: dict[str, Any] | None = None
         """Why the test that runs has ended, as TestEndedError is made of it."""
-        self._lines = os.fdopen(os.dup(0), "rb")
+        self._input = os.dup(0)
+        self.forget_answers()
         self._out = os.fdopen(os.dup(1), "wb")
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
+
+    def forget_answers(self) -> None:
+        """Begin anew with what the host sends from here on: what was read already was for a process that this one has forked."""
+        self._lines = open(self._input, "rb", closefd=False)
 
     def begin(self, name: str) -> None:
         """Tell the host that a test begins."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
+from tests.sandboxes.cases import unindented
 
 _HONEST = {
     "a vector": (
@@ -899,9 +899,9 @@ FAIL_IN_ONE_PROCESS = {
 
 def honest() -> dict[str, tuple[str, str]]:
     """Programs that are right, with test code, by what they are."""
-    return {name: (dedent(source), dedent(code)) for name, (source, code) in _HONEST.items()}
+    return unindented(_HONEST)
 
 
 def cheats() -> dict[str, tuple[str, str]]:
     """Programs that do not do what the test asks for, with that test's code, by what they do."""
-    return {name: (dedent(source), dedent(code)) for name, (source, code) in _CHEATS.items()}
+    return unindented(_CHEATS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
+from tests.sandboxes.cases import unindented
 
 SAYS_YES = """
         class V:
@@ -1195,9 +1195,9 @@ _HONEST["piles that keep what they are made of"] = (
 
 def honest() -> dict[str, tuple[str, str]]:
     """Programs and test files that they pass, by what they show."""
-    return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _HONEST.items()}
+    return unindented(_HONEST)
 
 
 def cheats() -> dict[str, tuple[str, str]]:
     """Programs that do not do what the test file asks for, by how they would pass."""
-    return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _CHEATS.items()}
+    return unindented(_CHEATS)

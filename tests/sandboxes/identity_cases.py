@@ -3,7 +3,7 @@ that are right, and others that are not and would pass if nobody looked."""
 
 from __future__ import annotations
 
-from textwrap import dedent
+from tests.sandboxes.cases import unindented
 
 _TOKENS = "from enum import Enum\nclass Token(Enum): NUMBER, PLUS, END = {values}\ndef tokens(text): return {tokens}"
 _TOKENS_TEST = "assert tokens('1+1') == [Token.NUMBER, Token.PLUS, Token.NUMBER, Token.END]"
@@ -141,6 +141,17 @@ _TOLERANT_TEST = """
 """
 
 _HONEST = {
+    "gives back what it was given": (
+        "def ordered(items): return items if items == sorted(items) else sorted(items)\n"
+        "def put(items, one): items.append(one); return items",
+        "data = [1, 2]\nassert ordered(data) == [1, 2] and ordered([2, 1]) == [1, 2]\n"
+        "assert put([1, 2], 3) == [1, 2, 3] and data == [1, 2]",
+    ),
+    "a class that takes its own objects as they are": (
+        "class Color:\n known = {}\n def __new__(cls, value):\n"
+        "  if isinstance(value, Color): return value\n  return cls.known.setdefault(value.lower(), object.__new__(cls))",
+        "white = Color('#fff')\nassert Color('#FFF') is white and Color(white) is white and Color('#000') is not white",
+    ),
     "tokens": (
         _TOKENS.format(
             values="1, 2, 3", tokens="[Token.PLUS if c == '+' else Token.NUMBER for c in text] + [Token.END]"
@@ -288,6 +299,20 @@ _CHEATS = {
         _LAST,
         "from solution import last\ndef test_last():\n items = [3, 4]\n assert last(items) == 4 and items == [3, 4]",
     ),
+    "spoils what it is given with what cannot be compared": (
+        "class N:\n def __ne__(self, other): raise ValueError\n __eq__ = __ne__\n"
+        "def size(items):\n items[:] = [N() for _ in items]\n return len(items)",
+        "data = [3, 1, 2]\nassert size(data) == 3 and data == [3, 1, 2]",
+    ),
+    "spoils one of many items": (
+        "def last(items): return items.pop()",
+        "data = [*range(5000)]\nassert last(data) == 4999 and len(data) == 5000",
+    ),
+    "gives what it was given for a copy of it": (
+        "def clone(items): return items",
+        "data = [1, 2]\nother = clone(data)\nassert other == data and other is not data\n"
+        "other.append(3)\nassert data == [1, 2] and other == [1, 2, 3]",
+    ),
     "does better where all its changes are seen": (
         "import sys\ndef last(items): return items.pop()\ndef wrong(items):\n items.append(0)\n frame = sys._getframe()\n"
         " while frame and 'request' not in frame.f_locals: frame = frame.f_back\n"
@@ -325,9 +350,9 @@ _CHEATS = {
 
 def honest() -> dict[str, tuple[str, str]]:
     """Programs and test code that they pass, by what they show."""
-    return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _HONEST.items()}
+    return unindented(_HONEST)
 
 
 def cheats() -> dict[str, tuple[str, str]]:
     """Programs that are not right, and test code that they would pass or have nobody charged for."""
-    return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _CHEATS.items()}
+    return unindented(_CHEATS)

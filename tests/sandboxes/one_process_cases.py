@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
+from tests.sandboxes.cases import unindented
 
 _CASES = {
     "warnings": (
@@ -814,4 +814,4 @@ _CASES = {
 
 def honest() -> dict[str, tuple[str, str]]:
     """Programs that are right, with test files, by what these are about."""
-    return {name: (dedent(source), dedent(code)) for name, (source, code) in _CASES.items()}
+    return unindented(_CASES)

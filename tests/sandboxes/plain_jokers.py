@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
+from tests.sandboxes.cases import unindented
 
 _HONEST = {
     "a number": (
@@ -116,7 +116,7 @@ _EXTRA = {
 
 def honest() -> dict[str, tuple[str, str]]:
     """Programs and test code that they pass, by what they show."""
-    return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _HONEST.items()}
+    return unindented(_HONEST)
 
 
 _PASS = {

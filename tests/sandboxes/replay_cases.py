@@ -3,8 +3,7 @@ was done before, and ones that would pass whatever the tests expect."""
 
 from __future__ import annotations
 
-from textwrap import dedent
-
+from tests.sandboxes.cases import unindented
 from tests.sandboxes.consistency_cases import TESTS_OF_AN_ORDER
 
 REACHES_THE_WIRE = """
@@ -1040,9 +1039,9 @@ _CHEATS = {
 
 def honest() -> dict[str, tuple[str, str]]:
     """Programs and test code that they pass, by what they show."""
-    return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _HONEST.items()}
+    return unindented(_HONEST)
 
 
 def cheats() -> dict[str, tuple[str, str]]:
     """Programs that do not do what the test code asks for, by how they would pass."""
-    return {name: (dedent(source).strip(), dedent(code).strip()) for name, (source, code) in _CHEATS.items()}
+    return unindented(_CHEATS)

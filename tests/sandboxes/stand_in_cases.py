@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from textwrap import dedent
+from tests.sandboxes.cases import unindented
 
 _CLASS = "class P:\n def __init__(self, *a): pass\n def push(self, x): pass\n"
 _ALL_EQUAL = " def __eq__(self, o): return isinstance(o, P)\n __hash__ = None\n"
@@ -450,9 +450,9 @@ _CHEATS = {
 
 def honest() -> dict[str, tuple[str, str]]:
     """Programs that are right, with a file of tests, by what they do."""
-    return {name: (dedent(source), dedent(code)) for name, (source, code) in _HONEST.items()}
+    return unindented(_HONEST)
 
 
 def cheats() -> dict[str, tuple[str, str]]:
     """Programs that are wrong and want a pass, or at least not to be counted, with a file of tests, by what they do."""
-    return {name: (dedent(source), dedent(code)) for name, (source, code) in _CHEATS.items()}
+    return unindented(_CHEATS)

@@ -24,6 +24,7 @@ from tests.sandboxes import (
     replay_cases,
     stand_in_cases,
 )
+from tests.sandboxes.cases import as_test
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -141,23 +142,17 @@ async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(one_pool
         assert verdict.status in FAILURES, (name, verdict.results)
 
 
-def _as_test(code: str) -> AssertTest | TestFile:
-    if "def test" not in code:
-        return AssertTest(code=code)
-    return TestFile(code=code, framework="unittest" if "import unittest" in code else "pytest")
-
-
 async def test_honest_programs_pass_each_run(one_pool: SandboxPool) -> None:
     honest = {**replay_cases.honest(), **consistency_cases.honest(), **identity_cases.honest()}
     for name, (source, code) in honest.items():
-        verdict = await judge(source, [_as_test(code)], pool=one_pool)
+        verdict = await judge(source, [as_test(code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
 
 
 async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(one_pool: SandboxPool) -> None:
     for name, (source, code) in identity_cases.cheats().items():
         limits = Limits(timeout_s=1, memory_mb=300)
-        verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=limits, deadline_s=10)
+        verdict = await judge(source, [as_test(code)], pool=one_pool, limits=limits, deadline_s=10)
         assert {result.status.value for result in verdict.results} & FAILURES, (name, verdict.results)
 
 
@@ -166,7 +161,7 @@ async def test_what_passes_whatever_is_expected_does_not_pass(
     one_pool: SandboxPool, programs: dict[str, tuple[str, str]]
 ) -> None:
     for name, (source, code) in programs.items():
-        verdict = await judge(source, [_as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
+        verdict = await judge(source, [as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
         assert {result.status.value for result in verdict.results} <= FAILURES | {"passed"}, name
         assert not verdict.passed, name
 

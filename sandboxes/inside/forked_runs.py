@@ -1,0 +1,74 @@
+"""The process that runs test code: one run after another, each in a process that is forked from this one.
+
+To import pytest takes five times as long as to run a test. This process imports what the tests of a kind need, once, and runs none of
+their code itself: no run finds anything of the one before it in its memory. After each it says "g", and takes the next job; or it ends,
+where a run has not come to its end, or has left a process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from contextlib import suppress
+from importlib import import_module
+
+from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, libc
+from agentrl.sandboxes.inside.tester import run_job
+from agentrl.sandboxes.inside.wire import TestEndedError, Wire
+
+
+def main() -> None:
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the tests leave running is then this process's, and is seen
+    wire = Wire()
+    while True:
+        try:
+            job = wire.receive(bounded=False)
+        except TestEndedError:
+            return
+        import_for(job["kind"])
+        finished = mmap.mmap(-1, 1)
+        pid = os.fork()
+        if pid == 0:
+            run_job(wire, job)
+            finished[0] = 1
+            wire.send(b"f")
+            os._exit(0)
+        _, status = os.waitpid(pid, 0)
+        if not finished[0]:
+            end_as(os.waitstatus_to_exitcode(status))
+        if has_children():
+            return
+        wire.forget_answers()
+        wire.send(b"g")
+
+
+def import_for(kind: str) -> None:
+    """Import what runs tests of a kind. Where it is missing, the run says so."""
+    if kind == "unittest":
+        import_module("unittest")
+    if kind == "pytest":
+        # Plugins of whatever else is installed take a second to load, and could change what a test means.
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        with suppress(ImportError):
+            config = import_module("_pytest.config")
+            for plugin in (*config.essential_plugins, *config.default_plugins):
+                import_module(f"_pytest.{plugin}")
+
+
+def end_as(code: int) -> None:
+    """End as the process of a run has: with its exit code, or by its signal."""
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def has_children() -> bool:
+    """Whether a process is left of those that the tests have started."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True

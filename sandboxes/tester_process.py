@@ -1,0 +1,71 @@
+"""The process that runs test code, as the host sees it. The other end is `inside/forked_runs.py`."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import anyio
+
+from agentrl.sandboxes.box import Box
+from agentrl.sandboxes.candidate_process import TEST_CODE_TIMEOUT_S
+from agentrl.sandboxes.process import LongLineError, Process
+from agentrl.sandboxes.protocol import MB
+
+TESTER = "from agentrl.sandboxes.inside.forked_runs import main; main()"
+TEST_CODE_OUTPUT_MB = 64.0
+"""For the process that runs test code. The candidate's share of its time has limits of its own."""
+TESTER_GRACE_S = 2.0
+"""How long after a verdict's deadline test code may still report what has become of its tests."""
+READY_TIMEOUT_S = 1.0
+"""How long after its end a run's process may take to be gone, before another is started."""
+LONGEST_SIGN = 100
+"""Bytes of the line that says so."""
+
+
+class TesterProcess:
+    """The process that runs test code in `box`: started when it is needed, and again after a run that has left something behind.
+
+    `deadline` is a time of the event loop's clock.
+    """
+
+    def __init__(self, box: Box, deadline: float) -> None:
+        self._box = box
+        self._deadline = deadline
+        self._process: Process | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.end()
+
+    async def begin(self, job: bytes) -> Process:
+        """Have a job run, in empty folders. Raises SandboxError."""
+        if self._process is None or not await self._is_ready(self._process):
+            await self.end()
+        await self._box.clear()
+        if self._process is None:
+            left_s = max(0.0, self._deadline - anyio.current_time()) + TESTER_GRACE_S
+            timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
+            limits = self._box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
+            self._process = await self._box.start_python(TESTER, limits=limits)
+        await self._process.send(b"v" + job + b"\n")
+        return self._process
+
+    async def end(self) -> None:
+        """Kill the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            async with process:
+                pass
+
+    async def _is_ready(self, process: Process) -> bool:
+        """Whether a process takes another job, for which what is left of its limits will do."""
+        if self._box.spec.limits.cpu_s is not None or process.output_left_bytes < TEST_CODE_OUTPUT_MB * MB / 2:
+            return False
+        with anyio.move_on_after(READY_TIMEOUT_S):
+            try:
+                return (await process.read_line(LONGEST_SIGN) or b"").startswith(b"g")
+            except LongLineError:
+                pass
+        return False
