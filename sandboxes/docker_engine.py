@@ -43,6 +43,8 @@ CALL_TIMEOUT_S = 60
 STREAM_HEADER = struct.Struct(">BxxxI")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 IMAGES = Path(__file__).parent / "images"
+_in_use: set[str] = set()
+"""The names of this process's containers that a box has; any other with this process's label is left over."""
 
 
 class Docker:
@@ -67,14 +69,16 @@ class Docker:
         return _holes(await self._call(lambda client: client.info()))
 
     async def prepare(self, spec: BoxSpec) -> None:
-        """Fetch or build the image where it is missing, and remove containers whose owner is dead."""
-        await self._call(remove_orphans)
+        """Fetch or build the image where it is missing, and remove containers that nobody uses any more."""
+        await self._call(remove_left_over)
         await self._call(lambda client: _have_image(client, spec.image, self._on_progress))
 
     @asynccontextmanager
     async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
-        """A new container."""
+        """A new container, once those that an engine's failure has left over are removed."""
+        await self._call(remove_left_over)
         name = f"agentrl-{uuid.uuid4().hex[:12]}"
+        _in_use.add(name)
         try:
             stream = await self._call(lambda client: _start(client, name, spec, core))
             link = AttachedLink(stream, WORK, box_environment(WORK, PATH))
@@ -83,7 +87,8 @@ class Docker:
             finally:
                 stream.close()
         finally:
-            # What cannot be removed now is found by its label at the next start.
+            # What cannot be removed now, by an engine that restarts, is found by its label at the next start.
+            _in_use.discard(name)
             with anyio.CancelScope(shield=True), suppress(SandboxError):
                 await self._call(lambda client: _remove(client, name))
 
@@ -195,14 +200,16 @@ def _holes(engine: dict[str, Any]) -> list[str]:
     return found
 
 
-def remove_orphans(client: DockerClient) -> None:
-    """Remove the containers of agentrl processes that are no longer there."""
+def remove_left_over(client: DockerClient) -> None:
+    """Remove the containers of processes that are no longer there, and those of this one that no box has."""
     import docker.errors
 
-    for container in client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True):
-        if is_dead(container.labels[OWNER_LABEL]):
+    mine = owner()
+    for container in client.api.containers(all=True, filters={"label": OWNER_LABEL}):
+        whose, names = container["Labels"][OWNER_LABEL], [name.removeprefix("/") for name in container["Names"] or ()]
+        if is_dead(whose) or (whose == mine and _in_use.isdisjoint(names)):
             with suppress(docker.errors.APIError):  # the engine may be removing it already
-                container.remove(force=True, v=True)
+                client.api.remove_container(container["Id"], force=True, v=True)
 
 
 def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:

@@ -20,6 +20,8 @@ from agentrl.sandboxes import BackendName, BoxSpec, Docker, IOTest, Limits, judg
 from agentrl.sandboxes.box import open_box
 from agentrl.sandboxes.bubblewrap import PRISTINE_RIGHTS
 from agentrl.sandboxes.docker_engine import OWNER_LABEL, connect
+from agentrl.sandboxes.owner import owner
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE
 from tests.components import missing, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -94,6 +96,22 @@ async def test_boxes_of_a_living_process_are_left_alone(docker: BackendName) -> 
     async with sandbox(backend=docker) as box:
         await Docker().prepare(BoxSpec())
         assert (await box.run(["true"])).ok
+
+
+async def test_a_container_that_its_box_could_not_remove_is_gone_by_the_next_start(docker: BackendName) -> None:
+    """An engine that restarts refuses the removal: the owner lives, and the container would stay as long."""
+
+    def leave() -> str:
+        with closing(connect()) as client:
+            labels = {OWNER_LABEL: owner()}
+            return str(client.containers.create(DEFAULT_IMAGE, ["true"], name="agentrl-left", labels=labels).id)
+
+    await Docker().prepare(BoxSpec())
+    async with sandbox(backend=docker) as used:
+        left = await in_thread(leave)
+        async with sandbox(backend=docker):
+            assert left not in {c.id for c in await in_thread(containers)}
+        assert (await used.run(["true"])).ok
 
 
 async def test_an_image_that_cannot_be_had_is_an_error_with_its_name(docker: BackendName) -> None:
