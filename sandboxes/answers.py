@@ -56,6 +56,10 @@ class ExpectedOutput:
         return said
 
 
+JUDGED = -1
+"""The number by which the candidate's process knows an argument that is judged in place of the value."""
+
+
 @dataclass(frozen=True)
 class ExpectedValue:
     """What a call should return, or make of its argument with the index `argument`, of which `argument_before` was the value."""
@@ -78,14 +82,13 @@ class ExpectedValue:
         check_bounds(answer, Bounds(min(length, largest.length), min(items, largest.items)))
         try:
             content = json.loads(answer)
+            if "fault" in content:
+                raise ValueError(content["fault"])
             if self.argument is None:
-                if "fault" in content:
-                    raise ValueError(content["fault"])
                 got = decode(content["ok"])
-            elif (changed := content["changed"].get(str(self.argument))) is not None:
-                got = decode(changed)
             else:
-                got = self.argument_before
+                changed = dict(content.get("changed", ()))
+                got = decode(changed[JUDGED]) if JUDGED in changed else self.argument_before
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return f"the answer is not plain data: {error}"
         try:

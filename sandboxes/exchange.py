@@ -8,6 +8,7 @@ from typing import Any
 
 from agentrl.sandboxes.candidate_process import ENDED_TESTS, MAX_ANSWER_BYTES, CandidateProcess
 from agentrl.sandboxes.inside.questions import Question
+from agentrl.sandboxes.inside.wire import LOADED
 from agentrl.sandboxes.process import LongLineError, Process
 from agentrl.sandboxes.protocol import Ended
 from agentrl.sandboxes.statuses import EARLIER_FAILED, tail
@@ -54,7 +55,7 @@ class Exchange:
     async def follow(self, tester: Process, candidate: CandidateProcess, *, fail_fast: bool) -> None:
         """Pass on what test code and candidate say to each other, to the end."""
         self._candidate = candidate
-        await tester.send(self.answer(await candidate.load()))
+        await tester.send(self.answer(LOADED, await candidate.load()))
         try:
             while not self.finished and (line := await tester.read_line(MAX_LINE_BYTES)) is not None:
                 if line[:1] == b"k":
@@ -62,9 +63,10 @@ class Exchange:
                     if line is None:
                         return
                 if line[:1] in b"ac":
-                    answer = await candidate.ask(line[1:].strip())
+                    tag, _, request = line[1:].strip().partition(b" ")
+                    answer = await candidate.ask(request)
                     self._answered |= line[:1] == b"c"
-                    await tester.send(self.answer(answer))
+                    await tester.send(self.answer(tag, answer))
                 else:
                     await self._hear(line[:1], line[1:])
                 self.finished = line[:1] == b"f" or (fail_fast and self.failed)
@@ -120,14 +122,14 @@ class Exchange:
         """Whether a test has failed."""
         return any(not result.passed for result in self._results)
 
-    def answer(self, answer: bytes | None) -> bytes:
-        """An answer of the candidate's as the tester reads it."""
+    def answer(self, tag: bytes, answer: bytes | None) -> bytes:
+        """An answer of the candidate's to the request of a tag, as the tester reads it."""
         if answer is not None:
-            return b"v" + answer
+            return b"v" + tag + b" " + answer
         assert self._candidate.failure is not None
         status, message = self._candidate.failure
         told = {"why": f"{status}: {message}".replace("\n", " "), "exited": self._candidate.exited}
-        return b"x" + json.dumps(told).encode() + b"\n"
+        return b"x" + tag + b" " + json.dumps(told).encode() + b"\n"
 
     async def begin(self) -> None:
         """A test begins: with a whole time limit, and with a process, if the last one lost it."""

@@ -9,12 +9,12 @@ from typing import Any
 
 import anyio
 
-from agentrl.sandboxes.answers import ExpectedValue, raised
+from agentrl.sandboxes.answers import JUDGED, ExpectedValue, raised
 from agentrl.sandboxes.apart import compare_answer
 from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.candidate_process import CandidateProcess
 from agentrl.sandboxes.exchange import Exchange
-from agentrl.sandboxes.inside.plain_data import encode
+from agentrl.sandboxes.inside.plain_data import encode, is_changeable
 from agentrl.sandboxes.open_questions import Questions, constants
 from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.statuses import DEADLINE_OVER
@@ -28,7 +28,10 @@ async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: L
     request = {
         "op": "call",
         "path": test.function,
-        "args": [encode(value) for value in test.args],
+        "args": [
+            {"lend": [JUDGED, encode(value)]} if index == test.argument and is_changeable(value) else encode(value)
+            for index, value in enumerate(test.args)
+        ],
         "kwargs": {key: encode(value) for key, value in test.kwargs.items()},
         "in_place": test.argument is not None,
     }

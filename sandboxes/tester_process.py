@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Self
 
 import anyio
@@ -32,6 +33,8 @@ class TesterProcess:
         self._box = box
         self._deadline = deadline
         self._process: Process | None = None
+        self._secret = b""
+        """What makes a line a job: a run may leave behind answers of the candidate's that it has not read."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -49,7 +52,9 @@ class TesterProcess:
             timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
             limits = self._box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
             self._process = await self._box.start_python(TESTER, limits=limits)
-        await self._process.send(b"v" + job + b"\n")
+            self._secret = secrets.token_hex().encode()
+            await self._process.send(self._secret + b"\n")
+        await self._process.send(self._secret + job + b"\n")
         return self._process
 
     async def end(self) -> None:

@@ -6,18 +6,16 @@ null for the candidate's module.
 
     {"op": "load", "source": "...", "module": "solution"}       -> {"names": {"add": "callable", "Stack": "class", ...}}
     {"op": "call", "path": "add", "args": [1, 2], "kwargs": {}, "in_place": false}   -> {"ok": 3}
-    {"op": "method", "of": 4, "name": "push", "args": [[1]], ..., "in_place": true}  -> {"ok": null, "changed": {"0": []}}
+    {"op": "method", "of": 4, "name": "push", "args": [{"lend": [-1, [1]]}], ...}    -> {"ok": null, "changed": [[-1, []]]}
     {"op": "special", "of": 4, "name": "__add__", "args": [1], ...}   -> {"ok": ...}, as `type(x).__add__(x, 1)` gives it
-    {"op": "get" | "set" | "del", "of": 4, "name": "size", ...}  -> {"ok": 1}
+    {"op": "get" | "set" | "del", "of": 4, "name": "size", ...}  -> {"ok": 1}; to set takes its value as "args"
     {"op": "copy", "of": 4, "deep": true}                        -> {"ok": ...}
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
 
-"in_place" says whether the tests are told what becomes of their arguments: null where they are if a call gives no value. {"spoilt":
-true} is all that is said of a change that they are not told of. What the candidate keeps of its arguments is {"kept": {"0": 8}}, and
-what has become of that since, {"kept_changed": [[8, [1, 2]]]}. {"same": "0"} says that a call has given back an argument.
-
-A list or the like is {"ok": [1], "lent": 7}: what the tests change in it comes with a later request, see `lent`, as it does of an
-argument that is {"kept": {"0": 8}}.
+A list or the like has a number on both sides, see `lent`: an argument is {"lend": [-1, [1]]}, what is given {"ok": [1], "lent": 7}, and
+the first item of that {"ok": {"item": [-1, [0], [1]]}}. "in_place" says whether the tests are told what becomes of
+those: null where they are told of arguments if a call gives no value. {"spoilt": true} is all that is said of a change that they are not
+told of.
 
 An exception is {"raised": {"classes": ["ValueError", ...], "text": "...", "error": ...}}; an answer that cannot be told, {"fault":
 "..."}. Where the candidate calls a function of the tests, the answer is {"callback": number, "args": ..., "kwargs": ...} instead:
@@ -31,6 +29,7 @@ import os
 import sys
 import types
 from _thread import RLock
+from collections.abc import Collection
 from json import dumps, loads  # what a test patches in the module is then not ours
 from typing import Any
 
@@ -40,14 +39,8 @@ from agentrl.sandboxes.inside.candidate_objects import (
     describe_class,
 )
 from agentrl.sandboxes.inside.depth import deeper
-from agentrl.sandboxes.inside.lent import (
-    MUTABLE,
-    BothChangedError,
-    Lender,
-    is_held_after_call,
-    replace_content,
-)
-from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.lent import BothChangedError, Lender
+from agentrl.sandboxes.inside.plain_data import NotPlainError, is_changeable
 from agentrl.sandboxes.inside.shared_state import CandidatesState
 from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH
 from agentrl.sandboxes.inside.tests_objects import NeedsTestObjectError
@@ -67,10 +60,10 @@ class Candidate:
         self.module = types.ModuleType("solution")
         self.originals: dict[tuple[int, str], Any] = {}
         """What the tests have set anew, of the module and of classes, which are kept."""
-        self._lender = Lender()
-        self._sees_all = False
-        """Whether the tests see every change of what they have given."""
-        self.objects = Objects(self.call_back, named=self._named, lent=self._lender.__getitem__)
+        self.objects = Objects(self.call_back, named=self._named, lent=self._lent)
+        self._lender = Lender(self.objects.encode)
+        self._in_place: bool | None = None
+        """Whether the tests are told what becomes of what both sides have; None where they are if a call gives no value."""
         self._requests = requests
         self._answers = answers
         self._calling_back = RLock()
@@ -94,7 +87,7 @@ class Candidate:
             "class": self.describe,
         }
         try:
-            self._sees_all = bool(request.get("in_place"))
+            self._in_place = request.get("in_place")
             self._state.set(request.get("state", {}))
             self._lender.take_back(request, self.objects.decode)
             try:
@@ -131,19 +124,18 @@ class Candidate:
         owner = self._owner(request)
         method = getattr(type(owner), request["name"])
         if request["name"] not in PASSIVE:
-            request = {**request, "kwargs": {}}
             return self.invoke(lambda *args: method(owner, *args), request, always=request["name"] in WITH)
-        return self._giving(method(owner, *[self.objects.decode(item) for item in request["args"]]))
+        return {"ok": self._encode(method(owner, *[self.objects.decode(item) for item in request["args"]]))}
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._giving(getattr(self._owner(request), request["name"]))
-        return {**answer, **self._kept_changed(asked=False)}
+        answer = self._giving([getattr(self._owner(request), request["name"])])
+        self._tell_changes(answer, told=False)
+        return answer
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         owner, name = self._owner(request), request["name"]
         if (owner is self.module or isinstance(owner, type)) and name in vars(owner):
             self.originals.setdefault((id(owner), name), vars(owner)[name])
-        request = {"args": [request["value"]], "kwargs": {}, "in_place": request["in_place"]}
         return self.invoke(lambda value: setattr(owner, name, value), request)
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -153,7 +145,9 @@ class Candidate:
             setattr(owner, name, self.originals[id(owner), name])
         else:
             delattr(owner, name)
-        return {"ok": None, **self._kept_changed(asked=True)}
+        answer: dict[str, Any] = {"ok": None}
+        self._tell_changes(answer, told=True)
+        return answer
 
     def _named(self, name: str) -> Any:
         """What a name stood for before a test set it anew: a test that holds that means it."""
@@ -173,79 +167,99 @@ class Candidate:
         return {"ok": None, "class": describe_class(kind, self.objects, path)}
 
     def invoke(self, function: Any, request: dict[str, Any], *, always: bool = False) -> dict[str, Any]:
-        """Call, and tell which arguments the call has changed where it is asked, where it gives no value, or `always`."""
+        """Call, and tell what has become of what both sides have where the call gives no value, or `always`."""
+        sent = {**dict(enumerate(request["args"])), **request.get("kwargs", {})}
         args = [self.objects.decode(item) for item in request["args"]]
-        kwargs = {name: self.objects.decode(item) for name, item in request["kwargs"].items()}
-        names = [*map(str, range(len(args))), *kwargs]
-        sent = [*request["args"], *request["kwargs"].values()]
-        arguments = [*args, *kwargs.values()]
-        # What the tests give back is sent by its number alone.
-        contents = [self._encode(one) if is_lent(data) else data for data, one in zip(sent, arguments, strict=True)]
-        result = None
+        kwargs = {name: self.objects.decode(item) for name, item in request.get("kwargs", {}).items()}
+        numbers = [number for data in sent.values() if (number := number_of(data)) is not None]
+        begun = [data["lend"][0] for data in sent.values() if type(data) is dict and "lend" in data]
+        results: list[Any] = []
         try:
-            result = function(*args, **kwargs)
+            results.append(function(*args, **kwargs))
         except OURS:
             raise
         except BaseException as error:
             answer = self._raised(error)
         else:
-            answer = self._giving(result)
-        if request["in_place"] is False or "fault" in answer:
-            return answer
-        changed: dict[str, Any] = {}
-        kept: dict[str, Any] = {}
-        asked = always or request["in_place"] or _is_nothing(answer)
-        for index, (name, data) in enumerate(zip(names, contents, strict=True)):
-            # The traceback of what was raised holds them too.
-            may_be_kept = "raised" not in answer and not is_lent(sent[index]) and arguments[index] is not result
-            is_kept = may_be_kept and is_held_after_call(arguments, index)
-            after = data
-            if not asked:
-                if self._differs(data, arguments[index]):
-                    # The test is not told to what, for a message alone: its own has another content, and cannot be the same from here on.
-                    changed[name] = None
-                    continue
-            elif (after := self._encode(arguments[index])) != data:
-                changed[name] = after
-            if is_kept:
-                kept[name] = self._lender.keep(arguments[index], after)
-            if arguments[index] is result and type(result) in MUTABLE:
-                answer["same"] = name
-        return {**answer, "changed": changed, "kept": kept, **self._kept_changed(asked=asked)}
+            answer = self._giving(results)
+        # What is held now, the candidate holds: but for the traceback of what was raised.
+        args.clear()
+        kwargs.clear()
+        results.clear()
+        # Where no value was given that the tests could look at, they look at the arguments.
+        unseen = self._tell_changes(answer, numbers, told=always or answer.get("ok") is None)
+        # Of an argument that has changed unseen, the test's own has another content, and cannot be the same from here on.
+        parted = begun if "raised" in answer else unseen.intersection(begun)
+        self._lender.forget(parted)
+        return {**answer, "dropped": [*parted, *self._lender.unheld()]}
 
-    def _kept_changed(self, *, asked: bool) -> dict[str, Any]:
-        """What the tests are told of arguments that were kept: what has become of them, or that they have changed."""
-        if not (asked or self._sees_all):
-            return {"spoilt": True} if self._lender.has_changed(self.objects.encode) else {}
-        changed = self._lender.changes(self.objects.encode)
-        return {"kept_changed": changed} if changed else {}
-
-    def _differs(self, data: Any, argument: Any) -> bool:
-        """Whether a call has changed this argument, as far as that is quickly seen."""
-        if type(argument) not in MUTABLE:
-            return False
+    def _tell_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, told: bool) -> frozenset[int]:
+        """Add to an answer what has become of what both sides have, of which a call was given `numbers`. Return the numbers of what the
+        tests are not told: what the candidate has given changes only where they see everything."""
+        if self._in_place is False or "fault" in answer:
+            return frozenset()
         try:
-            return bool(self.objects.decode(data) != argument)
-        except Exception:  # what is as it was is equal, and raises nothing
-            return True
+            changed = self._lender.changed(numbers if told else ())
+        except NotPlainError as error:
+            raise CannotTellError(f"an argument that cannot pass: {error}") from None
+        shown = {
+            number: content
+            for number, content in changed.items()
+            if content is not None and (self._in_place or (told and (number < 0 or number in numbers)))
+        }
+        self._lender.tell(shown)
+        if shown:
+            answer["changed"] = [*shown.items()]
+        if len(shown) < len(changed):
+            answer["spoilt"] = True
+        return frozenset(changed.keys() - shown.keys())
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], what: dict[str, str]) -> Any:
         """Call a function of the tests, or use an object of theirs, and serve what they ask before that returns."""
         with self._calling_back, deeper():
-            encoded = {name: self._encode(item) for name, item in kwargs.items()}
-            self._send({"callback": number, "args": [self._encode(item) for item in args], "kwargs": encoded, **what})
+            given = [self._given_to_tests(item) for item in args]
+            named = {name: self._given_to_tests(item) for name, item in kwargs.items()}
+            self._send({"callback": number, "args": given, "kwargs": named, **what, **self._changes_so_far()})
             while (request := loads(self._requests.readline()))["op"] != "resume":
                 self._send(self.answer(request))
             self._state.set(request.get("state", {}))
             self._lender.take_back(request, self.objects.decode)
-        for index, data in request.get("changed", {}).items():
-            replace_content(args[int(index)], self.objects.decode(data))
         if "raised" in request:
             raise self.objects.decode(request["raised"])
         return self.objects.decode(request["ok"])
 
-    def _giving(self, value: Any) -> dict[str, Any]:
-        return {"ok": self._encode(value), **self._lender.lend(value)}
+    def _given_to_tests(self, value: Any) -> Any:
+        """What a function of the tests is called with."""
+        data = self._encode(value)
+        return {"lend": [self._lender.lend_for_call(value, data), data]} if is_changeable(value) else data
+
+    def _changes_so_far(self) -> dict[str, Any]:
+        """What has become of what both sides have, as far as that is quickly seen: the tests' function may look at it."""
+        changed = {} if self._in_place is False else self._lender.changed(small=True)
+        if not (changed and self._in_place):
+            return {"spoilt": True} if changed else {}
+        self._lender.tell(changed)
+        return {"changed": [*changed.items()]}
+
+    def _giving(self, holder: list[Any]) -> dict[str, Any]:
+        """An answer that gives the one value in a list."""
+        data = self._encode(holder[0])
+        if not is_changeable(holder[0]):
+            return {"ok": data}
+        items = self._lender.items()
+        if self._lender.number(holder[0]) is not None:
+            items.pop(id(holder[0]), None)
+        number = None if id(holder[0]) in items else self._lender.lend(holder, data)
+        answer = {"ok": self.objects.encode(holder[0], items) if items else data}
+        return answer if number is None else {**answer, "lent": number}
+
+    def _lent(self, number: int, data: Any) -> Any:
+        """What both sides have, by its number; or, with the data of what the tests lend, from here on."""
+        if data is None:
+            return self._lender[number]
+        value = self.objects.decode(data)
+        self._lender.take(number, value)
+        return value
 
     def _owner(self, request: dict[str, Any]) -> Any:
         return self.module if request["of"] is None else self.objects.decode(request["of"])
@@ -273,14 +287,11 @@ class Candidate:
         self._answers.flush()
 
 
-def _is_nothing(answer: dict[str, Any]) -> bool:
-    """Whether no value was given that the tests could look at: arguments are then looked at."""
-    return answer.get("ok") is None
-
-
-def is_lent(data: Any) -> bool:
-    """Whether an argument, as it was sent, is a container that the candidate has given."""
-    return type(data) is dict and "lent" in data
+def number_of(data: Any) -> int | None:
+    """The number of an argument, as it was sent, that both sides have."""
+    if type(data) is not dict:
+        return None
+    return data["lent"] if "lent" in data else data["lend"][0] if "lend" in data else None
 
 
 def is_told(name: str, value: Any) -> bool:

@@ -8,12 +8,11 @@ import builtins
 import json
 import types
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from agentrl.sandboxes.inside.lent import MUTABLE
 from agentrl.sandboxes.inside.library_classes import fields_of_exception, library_exception, library_value
-from agentrl.sandboxes.inside.plain_data import decode, encode
+from agentrl.sandboxes.inside.plain_data import CHANGEABLE, NO_ITEMS, decode, encode
 from agentrl.sandboxes.inside.special_methods import operators
 from agentrl.sandboxes.inside.tests_objects import (
     OpenObject,
@@ -41,12 +40,12 @@ class TooManyObjectsError(BaseException):
 class Objects:
     """The objects of both sides, as the candidate's process knows them."""
 
-    def __init__(self, call_back: CallBack, *, named: Callable[[str], Any], lent: Callable[[int], Any]) -> None:
+    def __init__(self, call_back: CallBack, *, named: Callable[[str], Any], lent: Callable[[int, Any], Any]) -> None:
         self._call_back = call_back
         self._named = named
         """Gives an attribute of the candidate's module by its name."""
         self._lent = lent
-        """Gives what was lent to the tests, by its number there."""
+        """Gives what both sides have by its number; with its data, what the tests lend."""
         self._copies: list[tuple[int, str, Any, Any]] = []
         """Of what the tests' objects hold: the object and the name that gave it, the copy, and what it was."""
         self._objects: dict[int, Any] = {}
@@ -70,8 +69,9 @@ class Objects:
             self._objects[number] = value
         return number
 
-    def encode(self, value: Any) -> Any:
-        return encode(value, self._refer, subclass=self._refer_with_value)
+    def encode(self, value: Any, items: Mapping[int, list[Any]] = NO_ITEMS) -> Any:
+        """A value as it is sent; `items` says where containers are in what both sides have, by their ids."""
+        return encode(value, self._refer, subclass=self._refer_with_value, items=items)
 
     def decode(self, data: Any) -> Any:
         return decode(data, self._dereference)
@@ -156,7 +156,9 @@ class Objects:
         if kind == "named":
             return self._named(content)
         if kind == "lent":
-            return self._lent(content)
+            return self._lent(content, None)
+        if kind == "lend":
+            return self._lent(*content)
         if kind == "fields":
             return self._named_tuple(content[0], self.decode(content[1]))
         if kind == "pattern":
@@ -222,8 +224,13 @@ class Objects:
         if what == "call":
             return self._call_back(number, args, kwargs, {})
         value = self._call_back(number, args, kwargs, {"what": what, "name": name})
-        if what == "get" and type(value) in MUTABLE:
-            self._copies.append((number, name, value, self.encode(value)))
+        if what != "get" or type(value) not in CHANGEABLE:
+            return value
+        before = self.encode(value)
+        for known in self._copies:
+            if known[:2] == (number, name) and known[3] == before:
+                return known[2]  # it is the same, and may have changes that the tests' does not have yet
+        self._copies.append((number, name, value, before))
         return value
 
     def give_back_changes(self) -> None:

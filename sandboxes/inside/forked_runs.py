@@ -15,21 +15,21 @@ from importlib import import_module
 
 from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, libc
 from agentrl.sandboxes.inside.tester import run_job
-from agentrl.sandboxes.inside.wire import TestEndedError, Wire
+from agentrl.sandboxes.inside.wire import Wire
 
 
 def main() -> None:
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the tests leave running is then this process's, and is seen
     wire = Wire()
     while True:
-        try:
-            job = wire.receive(bounded=False)
-        except TestEndedError:
+        job = wire.receive_job()
+        if job is None:
             return
         import_for(job["kind"])
         finished = mmap.mmap(-1, 1)
         pid = os.fork()
         if pid == 0:
+            os.setpgid(0, 0)  # the tests may signal their group
             run_job(wire, job)
             finished[0] = 1
             wire.send(b"f")
@@ -59,7 +59,8 @@ def import_for(kind: str) -> None:
 def end_as(code: int) -> None:
     """End as the process of a run has: with its exit code, or by its signal."""
     if code < 0:
-        signal.signal(-code, signal.SIG_DFL)
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code)
 

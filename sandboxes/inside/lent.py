@@ -1,16 +1,16 @@
-"""Lists, dicts, sets and the like that a candidate has given, or kept of its arguments: what a test changes in one is changed in the
-candidate's own.
+"""Lists, dicts, sets and the like that both sides have, each as its own copy: what one side changes is changed in the other's.
 
-    candidate                          tests
-    {"ok": [1], "lent": 7}      ─►     a list of its own, [1], which the test appends 2 to
-    applies it to its list 7    ◄─     the next request, with {"contents": [[7, [1], [1, 2]]], "released": []}
+    tests                                           candidate
+    {"lend": [-1, [1]]}, an argument         ─►     a list of its own, [1], known by -1 until the call has ended
+    makes it of its own list    ◄─                  {"changed": [[-1, [1, 2]]]}, if the tests are told
+    forgets the number          ◄─                  {"dropped": [-1]}: nobody holds it after the call, as `Logger(lines)` does
+    a list of its own, [5]      ◄─                  {"ok": [5], "lent": 7}: what it gives and still holds itself
+    {"contents": [[7, [5], [5, 6]]]}, and "released" once nobody holds it   ─►   makes it of its list 7
+    {"lent": 7}, as an argument              ─►     that list
 
 So `stack.items.append(1)` does to the candidate's stack what it does in one process, and so does a change to a list that a method
-gave out and should have copied. It is never the other way round: what a test holds stays what it was given, or a candidate could
-answer once it has seen what is expected. What a test gives back, as `stack.items = items` does, goes as {"lent": 7}: it is that list.
-
-An argument that somebody holds after a call, as `Logger(lines)` holds its list, is lent too: {"ok": ..., "kept": {"0": 8}}. What the
-candidate makes of it is told where changes of arguments are, by calls that return None: {"ok": null, "kept_changed": [[8, ["line"]]]}.
+gave out and should have copied. What the tests hold changes where they are told of changes: of arguments by calls that return None,
+and of all in a run that sees everything. In the first run a candidate could answer once it has seen what is expected.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ import copy
 import json
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
-from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.plain_data import CHANGEABLE, NotPlainError, inside, is_changeable
 
-MUTABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
 LARGEST_LENT = 1_000
-"""Items of a container that is lent. A larger one is a copy, and changes of it are the test's own."""
+"""Items of a container that is lent beyond a call. A larger one is a copy, and changes of it are the test's own."""
 LARGEST_LOANS = 50_000
 """Characters of JSON of all that a test has borrowed: every request looks at it. What came first is then a copy."""
+MOST_MOVED = 100
+"""Items that are looked for among the others of their list, where it has changed."""
+SMALL = 300
+"""Items of an argument, in all, that is looked at each time the candidate calls the tests back; of a larger one at the end alone."""
 
 
 class BothChangedError(BaseException):
@@ -36,173 +39,275 @@ class BothChangedError(BaseException):
 
 
 class Lender:
-    """What the candidate has given, by number, until the tests hold it no more."""
+    """What both sides have, as the candidate's side knows it. `encode` gives a value as it is sent."""
 
-    def __init__(self) -> None:
+    def __init__(self, encode: Callable[[Any], Any]) -> None:
+        self._encode = encode
         self._lent: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._count = 0
-        self._known: dict[int, Any] = {}
-        """What the tests know of the arguments that were kept, as it is sent."""
+        self._known: dict[int, str] = {}
+        """What the tests know of each, as JSON: in Python, True is equal to 1."""
+        self._large: set[int] = set()
 
     def __getitem__(self, number: int) -> Any:
         return self._lent[number]
 
-    def lend(self, value: Any) -> dict[str, int]:
-        """What an answer says of a value beside the value itself."""
-        if type(value) not in MUTABLE or len(value) > LARGEST_LENT:
-            return {}
-        number = self._numbers.get(id(value))
-        if number is None:
-            self._count += 1
-            number = self._numbers[id(value)] = self._count
-            self._lent[number] = value
-        return {"lent": number}
+    def take(self, number: int, value: Any) -> None:
+        """Have something of the tests', by the number that they gave it."""
+        self._have(number, value, self._encode(value))
 
-    def keep(self, argument: Any, content: Any) -> int | None:
-        """The number of an argument that somebody holds, and whose content the tests know; None where it is not lent."""
-        number = self.lend(argument).get("lent")
-        if number is not None:
-            self._known[number] = content
+    def _have(self, number: int, value: Any, content: Any) -> None:
+        self._lent[number] = value
+        self._numbers[id(value)] = number
+        self._known[number] = json.dumps(content)
+        if not _is_small(content):
+            self._large.add(number)
+
+    def number(self, value: Any) -> int | None:
+        """The number of what the tests have too."""
+        return self._numbers.get(id(value))
+
+    def lend(self, holder: list[Any], content: Any) -> int | None:
+        """The number of what the tests get with a content, the only one in `holder`; None where it is theirs alone, since nobody else
+        holds it, or is too large."""
+        number = self.number(holder[0])
+        if number is None and _is_lendable(holder[0]) and _is_held(holder):
+            self._count += 1
+            number = self._count
+            self._have(number, holder[0], content)
         return number
 
-    def changes(self, encode: Callable[[Any], Any]) -> list[list[Any]]:
-        """What has become of the arguments that were kept, as far as the tests do not know it. They know it from here on."""
-        changed = self._changed(encode)
-        self._known.update(changed)
-        return [[number, content] for number, content in changed.items()]
+    def lend_for_call(self, value: Any, content: Any) -> int:
+        """The number of what the tests' function is called with, until they release it."""
+        number = self.number(value)
+        if number is None:
+            self._count += 1
+            number = self._count
+            self._have(number, value, content)
+        return number
 
-    def has_changed(self, encode: Callable[[Any], Any]) -> bool:
-        """Whether an argument that was kept has become something that the tests do not know."""
-        return bool(self._changed(encode))
+    def changed(self, own: Container[int] = (), *, small: bool = False) -> dict[int, Any]:
+        """What has become of everything that both have, by number, as far as the tests do not know it; with `small`, of what is quickly looked at.
 
-    def _changed(self, encode: Callable[[Any], Any]) -> dict[int, Any]:
+        Raises NotPlainError for what is in `own` and cannot be sent any more. Anything else of this kind has become None, and is the
+        candidate's alone from here on.
+        """
         changed = {}
         for number, known in [*self._known.items()]:
-            try:
-                content = encode(self._lent[number])
-            except (NotPlainError, RecursionError):  # from here on it is the candidate's alone
-                del self._known[number]
+            if small and number in self._large:
                 continue
-            if content != known:
+            try:
+                content = self._encode(self._lent[number])
+            except (NotPlainError, RecursionError) as error:
+                if number in own:
+                    raise NotPlainError(str(error)) from None
+                del self._known[number]
+                content = None
+            if json.dumps(content) != known:
                 changed[number] = content
         return changed
+
+    def tell(self, changed: dict[int, Any]) -> None:
+        """Note that the tests know this from here on."""
+        self._known.update((number, json.dumps(content)) for number, content in changed.items())
+
+    def is_held(self, number: int) -> bool:
+        """Whether anybody of the candidate's holds what the tests have too, or a container in it, and it may stay lent."""
+        value = [self._lent[number]]
+        return len(value[0]) <= LARGEST_LENT and _is_held(value, but=1)
+
+    def unheld(self) -> list[int]:
+        """Forget what nobody holds any more, and return its numbers."""
+        found = [number for number in self._lent if not self.is_held(number)]
+        self.forget(found)
+        return found
 
     def take_back(self, request: dict[str, Any], decode: Callable[[Any], Any]) -> None:
         """Make the changes that a request tells of, and forget what it releases."""
         for number, before, after in request.get("contents", ()):
-            merge(self._lent[number], decode(before), decode(after))
-            if number in self._known:
-                self._known[number] = after
-        for number in request.get("released", ()):
-            del self._numbers[id(self._lent.pop(number))]
-            self._known.pop(number, None)
+            if number in self._lent:
+                new = decode(after)
+                self._known[number] = json.dumps(self._encode(new))  # objects have another form where they come from
+                merge(self._lent[number], decode(before), new)
+        self.forget(request.get("released", ()))
 
+    def items(self) -> dict[int, list[Any]]:
+        """Where each container in what both sides have is, by its id: the number, and an index for each step to it."""
+        found: dict[int, list[Any]] = {}
 
-def is_held_after_call(arguments: list[Any], index: int) -> bool:
-    """Whether more than two lists have references to an argument."""
-    return type(arguments[index]) in MUTABLE and sys.getrefcount(arguments[index]) > _UNHELD_AFTER_CALL
+        def look(number: int, path: list[int], container: Any) -> None:
+            if type(container) in CHANGEABLE and found.setdefault(id(container), [number, path])[1] is not path:
+                return
+            for index, inner in enumerate(inside(container)):
+                if is_changeable(inner):
+                    look(number, [*path, index], inner)
 
+        for number, value in self._lent.items():
+            look(number, [], value)
+        return found
 
-_UNHELD_TWICE: list[Any] = [[]]
-_UNHELD_ARGUMENTS = [*_UNHELD_TWICE]
-_UNHELD_AFTER_CALL = sys.getrefcount(_UNHELD_ARGUMENTS[0])
+    def forget(self, numbers: Iterable[int]) -> None:
+        """What has these numbers is the candidate's alone."""
+        for number in [*numbers]:
+            if number in self._lent:
+                del self._numbers[id(self._lent.pop(number))]
+                self._known.pop(number, None)
+                self._large.discard(number)
 
 
 class _Loan:
-    def __init__(self, value: Any, before: Any, *, is_argument: bool = False) -> None:
+    def __init__(self, value: Any, before: Any) -> None:
         self.value = value
-        self.is_argument = is_argument
-        """Whether the test has made it, and the candidate has kept it."""
-        self.before = before
-        """Its content when it was given, or last told of."""
-        self.size = len(json.dumps(before))
+        self.is_large = not _is_small(before)
+        self.know(before)
+
+    def know(self, content: Any) -> None:
+        """Have a content that the other side knows."""
+        self.before = content
+        self.text = json.dumps(content)
 
 
 class Borrowed:
-    """What the tests have been given. `encode` gives a value as it is sent."""
+    """What both sides have, as the tests' side knows it: what the tests have made has a number below 0. `encode` gives a value as it is
+    sent."""
 
     def __init__(self, encode: Callable[[Any], Any]) -> None:
         self._encode = encode
         self._loans: dict[int, _Loan] = {}
+        self._count = 0
         self._named: set[int] = set()
+        """What the next request names."""
+        self._in_calls: Counter[int] = Counter()
+        """What the candidate has been called with, and not yet answered."""
+        self._dropped: set[int] = set()
 
     def number(self, value: Any) -> int | None:
-        """The number of a value that is lent, to name it in the next request; None for any other."""
-        if type(value) not in MUTABLE:
+        """The number of a value that the candidate has too, to name it in the next request; None for any other."""
+        if not is_changeable(value):
             return None
         number = next((number for number, loan in self._loans.items() if loan.value is value), None)
         if number is not None:
             self._named.add(number)
         return number
 
-    def told(self, value: Any) -> None:
-        """Note that the candidate has told what it has made of a value: what it is now need not be told to it."""
-        for loan in self._loans.values():
-            if loan.value is value:
-                loan.before = self._encode(value)
+    def lend(self, value: Any, content: Any) -> int:
+        """Give a value of the test's, with its content, a number for a call."""
+        self._count -= 1
+        self._loans[self._count] = _Loan(value, content)
+        return self._count
+
+    def begin_call(self, numbers: Iterable[int]) -> None:
+        """The candidate is called with what has these numbers: they stay until the tests have what the answer gives."""
+        self._in_calls.update(numbers)
+
+    def end_call(self, numbers: Iterable[int]) -> None:
+        """The tests have what such a call has given."""
+        self._in_calls -= Counter(numbers)
+        for number in self._dropped.difference(self._in_calls):
+            self._loans.pop(number, None)
+        self._dropped.intersection_update(self._in_calls)
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forget what nobody of the candidate's holds any more, once no call runs that was given it."""
+        self._dropped.update(numbers)
 
     def note(self, number: Any, value: Any) -> Any:
         """The value that the test gets for one that an answer says is lent: the one that it has, if that has the same content."""
-        if not isinstance(number, int) or type(value) not in MUTABLE or len(value) > LARGEST_LENT:
+        if not isinstance(number, int) or not is_changeable(value):
             return value
         content = self._encode(value)
         known = self._loans.get(number)
-        if known is not None and type(known.value) is type(value) and known.before == content:
+        if known is not None and type(known.value) is type(value) and known.text == json.dumps(content):
             return known.value
-        self._loans[number] = _Loan(value, content)
+        if number > 0:
+            self._loans[number] = _Loan(value, content)
         return value
 
-    def keep(self, number: Any, argument: Any) -> None:
-        """Note that the candidate holds an argument: from now on it is the same for both."""
-        is_new = all(loan.value is not argument for loan in self._loans.values())
-        if isinstance(number, int) and type(argument) in MUTABLE and len(argument) <= LARGEST_LENT and is_new:
-            self._loans[number] = _Loan(argument, self._encode(argument), is_argument=True)
+    def item(self, number: Any, path: Iterable[Any], value: Any) -> Any:
+        """The item of a value that both have which an answer says is given back, if that has the content of `value`. Raises IndexError
+        where there is none."""
+        if number not in self._loans:
+            return value
+        found = self._loans[number].value
+        for index in path:
+            found = [*inside(found)][index]
+        if type(found) is not type(value) or type(found) not in CHANGEABLE:
+            return value
+        return found if json.dumps(self._encode(found)) == json.dumps(self._encode(value)) else value
 
-    def hear(self, number: Any, content: Any) -> None:
-        """Give an argument that was kept what the candidate has made of it. What the candidate has given never changes by itself."""
+    def hear(self, number: Any, value: Any, *, of_call: bool) -> None:
+        """Give what both have the content that the candidate has made of it. Where the tests have changed it too, theirs stays, but for
+        what the call was given (`of_call`)."""
         loan = self._loans.get(number)
-        if loan is not None and loan.is_argument and self._encode(loan.value) == loan.before:
-            replace_content(loan.value, content)
-            loan.before = self._encode(loan.value)
+        if loan is not None and (of_call or json.dumps(self._encode(loan.value)) == loan.text):
+            replace_content(loan.value, value)
+            loan.know(self._encode(loan.value))
 
     def changes(self) -> dict[str, Any]:
         """What the next request tells the candidate."""
         contents, released = [], []
-        size = sum(loan.size for loan in self._loans.values())
+        stay = self._named.union(self._in_calls)
+        size = sum(len(loan.text) for number, loan in self._loans.items() if number not in stay)
         for number, loan in list(self._loans.items()):
+            if number in self._in_calls and loan.is_large:
+                continue
             content = self._encode(loan.value)
-            if content != loan.before:
+            if json.dumps(content) != loan.text:
                 contents.append([number, loan.before, content])
-                loan.before = content
-            if number not in self._named and (size > LARGEST_LOANS or not _is_held(loan)):
+                loan.know(content)
+            if number not in stay and (size > LARGEST_LOANS or not _may_stay(loan)):
                 released.append(number)
-                size -= self._loans.pop(number).size
+                size -= len(self._loans.pop(number).text)
         self._named.clear()
         return {"contents": contents, "released": released} if contents or released else {}
 
     def clear(self) -> None:
         """Forget everything: the process that gave it has ended."""
         self._loans.clear()
+        self._in_calls.clear()
+        self._dropped.clear()
 
 
-def _is_held(loan: _Loan) -> bool:
-    """Whether the test has a name for the value, or for a container in it."""
-    return sys.getrefcount(loan.value) > _UNHELD or _most_held(loan.value) > _UNHELD_INSIDE
+def _may_stay(loan: _Loan) -> bool:
+    """Whether the test has a name for the value, or for a container in it, and it is not too large."""
+    return len(loan.value) <= LARGEST_LENT and (
+        sys.getrefcount(loan.value) > _UNHELD or _most_held(loan.value) > _UNHELD_INSIDE
+    )
+
+
+def _is_lendable(value: Any) -> bool:
+    return is_changeable(value) and len(value) <= LARGEST_LENT
+
+
+def _is_held(holder: list[Any], but: int = 0) -> bool:
+    """Whether anybody holds the one value in a list, `but` so many who do, or a container in it."""
+    return sys.getrefcount(holder[0]) > _UNHELD + but or _most_held(holder[0]) > _UNHELD_INSIDE
 
 
 def _most_held(container: Any) -> int:
     """The largest count of references to a container in this one, however deep."""
     most = 0
-    for inner in container.values() if isinstance(container, dict) else container:
-        if type(inner) in MUTABLE:
+    for inner in inside(container):
+        if is_changeable(inner):
             most = max(most, sys.getrefcount(inner), _most_held(inner))
     return most
 
 
-_SAMPLE = _Loan([], None)
-_UNHELD = sys.getrefcount(_SAMPLE.value)
+_SAMPLE: list[Any] = [[]]
+_UNHELD = sys.getrefcount(_SAMPLE[0])
 _UNHELD_INSIDE = _most_held([[]])
+
+
+def _is_small(content: Any) -> bool:
+    """Whether a content, as it is sent, has few items."""
+    left, look = SMALL, [content]
+    while look and left > 0:
+        one = look.pop()
+        items = [*one.values()] if isinstance(one, dict) else one if isinstance(one, list) else ()
+        left -= len(items)
+        look += items
+    return left > 0
 
 
 def snapshot(value: Any) -> Any:
@@ -213,20 +318,24 @@ def snapshot(value: Any) -> Any:
         return tuple(snapshot(item) for item in value)
     if type(value) is dict:
         return {key: snapshot(item) for key, item in value.items()}
-    return copy.copy(value) if type(value) in MUTABLE else value
+    return copy.copy(value) if type(value) in CHANGEABLE else value
 
 
 def merge(container: Any, before: Any, after: Any) -> None:
     """Do to a container of the candidate's what the tests have done to their copy of it, which was `before` and is `after`. The
     candidate may have changed it meanwhile. Raises BothChangedError."""
-    if isinstance(container, dict) and isinstance(before, dict) and isinstance(after, dict):
+    if isinstance(container, tuple):
+        for own, old, new in zip(container, before, after, strict=True):
+            if is_changeable(own):
+                merge(own, old, new)
+    elif isinstance(container, dict) and isinstance(before, dict) and isinstance(after, dict):
         for key in before.keys() - after.keys():
             container.pop(key, None)
         for key, new in after.items():
             old, own = before.get(key), container.get(key)
-            if key in before and old == new:
+            if key in before and type(old) is type(new) and old == new:
                 continue
-            if type(own) in MUTABLE and type(own) is type(old) is type(new):
+            if type(own) in CHANGEABLE and type(own) is type(old) is type(new):
                 merge(own, old, new)
             else:
                 container[key] = new
@@ -243,10 +352,11 @@ def merge(container: Any, before: Any, after: Any) -> None:
 
 def replace_content(container: Any, value: Any) -> None:
     """Give a container the content of another of its kind, and so for the lists, dicts and sets in it, which stay the same objects."""
-    if isinstance(container, list) and isinstance(value, list):
-        for index, (old, new) in enumerate(zip(container, value)):  # noqa: B905  one may be longer
-            value[index] = _kept(old, new)
-        container[:] = value
+    if isinstance(container, tuple) and isinstance(value, tuple):
+        for old, new in zip(container, value):  # noqa: B905  what a candidate says may be longer
+            replace_content(old, new)
+    elif isinstance(container, list) and isinstance(value, list):
+        container[:] = _kept_items(container, value)
     elif isinstance(container, bytearray) and isinstance(value, bytearray):
         container[:] = value
     elif isinstance(container, dict) and isinstance(value, dict):
@@ -261,9 +371,47 @@ def replace_content(container: Any, value: Any) -> None:
         container.extend(value)
 
 
+def _kept_items(olds: list[Any], news: list[Any]) -> list[Any]:
+    """The items of a list, where one that was moved is the same object still, and one that was changed has the new content."""
+    left = {id(old): old for old in olds if is_changeable(old)}
+    chosen: dict[int, Any] = {}
+    """The old object for each new one, which may be there twice."""
+
+    def choose(new: Any, old: Any) -> None:
+        chosen[id(new)] = old
+        left.pop(id(old), None)
+
+    for old, new in zip(olds, news):  # noqa: B905  one may be longer
+        if id(old) in left and id(new) not in chosen and _is_alike(old, new):
+            choose(new, old)
+    for new in news if left and len(left) <= MOST_MOVED else ():
+        if is_changeable(new) and id(new) not in chosen:
+            moved = next((old for old in left.values() if _is_alike(old, new)), None)
+            if moved is not None:
+                choose(new, moved)
+    for old, new in zip(olds, news):  # noqa: B905
+        if id(old) in left and id(new) not in chosen and type(old) is type(new):
+            choose(new, old)
+            replace_content(old, new)
+    return [chosen.get(id(new), new) for new in news]
+
+
+def _is_alike(old: Any, new: Any) -> bool:
+    """Whether two values have the same content, without asking any object: one that is no plain data has to be the same."""
+    if old is new:
+        return True
+    if type(old) is not type(new):
+        return False
+    if type(old) in (list, tuple, deque, dict, OrderedDict, defaultdict):
+        if len(old) != len(new) or (isinstance(old, dict) and not all(map(_is_alike, old, new))):
+            return False
+        return all(map(_is_alike, inside(old), inside(new)))
+    return type(old) in (int, float, str, bool, bytes, bytearray) and bool(old == new)
+
+
 def _kept(old: Any, new: Any) -> Any:
     """The old object with the new content where the two are of one kind, so that its other names see it too."""
-    if type(old) is type(new) and isinstance(old, list | dict | set | bytearray):
+    if type(old) is type(new) and is_changeable(old):
         replace_content(old, new)
         return old
     return new

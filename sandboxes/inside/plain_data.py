@@ -9,10 +9,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
-from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_hashes
+from agentrl.sandboxes.inside.answer_bounds import MAX_DEPTH, Bounds, OutOfBoundsError, check_hashes
 
 LARGEST_PLAIN_INT = 2**63
 LARGEST_EXPONENT = 10_000
@@ -46,6 +46,8 @@ STANDARD = {
 PLAIN_BASES = (int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, deque)
 """Classes whose subclasses have a plain value besides being objects."""
 PLAIN_CLASSES = {*PLAIN_BASES, bool, Counter, OrderedDict, defaultdict}
+MOST_ITEMS = 2 * Bounds().items
+"""Of a value in which something is there more than once."""
 LONGEST_RANGE = 10_000_000
 """What looks through a longer one, such as `max`, takes too long."""
 
@@ -54,69 +56,150 @@ class NotPlainError(TypeError):
     """A value that is not plain data, or JSON that stands for none."""
 
 
+CHANGEABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
+"""Plain classes whose objects a program may change. One that is in a value twice is there once, with two names."""
+_NESTED = {*CHANGEABLE, tuple}
+NO_ITEMS: Mapping[int, list[Any]] = {}
+
+
 def encode(
-    value: Any, refer: Callable[[Any], Any] | None = None, *, subclass: Callable[[Any, Any], Any] | None = None
+    value: Any,
+    refer: Callable[[Any], Any] | None = None,
+    *,
+    subclass: Callable[[Any, Any], Any] | None = None,
+    items: Mapping[int, list[Any]] = NO_ITEMS,
 ) -> Any:
     """`value` as JSON values. Raises NotPlainError.
+
+    A list or the like that is in it twice is {"shared": [1, its content]} at first, and {"again": 1} from then on.
 
     Args:
         refer: Gives what stands for an object that is not plain data.
         subclass: Gives what stands for an object of a subclass of a plain class, from it and its plain value. Default: the
             plain value.
+        items: What stands for a container that the reader has, by its id: {"item": [*that, its content]}.
     """
-    if value is None or isinstance(value, bool):
-        return value
-    if subclass is not None and type(value) not in PLAIN_CLASSES and isinstance(value, PLAIN_BASES):
-        return subclass(value, _encode(value, refer, subclass))
-    return _encode(value, refer, subclass)
+    return _Encoder(refer, subclass, _found_twice(value) if type(value) in _NESTED else {}, items).encode(value)
 
 
-def _encode(value: Any, refer: Callable[[Any], Any] | None, subclass: Callable[[Any, Any], Any] | None) -> Any:
-    def item(inner: Any) -> Any:
-        return encode(inner, refer, subclass=subclass)
+def inside(value: Any) -> Iterable[Any]:
+    """What is in a container that may itself be a container which a program may change."""
+    kind = type(value)
+    if kind in (list, tuple, deque):
+        return value  # type: ignore[no-any-return]
+    return value.values() if kind in (dict, OrderedDict, defaultdict) else ()
 
-    if isinstance(value, int):
-        number = int.__index__(value)
-        # Decimal digits take quadratic time, and Python limits them.
-        return number if -LARGEST_PLAIN_INT < number < LARGEST_PLAIN_INT else {"int": hex(number)}
-    if isinstance(value, float):
-        number_ = float.__float__(value)
-        return number_ if abs(number_) < float("inf") else {"float": repr(number_)}
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, list):
-        return [item(inner) for inner in value]
-    if isinstance(value, dict):
-        items = [[item(key), item(inner)] for key, inner in value.items()]
-        if isinstance(value, defaultdict):
-            factory: Any = value.default_factory
-            name = name_of_type(factory) if isinstance(factory, type) else None
-            return {"defaultdict": [name, items]}
-        return {next((name for name, kind in DICTS.items() if isinstance(value, kind)), "dict"): items}
-    for name, kind in SEQUENCES.items():
-        if isinstance(value, kind):
-            return {name: [item(inner) for inner in value]}
-    if isinstance(value, bytes | bytearray):
-        return {"bytes" if isinstance(value, bytes) else "bytearray": value.decode("latin-1")}
-    if isinstance(value, complex):
-        return {"complex": [encode(value.real), encode(value.imag)]}
-    if isinstance(value, deque):
-        return {"deque": [[item(inner) for inner in value], value.maxlen]}
-    if isinstance(value, range):
-        check_range(value)
-        return {"range": [value.start, value.stop, value.step]}
-    if type(value) in VIEWS:
-        return {type(value).__name__: [item(inner) for inner in value]}
-    if isinstance(value, slice):
-        return {"slice": [item(value.start), item(value.stop), item(value.step)]}
-    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return item(value.tolist())
-    simple = _encode_simple(value)
-    if simple is not None:
-        return simple
-    if refer is None:
-        raise NotPlainError(f"an object of class {type(value).__name__} is not plain data")
-    return refer(value)
+
+def is_changeable(value: Any) -> bool:
+    """Whether a program may change a value: a list, dict, set or the like, or a tuple with one in it."""
+    kind = type(value)
+    return kind in CHANGEABLE or (
+        kind is tuple and any(type(item) in _NESTED and is_changeable(item) for item in value)
+    )
+
+
+def _found_twice(value: Any) -> dict[int, int]:
+    """A number for each container that is in a value more than once, by its id."""
+    met: set[int] = set()
+    twice: dict[int, int] = {}
+
+    def look(container: Any) -> None:
+        if type(container) is not tuple:
+            if id(container) in met:
+                twice.setdefault(id(container), len(twice) + 1)
+                return
+            met.add(id(container))
+        for item in inside(container):
+            if type(item) in _NESTED:
+                look(item)
+
+    look(value)
+    return twice
+
+
+class _Encoder:
+    def __init__(
+        self,
+        refer: Callable[[Any], Any] | None,
+        subclass: Callable[[Any, Any], Any] | None,
+        shared: dict[int, int],
+        items: Mapping[int, list[Any]] = NO_ITEMS,
+    ) -> None:
+        self._refer = refer
+        self._subclass = subclass
+        self._shared = shared
+        self._items = items
+        self._begun: dict[int, bool] = {}
+        """The shared containers that were met, and whether all that is in them has been seen."""
+
+    def encode(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool):
+            return value
+        if self._subclass is not None and type(value) not in PLAIN_CLASSES and isinstance(value, PLAIN_BASES):
+            # It is read apart from what it is in, where nobody knows the numbers.
+            return self._subclass(value, _Encoder(self._refer, self._subclass, {})._content(value))
+        if self._items and (where := self._items.get(id(value))) is not None:
+            return {"item": [*where, _Encoder(self._refer, self._subclass, {})._content(value)]}
+        if self._shared and (number := self._shared.get(id(value))) is not None:
+            return self._encode_shared(value, number)
+        return self._content(value)
+
+    def _encode_shared(self, value: Any, number: int) -> dict[str, Any]:
+        if number in self._begun:
+            if not self._begun[number]:
+                raise NotPlainError(f"a {type(value).__name__} that holds itself is not plain data")
+            return {"again": number}
+        self._begun[number] = False
+        content = self._content(value)
+        self._begun[number] = True
+        return {"shared": [number, content]}
+
+    def _each(self, values: Iterable[Any]) -> list[Any]:
+        return [self.encode(inner) for inner in values]
+
+    def _content(self, value: Any) -> Any:
+        if isinstance(value, int):
+            number = int.__index__(value)
+            # Decimal digits take quadratic time, and Python limits them.
+            return number if -LARGEST_PLAIN_INT < number < LARGEST_PLAIN_INT else {"int": hex(number)}
+        if isinstance(value, float):
+            number_ = float.__float__(value)
+            return number_ if abs(number_) < float("inf") else {"float": repr(number_)}
+        if isinstance(value, str):
+            return str.__str__(value)
+        if isinstance(value, list):
+            return self._each(value)
+        if isinstance(value, dict):
+            items = [[self.encode(key), self.encode(inner)] for key, inner in value.items()]
+            if isinstance(value, defaultdict):
+                factory: Any = value.default_factory
+                name = name_of_type(factory) if isinstance(factory, type) else None
+                return {"defaultdict": [name, items]}
+            return {next((name for name, kind in DICTS.items() if isinstance(value, kind)), "dict"): items}
+        for name, kind in SEQUENCES.items():
+            if isinstance(value, kind):
+                return {name: self._each(value)}
+        if isinstance(value, bytes | bytearray):
+            return {"bytes" if isinstance(value, bytes) else "bytearray": value.decode("latin-1")}
+        if isinstance(value, complex):
+            return {"complex": self._each((value.real, value.imag))}
+        if isinstance(value, deque):
+            return {"deque": [self._each(value), value.maxlen]}
+        if isinstance(value, range):
+            check_range(value)
+            return {"range": [value.start, value.stop, value.step]}
+        if type(value) in VIEWS:
+            return {type(value).__name__: self._each(value)}
+        if isinstance(value, slice):
+            return {"slice": self._each((value.start, value.stop, value.step))}
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+            return self.encode(value.tolist())
+        simple = _encode_simple(value)
+        if simple is not None:
+            return simple
+        if self._refer is None:
+            raise NotPlainError(f"an object of class {type(value).__name__} is not plain data")
+        return self._refer(value)
 
 
 def _encode_simple(value: Any) -> dict[str, Any] | None:
@@ -174,7 +257,7 @@ def decode(data: Any, dereference: Callable[[Any], Any] | None = None) -> Any:
     `dereference` gives the object that a JSON object of one key stands for, where that key is none of plain data's.
     """
     try:
-        return _decode(data, dereference)
+        return _Decoder(dereference).decode(data, 0)
     except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise NotPlainError(f"not plain data: {error}") from None
     except OutOfBoundsError as error:
@@ -187,39 +270,82 @@ def check_range(value: range) -> None:
         raise NotPlainError(f"a range of more than {LONGEST_RANGE} numbers is not plain data")
 
 
-def _decode(data: Any, dereference: Callable[[Any], Any] | None) -> Any:
-    if isinstance(data, list):
-        return [_decode(item, dereference) for item in data]
-    if not isinstance(data, dict):
-        return data
-    ((kind, content),) = data.items()
-    if kind in SEQUENCES:
-        items = [_decode(item, dereference) for item in content]
-        if kind != "tuple":
-            check_hashes(items)
-        return SEQUENCES[kind](items)
-    if kind == "dict" or kind in DICTS or kind == "defaultdict":
-        factory, pairs = content if kind == "defaultdict" else (None, content)
-        keys = [_decode(key, dereference) for key, _ in pairs]
-        check_hashes(keys)
-        made = {key: _decode(item, dereference) for key, (_, item) in zip(keys, pairs)}  # noqa: B905  of the same list
-        if kind == "defaultdict":
-            return defaultdict(_type_called(factory) if factory is not None else None, made)
-        return DICTS[kind](made) if kind in DICTS else made
-    if kind == "deque":
-        items_, length = content
-        return deque((_decode(item, dereference) for item in items_), None if length is None else int(length))
-    if kind in _VIEWS:
-        items = [_decode(item, dereference) for item in content]
-        check_hashes([key for key, _ in items] if kind == "dict_items" else items if kind == "dict_keys" else [])
-        return _VIEWS[kind](items)
-    if kind == "slice":
-        return slice(*(_decode(part, dereference) for part in content))
-    if kind in _SIMPLE:
-        return _SIMPLE[kind](content)
-    if dereference is None:
-        raise NotPlainError("a reference where only plain data may be")
-    return dereference(data)
+class _Decoder:
+    def __init__(self, dereference: Callable[[Any], Any] | None) -> None:
+        self._dereference = dereference
+        self._shared: dict[int, _Shared] = {}
+        self._items = 0
+        """How many items there are so far, where those of a shared container count each time it is there."""
+        self._deepest = 0
+
+    def decode(self, data: Any, depth: int) -> Any:
+        if isinstance(data, list):
+            return self._list(data, depth)
+        if not isinstance(data, dict):
+            return data
+        ((kind, content),) = data.items()
+        if kind in SEQUENCES:
+            items = self._list(content, depth)
+            if kind != "tuple":
+                check_hashes(items)
+            return SEQUENCES[kind](items)
+        if kind == "dict" or kind in DICTS or kind == "defaultdict":
+            factory, pairs = content if kind == "defaultdict" else (None, content)
+            keys = self._list([key for key, _ in pairs], depth)
+            check_hashes(keys)
+            made = dict(zip(keys, self._list([item for _, item in pairs], depth), strict=True))
+            if kind == "defaultdict":
+                return defaultdict(_type_called(factory) if factory is not None else None, made)
+            return DICTS[kind](made) if kind in DICTS else made
+        if kind == "deque":
+            items_, length = content
+            return deque(self._list(items_, depth), None if length is None else int(length))
+        if kind in _VIEWS:
+            items = self._list(content, depth)
+            check_hashes([key for key, _ in items] if kind == "dict_items" else items if kind == "dict_keys" else [])
+            return _VIEWS[kind](items)
+        if kind == "slice":
+            return slice(*self._list(content, depth))
+        if kind == "shared":
+            number, inner = content
+            return self._share(number, inner, depth)
+        if kind == "again":
+            return self._again(content, depth)
+        if kind in _SIMPLE:
+            return _SIMPLE[kind](content)
+        if self._dereference is None:
+            raise NotPlainError("a reference where only plain data may be")
+        return self._dereference(data)
+
+    def _list(self, data: Any, depth: int) -> list[Any]:
+        self._items += len(data)
+        self._deepest = max(self._deepest, depth + 1)
+        return [self.decode(item, depth + 1) for item in data]
+
+    def _share(self, number: Any, content: Any, depth: int) -> Any:
+        items, deepest, self._deepest = self._items, self._deepest, depth
+        value = self.decode(content, depth)
+        if type(value) not in CHANGEABLE:
+            raise NotPlainError(f"a {type(value).__name__} that has two names")
+        self._shared[number] = _Shared(value, self._items - items, self._deepest - depth)
+        self._deepest = max(deepest, self._deepest)
+        return value
+
+    def _again(self, number: Any, depth: int) -> Any:
+        known = self._shared[number]
+        self._items += known.items
+        self._deepest = max(self._deepest, depth + known.depth)
+        if self._items > MOST_ITEMS or self._deepest > MAX_DEPTH:
+            raise OutOfBoundsError("what is there more than once makes the value too large")
+        return known.value
+
+
+class _Shared(NamedTuple):
+    """A container that is in a value more than once, how many items it has in all, and how deep they go."""
+
+    value: Any
+    items: int
+    depth: int
 
 
 def _decimal(content: Any) -> Any:
@@ -242,7 +368,7 @@ _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "float": lambda content: {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}[content],
     "bytes": lambda content: content.encode("latin-1"),
     "bytearray": lambda content: bytearray(content.encode("latin-1")),
-    "complex": lambda content: complex(*(float(_decode(part, None)) for part in content)),
+    "complex": lambda content: complex(*(float(_Decoder(None).decode(part, 0)) for part in content)),
     "range": _range,
     "datetime": lambda content: _standard("datetime").fromisoformat(content),
     "date": lambda content: _standard("date").fromisoformat(content),

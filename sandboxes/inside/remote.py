@@ -7,15 +7,16 @@ import re
 from _thread import RLock
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+from contextlib import nullcontext
+from typing import Any, NamedTuple, NoReturn
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE, Aliases
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
-from agentrl.sandboxes.inside.lent import MUTABLE, replace_content, snapshot
+from agentrl.sandboxes.inside.lent import snapshot
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
-from agentrl.sandboxes.inside.remote_values import RemoteValues
+from agentrl.sandboxes.inside.remote_values import NO_ARGUMENTS, RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
 from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH, goes_through_candidates
 from agentrl.sandboxes.inside.stand_ins import (
@@ -35,6 +36,14 @@ MANY_LINKS = 2
 """Objects of such a class are a chain once one of them has been linked with itself so often."""
 REACHES_BEHIND = re.compile(r"\{[^{}]*[.\[]_")
 """A field of a format, as in "{0.__class__}", with which `str.format` reads what the tests expect in their own process."""
+
+
+class _Given(NamedTuple):
+    """What the candidate has given."""
+
+    value: Any
+    is_new: bool
+    """Whether the tests have had no such object before."""
 
 
 class Remote:
@@ -123,7 +132,7 @@ class Remote:
     # -- what stand-ins ask --------------------------------------------------------------------------------------
 
     def attribute(self, owner: Any, name: str) -> Any:
-        answer = self.ask(self._note_told, op="get", of=self._values.touched(owner), name=name)
+        answer = self.ask(self._note_seen, op="get", of=self._values.touched(owner), name=name)
         value = self._values.given_value(answer)
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
             reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
@@ -139,25 +148,19 @@ class Remote:
             if value is owner:
                 self._linked[id(owner)] += 1
                 self._check_linked(owner)
-        of, sent = self._values.touched(owner), self._values.argument(value)
-        self.ask(lambda answer: self._note_changes(answer, {"0": value}), op="set", of=of, name=name, value=sent)
+        self._use({"op": "set", "of": self._values.touched(owner), "name": name}, (value,))
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
-        self.ask(lambda answer: self._note_changes(answer, {}), op="del", of=self._values.touched(owner), name=name)
+        self._use({"op": "del", "of": self._values.touched(owner), "name": name})
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
-        compares = name in PASSIVE
-        request = {
-            "op": "special",
-            "of": self._values.owner(owner) if compares else self._values.touched(owner),
-            "name": name,
-            "args": [self._values.encode(item) if compares else self._values.argument(item) for item in args],
-        }
-        arguments = {} if compares else {str(index): item for index, item in enumerate(args)}
-        always = name in WITH
-        answer = self.ask(lambda answer: self._note_changes(answer, arguments, always=always), **request)
-        return self._values.given_value(answer)
+        request = {"op": "special", "name": name}
+        if name in PASSIVE:
+            of, operands = self._values.owner(owner), [self._values.encode(item) for item in args]
+            return self._values.given_value(self.ask(**request, of=of, args=operands))
+        request["of"] = self._values.touched(owner)
+        return self._use(request, args, always=name in WITH).value
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
         return self.operators.compare(owner, name, other)
@@ -225,30 +228,47 @@ class Remote:
             return self._call(owner, name, args, kwargs)
 
     def _call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        encoded = [self._values.argument(item) for item in args]
-        named = {key: self._values.argument(item) for key, item in kwargs.items()}
         remembered, remembered_named = snapshot(args), snapshot(kwargs)
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._values.touched(owner)}
-        request = {**target, "name": name, "args": encoded, "kwargs": named}
-        arguments = {**{str(index): item for index, item in enumerate(args)}, **kwargs}
         self.operators.changes += 1
-        answer = self.ask(lambda answer: self._note_changes(answer, arguments), **request)
+        given = self._use({**target, "name": name}, args, kwargs)
+        value = given.value
         if isinstance(owner, RemoteObject):
             reference(owner).called = True
         # What is given data and gives nothing back is there to change the object.
         data = (*args, *kwargs.values())
-        gave_nothing = answer.get("ok") is None and bool(data) and not any(map(callable, data))
+        gave_nothing = value is None and bool(data) and not any(map(callable, data))
         if isinstance(owner, RemoteObject) and name is not None and gave_nothing:
             self.run.note_change(owner, Change("call", name, remembered, remembered_named))
-        known = len(self._values)
-        value = self._values.given_value(answer, arguments if self._in_place else {})
         if isinstance(owner, RemoteClass) and name is None and not _is_of(value, owner):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
-        if isinstance(value, RemoteObject) and len(self._values) > known and not isinstance(owner, RemoteObject):
+        if isinstance(value, RemoteObject) and given.is_new and not isinstance(owner, RemoteObject):
             reference(value).made_by = ((owner, name), remembered, remembered_named)
         return value
 
     # -- the wire ------------------------------------------------------------------------------------------------
+
+    def _use(
+        self,
+        request: dict[str, Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] = NO_ARGUMENTS,
+        *,
+        always: bool = False,
+    ) -> _Given:
+        """Ask what may change its arguments."""
+        numbers: set[int] = set()
+        lends = self._in_place is not False
+        request["args"] = [self._values.argument(item, numbers, lends=lends) for item in args]
+        request["kwargs"] = {key: self._values.argument(item, numbers, lends=lends) for key, item in kwargs.items()}
+        borrowed = self._values.borrowed
+        borrowed.begin_call(numbers)
+        try:
+            answer = self.ask(lambda answer: self._note_changes(answer, numbers, always=always), **request)
+            known = len(self._values)
+            return _Given(self._values.given_value(answer), is_new=len(self._values) > known)
+        finally:
+            borrowed.end_call(numbers)
 
     def ask(self, note: Callable[[dict[str, Any]], None] | None = None, /, **request: Any) -> dict[str, Any]:
         """Ask the candidate. `note` looks at the answer, before what it has raised is raised here."""
@@ -259,13 +279,15 @@ class Remote:
         self.check_stops()
         if self._depth >= LARGEST_DEPTH:
             self.wire.wrong(f"the candidate and the test's functions call each other more than {LARGEST_DEPTH} deep")
+        turn = nullcontext() if self._depth else self.wire.turn()
         self._depth += 1
         try:
-            with deeper():
+            with deeper(), turn:
                 request["in_place"] = self._in_place
                 answer = self.wire.ask(request | self._changes(), looks=self._only_looks(request))
                 while "callback" in answer:
                     self._hear(answer)
+                    self._note_seen(answer)
                     answer = self.wire.ask(self._call_back(answer) | self._changes())
         finally:
             self._depth -= 1
@@ -290,33 +312,23 @@ class Remote:
         by_name = request["of"] is None and self.kinds.get(request["name"]) != "value"
         return by_name or request["name"].startswith("_")
 
-    def _note_told(self, answer: dict[str, Any]) -> None:
-        self._note_kept(answer, {}, told=self._in_place is True)
-
-    def _note_changes(self, answer: dict[str, Any], arguments: dict[str, Any], *, always: bool = False) -> None:
-        """Give arguments what a call has made of them. Unless the test says, they are looked at where it has given no value, or `always`:
-        what the candidate says of changes never decides that."""
-        told = (always or answer.get("ok") is None) if self._in_place is None else self._in_place
-        changed = answer.get("changed")
-        self.untold = self.untold or (not told and (bool(changed) or "spoilt" in answer))
-        if told and isinstance(changed, dict):
-            for key, data in changed.items():
-                if key in arguments:
-                    replace_content(arguments[key], self._values.value(data))
-                    self._values.borrowed.told(arguments[key])
-        self._note_kept(answer, arguments, told=told)
-
-    def _note_kept(self, answer: dict[str, Any], arguments: dict[str, Any], *, told: bool) -> None:
-        """Note which arguments the candidate has kept, and where changes are told, what it has made of those."""
-        self.spoilt = self.spoilt or self.untold or "spoilt" in answer or ("same" in answer and not self._in_place)
+    def _note_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, always: bool = False) -> None:
+        """Give what both sides have what the candidate has made of it. Unless the test says, it is looked at where a call with these
+        `numbers` has given no value, or `always`: what the candidate says of changes never decides that."""
+        told = self._in_place or (self._in_place is None and (always or answer.get("ok") is None))
+        self.untold = self.untold or (not told and "spoilt" in answer)
+        self.spoilt = self.spoilt or "spoilt" in answer
         try:
-            for key, number in dict(answer.get("kept", {})).items():
-                if key in arguments:
-                    self._values.borrowed.keep(number, arguments[key])
-            for number, content in answer.get("kept_changed", ()) if told else ():
-                self._values.borrowed.hear(number, self._values.value(content))
+            for number, content in answer.get("changed", ()) if told else ():
+                if self._in_place or number < 0 or number in numbers:
+                    self._values.borrowed.hear(number, self._values.value(content), of_call=number in numbers)
+            self._values.borrowed.drop(answer.get("dropped", ()))
         except (TypeError, ValueError) as error:
             self.wire.wrong(f"the candidate tells nonsense of its arguments: {error}")
+
+    def _note_seen(self, answer: dict[str, Any]) -> None:
+        """Give what both sides have what the candidate has made of it, in a run that sees everything."""
+        self._note_changes({"ok": False, **answer})
 
     def has_raised(self, error: BaseException) -> bool:
         """Whether an exception is one of the candidate's."""
@@ -358,8 +370,8 @@ class Remote:
         try:
             number = answer["callback"]
             function = self._values.given[number]
-            args = [self._values.value(item) for item in answer["args"]]
-            kwargs = {str(name): self._values.value(item) for name, item in dict(answer["kwargs"]).items()}
+            args = [self._values.of_call_back(item) for item in answer["args"]]
+            kwargs = {str(name): self._values.of_call_back(item) for name, item in dict(answer["kwargs"]).items()}
         except (TypeError, ValueError, KeyError, IndexError):
             self.wire.wrong("the candidate calls nothing that the test has given it")
         if any(isinstance(one, str) and REACHES_BEHIND.search(one) for one in (*args, *kwargs.values())):
@@ -374,7 +386,7 @@ class Remote:
                 result = function(*args, **kwargs)
             else:
                 self.wire.wrong("the candidate calls an object of the test's that is no function")
-            return {"op": "resume", "ok": self._values.argument(result), "changed": self._changed(answer["args"], args)}
+            return {"op": "resume", "ok": self._values.argument(result)}
         except BaseException as error:
             if not goes_through_candidates(type(error)):
                 raise
@@ -382,11 +394,6 @@ class Remote:
                 self._failed_inside = error
                 error = AssertionError()  # its text says what is expected
             return {"op": "resume", "raised": self._values.encode(error)}
-
-    def _changed(self, sent: list[Any], args: list[Any]) -> dict[str, Any]:
-        """What the tests have made of containers that they were called with, by their index."""
-        containers = {str(index): self._values.encode(one) for index, one in enumerate(args) if type(one) in MUTABLE}
-        return {index: data for index, data in containers.items() if data != sent[int(index)]}
 
     def _raised(self, raised: Any, request: dict[str, Any]) -> BaseException:
         """What to raise here."""

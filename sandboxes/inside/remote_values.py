@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from agentrl.sandboxes.inside.given import Given
-from agentrl.sandboxes.inside.lent import MUTABLE, Borrowed
+from agentrl.sandboxes.inside.lent import Borrowed
 from agentrl.sandboxes.inside.library_classes import (
     fields_of_exception,
     library_exception,
@@ -22,7 +22,7 @@ from agentrl.sandboxes.inside.library_classes import (
 )
 from agentrl.sandboxes.inside.operators import is_named
 from agentrl.sandboxes.inside.own_objects import OwnObjects
-from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
+from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode, is_changeable
 from agentrl.sandboxes.inside.stand_ins import (
     Reference,
     RemoteClass,
@@ -87,12 +87,17 @@ class RemoteValues:
         except NotPlainError as error:
             self._wire.wrong(f"the candidate's answer is nonsense: {error}")
 
-    def given_value(self, answer: dict[str, Any], arguments: dict[str, Any] = NO_ARGUMENTS) -> Any:
-        """What an answer gives. A container is the candidate's own, as far as the test changes it; or the one of `arguments` that
-        it says it is."""
-        same = arguments.get(str(answer.get("same")))
-        value = same if type(same) in MUTABLE else self.value(answer.get("ok"))
+    def given_value(self, answer: dict[str, Any]) -> Any:
+        """What an answer gives. A container may be one that both sides have."""
+        value = self.value(answer.get("ok"))
         return self.borrowed.note(answer["lent"], value) if "lent" in answer else value
+
+    def of_call_back(self, data: Any) -> Any:
+        """What a function of the test's is called with."""
+        if type(data) is not dict or "lend" not in data:
+            return self.value(data)
+        number, content = data["lend"]
+        return self.borrowed.note(number, self.value(content))
 
     def encode(self, value: Any) -> Any:
         """A value of the test's, to send."""
@@ -106,10 +111,20 @@ class RemoteValues:
         except NotPlainError as error:
             self._wire.ungradable(f"an argument that cannot pass: {error}")
 
-    def argument(self, value: Any) -> Any:
-        """A value of the test's, to send where it may be one that the candidate has lent: then that one."""
+    def argument(self, value: Any, numbers: set[int] | None = None, *, lends: bool = False) -> Any:
+        """A value of the test's, to send: where both sides have it, by its number. One that a call may change gets one, if the test
+        `lends` it. The numbers are added to `numbers`."""
         number = self.borrowed.number(value)
-        return self._encode(value, self._refer_used) if number is None else {"lent": number}
+        if number is not None:
+            data: Any = {"lent": number}
+        else:
+            data = self._encode(value, self._refer_used)
+            if lends and is_changeable(value):
+                number = self.borrowed.lend(value, data)
+                data = {"lend": [number, data]}
+        if number is not None and numbers is not None:
+            numbers.add(number)
+        return data
 
     def owner(self, owner: Any) -> Any:
         return None if owner is None else self._refer(owner)
@@ -179,6 +194,9 @@ class RemoteValues:
             return self.given[content]
         if kind == "library":
             return self._library[content]
+        if kind == "item":
+            number, path, inner = content
+            return self.borrowed.item(number, path, decode(inner, self._dereference))
         if kind == "fields":
             return self.given.tuple_of_fields(content[0], decode(content[1], self._dereference))
         if kind == "error":

@@ -1,9 +1,10 @@
 """One run of test code. Its process never sees the candidate's code: what the tests call is a stand-in, and what comes back is
 plain data, or a stand-in for an object on the other side, whose operators are the candidate's.
 
-Its first line in is the job, see `forked_runs`; each later one is an answer of the candidate's, or "x" and why there is none, {"why": "...", "exited": true}. Lines out:
+Its first line in is the job, see `forked_runs`; each later one is "v", the tag of a request and the candidate's answer to it, or "x", the tag
+and why there is none, {"why": "...", "exited": true}. Lines out:
 
-    c  a request to the candidate                       n  how many tests there are
+    c  a request to the candidate, after its tag        n  how many tests there are
     a  one that decides nothing                         b  a test begins
     k  what the candidate asks of the tests begins      d  it has ended, with its outcome
     m  the tests have looked for a name that it lacks   s  it was skipped

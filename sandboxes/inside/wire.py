@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from select import select
 from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_bounds
 
+LOADED = b"loaded"
+"""The tag of the answer to loading the program, which nobody here asks for."""
+CHUNK_BYTES = 1 << 18
+LOOK_AGAIN_S = 0.02
+"""How long an answer may be waited for before it is looked for among those that a signal's handler has read."""
 LONGEST_MESSAGE = 2_000
 """Names of the candidate's may be in it, and the host reads it."""
 
@@ -26,7 +34,11 @@ class TestEndedError(BaseException):
 
 
 class Wire:
-    """The way to the host, and through it to the candidate."""
+    """The way to the host, and through it to the candidate.
+
+    An answer has the tag of its request: a test may have stopped waiting for one, by an alarm, or may have ended a process of its own
+    that waited. A job has the host's secret, its first line in: no answer that is left over is ever taken for one.
+    """
 
     def __init__(self) -> None:
         self.gone = False
@@ -34,15 +46,52 @@ class Wire:
         self._ended: dict[str, Any] | None = None
         """Why the test that runs has ended, as TestEndedError is made of it."""
         self._input = os.dup(0)
-        self.forget_answers()
-        self._out = os.fdopen(os.dup(1), "wb")
+        self._out = os.dup(1)
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)
+        self._read = bytearray()
+        self._requests = 0
+        self._waiting: set[bytes] = set()
+        """The tags of what was asked and is not answered: a signal's handler may ask too."""
+        self._arrived: dict[bytes, bytes] = {}
+        self._turn = os.memfd_create("turn")
+        self._secret = self._line() or b""
+
+    def _line(self, *, timeout_s: float | None = None) -> bytes | None:
+        """The next line from the host, without its end; nothing when the host has ended, None where none comes in time."""
+        searched = 0
+        while (end := self._read.find(b"\n", searched)) < 0:
+            searched = len(self._read)
+            if timeout_s is not None and not select([self._input], [], [], timeout_s)[0]:
+                return None
+            if not (data := os.read(self._input, CHUNK_BYTES)):
+                return b""
+            self._read += data
+        line = bytes(self._read[:end])
+        del self._read[: end + 1]
+        return line
+
+    def receive_job(self) -> dict[str, Any] | None:
+        """The host's next job; None when it has ended."""
+        while line := self._line():
+            if line.startswith(self._secret):
+                job: dict[str, Any] = json.loads(line[len(self._secret) :])
+                return job
+        return None
 
     def forget_answers(self) -> None:
-        """Begin anew with what the host sends from here on: what was read already was for a process that this one has forked."""
-        self._lines = open(self._input, "rb", closefd=False)
+        """Leave what was read already to the process that this one has forked."""
+        self._read.clear()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """Ask while no other process of the tests does."""
+        os.lockf(self._turn, os.F_LOCK, 0)
+        try:
+            yield
+        finally:
+            os.lockf(self._turn, os.F_ULOCK, 0)
 
     def begin(self, name: str) -> None:
         """Tell the host that a test begins."""
@@ -51,20 +100,34 @@ class Wire:
         self.send(b"b", name)
 
     def send(self, kind: bytes, content: Any = None) -> None:
-        self._out.write(kind + json.dumps(content).encode() + b"\n")
-        self._out.flush()
+        view = memoryview(kind + json.dumps(content).encode() + b"\n")
+        while view:
+            view = view[os.write(self._out, view) :]
 
-    def receive(self, *, bounded: bool = True) -> dict[str, Any]:
-        """The next answer of the candidate's, or, unless `bounded`, the host's job. Raises TestEndedError when there is none."""
-        line = self._lines.readline()
+    def receive(self, tag: bytes = LOADED) -> dict[str, Any]:
+        """The answer of the candidate's to a request. Raises TestEndedError when there is none."""
+        self._waiting.add(tag)
+        try:
+            while tag not in self._arrived:
+                line = self._line(timeout_s=LOOK_AGAIN_S)
+                if line is None:
+                    continue
+                if not line:
+                    self._arrived[tag] = b"x{}"
+                    break
+                head, _, content = line.partition(b" ")
+                if head[1:] in self._waiting:
+                    self._arrived[head[1:]] = head[:1] + content
+            line = self._arrived.pop(tag)
+        finally:
+            self._waiting.discard(tag)
         if line[:1] != b"v":
             self.gone = True
-            told = json.loads(line[1:] or "{}")
+            told = json.loads(line[1:])
             self._ended = {"why": told.get("why", "the host has ended"), "exited": told.get("exited", False)}
             raise TestEndedError(**self._ended)
         try:
-            if bounded:
-                check_bounds(line)
+            check_bounds(line)
             answer = json.loads(line[1:])
         except OutOfBoundsError as error:
             self.wrong(str(error))
@@ -82,8 +145,10 @@ class Wire:
         """Ask the candidate. `looks`: for nothing that decides a test."""
         if self._ended is not None:
             raise TestEndedError(**self._ended)
-        self.send(b"a" if looks else b"c", request)
-        return self.receive()
+        self._requests += 1
+        tag = b"%d.%d" % (os.getpid(), self._requests)
+        self.send((b"a" if looks else b"c") + tag + b" ", request)
+        return self.receive(tag)
 
     def note_missing(self) -> None:
         """Tell the host that the tests have looked for a name that the candidate does not have."""

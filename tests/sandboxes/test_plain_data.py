@@ -64,3 +64,70 @@ def test_nesting_without_end_is_refused() -> None:
         content = [content]
     with pytest.raises(NotPlainError):
         decode(content)
+
+
+CONTAINERS: Any = st.recursive(
+    st.integers(0, 3), lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner), max_leaves=12
+)
+
+
+@given(value=CONTAINERS, names=st.lists(st.integers(0, 20), max_size=4))
+def test_what_is_there_twice_is_one_object_on_the_other_side(value: Any, names: list[int]) -> None:
+    found: list[list[Any]] = []
+
+    def look(one: Any) -> None:
+        if isinstance(one, list | tuple):
+            if isinstance(one, list):
+                found.append(one)
+            for inner in one:
+                look(inner)
+
+    look(value)
+    parts = [found[name % len(found)] for name in names] if found else []
+    back = decode(json.loads(json.dumps(encode([value, parts]))))
+    assert back == [value, parts]
+    assert _shape([value, parts], {}) == _shape(back, {})
+
+
+def _shape(value: Any, met: dict[int, int]) -> Any:
+    """Which lists are which."""
+    if isinstance(value, list):
+        if id(value) in met:
+            return met[id(value)]
+        met[id(value)] = len(met)
+    return (
+        [type(value).__name__, *(_shape(inner, met) for inner in value)] if isinstance(value, list | tuple) else value
+    )
+
+
+def test_what_holds_itself_is_no_data() -> None:
+    value: list[Any] = []
+    value.append([value])
+    with pytest.raises(NotPlainError, match="a list that holds itself"):
+        encode(value)
+
+
+def test_names_cannot_make_a_small_answer_large() -> None:
+    content: Any = {"shared": [0, [0] * 100]}
+    for number in range(1, 40):
+        content = {"shared": [number, [content, *[{"again": number - 1}] * 9]]}
+    with pytest.raises(NotPlainError, match="too large"):
+        decode(content)
+    inner: Any = 0
+    siblings: list[Any] = []
+    for number in range(100):
+        siblings.append({"shared": [number, [[[[[inner]]]]]]})
+        inner = {"again": number}
+    with pytest.raises(NotPlainError, match="too large"):
+        decode(siblings)
+
+
+def test_only_what_a_program_may_change_has_two_names() -> None:
+    for content in ({"shared": [1, 5]}, {"again": 1}, {"shared": [1, [{"again": 1}]]}):
+        with pytest.raises(NotPlainError):
+            decode(content)
+
+
+def test_what_the_reader_has_is_named() -> None:
+    inner = [1]
+    assert encode([inner, 2], items={id(inner): [-1, [0]]}) == [{"item": [-1, [0], [1]]}, 2]

@@ -8,7 +8,7 @@ from typing import Literal
 import anyio
 import pytest
 
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, TestFile, open_pool
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
 from agentrl.sandboxes.function_tests import run_test_code
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -42,6 +42,59 @@ async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
         yield pool
 
 
+ABANDONED_CALLS = {
+    "an alarm": "def stop(*_): raise TimeoutError\nsignal.signal(signal.SIGALRM, stop)\nsignal.setitimer(signal.ITIMER_REAL, 0.2)\n"
+    "with pytest.raises(TimeoutError): slow(0.5)",
+    "a thread": "ThreadPoolExecutor(1).submit(slow, 0.5)\ntime.sleep(0.1)",
+    "a process": "child = get_context('fork').Process(target=slow, args=[0.5])\nchild.start()\nchild.join(0.2)\nchild.terminate()\nchild.join()",
+}
+USES_OF_PROCESSES = {
+    "calls side by side": "with ProcessPoolExecutor(2, get_context('fork')) as pool: assert [*pool.map(doubled, range(20))] == [*range(0, 40, 2)]",
+    "a signal for the group": "hits = []\nsignal.signal(signal.SIGUSR1, lambda *_: hits.append(1))\nos.killpg(os.getpgrp(), signal.SIGUSR1)\n"
+    "time.sleep(0.05)\nassert hits",
+    "a handler that asks": "asked = []\nsignal.signal(signal.SIGALRM, lambda *_: asked.append(double(1)))\nsignal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+    "assert slow(0.3) == 'late' and asked == [2]",
+}
+HONEST = f"""{SOURCE}
+import time
+def slow(s):
+    time.sleep(s)
+    return "late"
+def double(x): return 2 * x
+def total(xs):
+    xs.sort()
+    return sum(xs)
+"""
+"""Which changes an argument, so that there is another run for certain."""
+TAKES_OVER = """
+import json, sys, time
+CODE = '''
+import os, sys
+wire = sys._getframe(2).f_locals["wire"]
+for test, number, *_ in wire.receive_job()["replay"]["questions"]:
+    wire.send(b"r", [test, number, "another"])
+    wire.send(b"l", [test, number, 0, 60])
+wire.send(b"f")
+os._exit(0)
+'''
+class P:
+    def __init__(self, x): pass
+    def __add__(self, other): return P(0)
+    def __eq__(self, other): return isinstance(other, P)
+def slow(s):
+    frame = sys._getframe()
+    while not hasattr(frame.f_locals.get("self"), "_answers"): frame = frame.f_back
+    answers = frame.f_locals["self"]._answers
+    time.sleep(s)
+    job = {"name": "x", "code": CODE, "kind": "assert", "prelude": "", "entry_point": None, "candidate_names": [],
+           "module": "solution", "names": [], "functions": [], "replay": None, "in_place": None}
+    for line in (job, {"names": {}}): answers.write(json.dumps(line).encode() + b"\\n")
+    answers.flush()
+    time.sleep(0.2)
+"""
+"""It is equal to everything, and would have the run that finds this out say otherwise."""
+
+
 async def processes_started(pool: SandboxPool, done: str, framework: Literal["pytest", "unittest"] = "pytest") -> int:
     """Grade an honest program by a test that does something before it compares; how many processes ran that test's code."""
     body = "\n".join(f"        {line}" for line in (*done.splitlines(), "assert P(1) + P(2) == P(3)"))
@@ -70,3 +123,37 @@ async def test_what_a_run_leaves_running_ends_before_the_next(pool: SandboxPool,
 
 async def test_each_run_may_print_what_a_run_may(pool: SandboxPool) -> None:
     assert await processes_started(pool, OUTPUT, "unittest") > 1
+
+
+@pytest.mark.parametrize(
+    "use", [*ABANDONED_CALLS.values(), *USES_OF_PROCESSES.values()], ids=[*ABANDONED_CALLS, *USES_OF_PROCESSES]
+)
+@pytest.mark.parametrize("is_last", [False, True])
+async def test_a_call_that_a_test_gives_up_is_no_other_call_s(pool: SandboxPool, use: str, is_last: bool) -> None:
+    """Neither in this run nor in the next one."""
+    done = ["assert total([2, 1]) == 3", "assert P(1) + P(2) == P(3)"]
+    lines = [*done, *use.splitlines()] if is_last else [*use.splitlines(), *done]
+    code = (
+        "import os, pytest, signal, time\nfrom concurrent.futures import *\nfrom multiprocessing import get_context\n"
+        "from solution import *\ndef doubled(x): return double(x)\ndef test_a():\n"
+        + "\n".join(f"    {line}" for line in lines)
+    )
+    verdict = await judge(HONEST, [TestFile(code=code)], pool=pool)
+    assert verdict.passed, verdict.results
+
+
+async def test_no_answer_is_ever_a_job(pool: SandboxPool) -> None:
+    """What a program has written ahead is still there when the tests' process takes the next run."""
+    code = (
+        "import pytest, signal\nfrom solution import P, slow\ndef stop(*_): raise TimeoutError\n"
+        "def test_sum(): assert P(1) + P(2) == P(3)\n"
+        "@pytest.mark.parametrize('n', range(2))\n"
+        "def test_slow(n):\n    signal.signal(signal.SIGALRM, stop)\n    signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
+        "    try: slow(0.8)\n    except TimeoutError: pytest.skip('slow')\n"
+    )
+    async with pool.take(2) as (box, test_box):
+        deadline = anyio.current_time() + 20
+        results = await run_test_code(
+            box, test_box, TAKES_OVER, TestFile(code=code), "t", LIMITS.but(timeout_s=1.5), deadline
+        )
+    assert not any(result.passed for result in results), results
