@@ -24,12 +24,11 @@ def own_fault(error: BaseException, module: str, files: Iterable[str], folders: 
         files: The paths of files beside the tests.
         folders: Where the tests' code and these files lie.
     """
-    pytest = sys.modules.get("pytest")
-    if pytest is not None:
-        if isinstance(error, pytest.FixtureLookupError):
-            return f"the tests need the fixture {error.argname!r}, which nobody defines"
-        if isinstance(error, pytest.Collector.CollectError) and error.__cause__ is not None:
-            error = error.__cause__
+    fixtures, nodes = sys.modules.get("_pytest.fixtures"), sys.modules.get("_pytest.nodes")
+    if fixtures is not None and isinstance(error, fixtures.FixtureLookupError):
+        return f"the tests need the fixture {error.argname!r}, which nobody defines"
+    if nodes is not None and isinstance(error, nodes.Collector.CollectError) and error.__cause__ is not None:
+        error = error.__cause__
     # Others may have been made by the candidate: one that recurses through a function of the tests, say.
     if not isinstance(error, ImportError) or (statement := _statement_that_raised(error, tuple(folders))) is None:
         return None

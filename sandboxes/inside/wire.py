@@ -13,6 +13,8 @@ from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_bound
 
 LOADED = b"loaded"
 """The tag of the answer to loading the program, which nobody here asks for."""
+REPORTS = (b"b", b"d", b"n", b"s", b"p", b"q", b"t", b"f")
+"""What is said of the tests, and not asked."""
 CHUNK_BYTES = 1 << 18
 LOOK_AGAIN_S = 0.02
 """How long an answer may be waited for before it is looked for among those that a signal's handler has read."""
@@ -52,6 +54,7 @@ class Wire:
         os.dup2(2, 1)
         self._read = bytearray()
         self._requests = 0
+        self._reporter = os.getpid()
         self._waiting: set[bytes] = set()
         """The tags of what was asked and is not answered: a signal's handler may ask too."""
         self._arrived: dict[bytes, bytes] = {}
@@ -99,7 +102,18 @@ class Wire:
         self.gone = False
         self.send(b"b", name)
 
+    def begin_run(self) -> None:
+        """What this process says counts, and nothing that one says which the tests fork."""
+        self._reporter = os.getpid()
+
+    @property
+    def reports(self) -> bool:
+        """Whether this is the process that runs the tests."""
+        return os.getpid() == self._reporter
+
     def send(self, kind: bytes, content: Any = None) -> None:
+        if not self.reports and kind in REPORTS:
+            return
         view = memoryview(kind + json.dumps(content).encode() + b"\n")
         while view:
             view = view[os.write(self._out, view) :]

@@ -95,6 +95,13 @@ def slow(s):
 """It is equal to everything, and would have the run that finds this out say otherwise."""
 
 
+@pytest.fixture
+async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    """For what is the same in every sandbox."""
+    async with open_pool(BoxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
+        yield pool
+
+
 async def processes_started(pool: SandboxPool, done: str, framework: Literal["pytest", "unittest"] = "pytest") -> int:
     """Grade an honest program by a test that does something before it compares; how many processes ran that test's code."""
     body = "\n".join(f"        {line}" for line in (*done.splitlines(), "assert P(1) + P(2) == P(3)"))
@@ -125,14 +132,20 @@ async def test_each_run_may_print_what_a_run_may(pool: SandboxPool) -> None:
     assert await processes_started(pool, OUTPUT, "unittest") > 1
 
 
-@pytest.mark.parametrize(
-    "use", [*ABANDONED_CALLS.values(), *USES_OF_PROCESSES.values()], ids=[*ABANDONED_CALLS, *USES_OF_PROCESSES]
-)
+@pytest.mark.parametrize("use", ABANDONED_CALLS.values(), ids=ABANDONED_CALLS)
 @pytest.mark.parametrize("is_last", [False, True])
-async def test_a_call_that_a_test_gives_up_is_no_other_call_s(pool: SandboxPool, use: str, is_last: bool) -> None:
+async def test_a_call_that_a_test_gives_up_is_no_other_call_s(one_pool: SandboxPool, use: str, is_last: bool) -> None:
     """Neither in this run nor in the next one."""
     done = ["assert total([2, 1]) == 3", "assert P(1) + P(2) == P(3)"]
-    lines = [*done, *use.splitlines()] if is_last else [*use.splitlines(), *done]
+    await passes([*done, *use.splitlines()] if is_last else [*use.splitlines(), *done], one_pool)
+
+
+@pytest.mark.parametrize("use", USES_OF_PROCESSES.values(), ids=USES_OF_PROCESSES)
+async def test_processes_and_handlers_of_a_test_ask_in_turn(one_pool: SandboxPool, use: str) -> None:
+    await passes(use.splitlines(), one_pool)
+
+
+async def passes(lines: list[str], pool: SandboxPool) -> None:
     code = (
         "import os, pytest, signal, time\nfrom concurrent.futures import *\nfrom multiprocessing import get_context\n"
         "from solution import *\ndef doubled(x): return double(x)\ndef test_a():\n"
@@ -142,16 +155,16 @@ async def test_a_call_that_a_test_gives_up_is_no_other_call_s(pool: SandboxPool,
     assert verdict.passed, verdict.results
 
 
-async def test_no_answer_is_ever_a_job(pool: SandboxPool) -> None:
+async def test_no_answer_is_ever_a_job(one_pool: SandboxPool) -> None:
     """What a program has written ahead is still there when the tests' process takes the next run."""
     code = (
         "import pytest, signal\nfrom solution import P, slow\ndef stop(*_): raise TimeoutError\n"
         "def test_sum(): assert P(1) + P(2) == P(3)\n"
         "@pytest.mark.parametrize('n', range(2))\n"
         "def test_slow(n):\n    signal.signal(signal.SIGALRM, stop)\n    signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
-        "    try: slow(0.8)\n    except TimeoutError: pytest.skip('slow')\n"
+        "    try: slow(0.4)\n    except TimeoutError: pytest.skip('slow')\n"
     )
-    async with pool.take(2) as (box, test_box):
+    async with one_pool.take(2) as (box, test_box):
         deadline = anyio.current_time() + 20
         results = await run_test_code(
             box, test_box, TAKES_OVER, TestFile(code=code), "t", LIMITS.but(timeout_s=1.5), deadline
