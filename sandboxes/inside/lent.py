@@ -225,13 +225,13 @@ class Borrowed:
         return value
 
     def item(self, number: Any, path: Iterable[Any], value: Any) -> Any:
-        """The item of a value that both have which an answer says is given back, if that has the content of `value`. Raises IndexError
-        where there is none."""
+        """The item of a value that both have which an answer says is given back, if there is one here and it has the content of `value`:
+        the candidate may have changed its own unseen."""
         if number not in self._loans:
             return value
         found = self._loans[number].value
         for index in path:
-            found = [*inside(found)][index]
+            found = dict(enumerate(inside(found))).get(index)
         if type(found) is not type(value) or type(found) not in CHANGEABLE:
             return value
         return found if json.dumps(self._encode(found)) == json.dumps(self._encode(value)) else value

@@ -47,6 +47,20 @@ async def test_a_callback_sees_the_argument_only_where_changes_are_seen(pool: Sa
         assert verdict.passed == bool(in_place), verdict.results
 
 
+async def test_what_a_program_has_put_into_an_argument_and_gives_back_is_there(pool: SandboxPool) -> None:
+    """The test's own has it only where changes are seen."""
+    source = "def add(graph, node): return graph.setdefault(node, [])\ndef insert(rows, row):\n    rows.insert(0, row)\n    return rows[1:]"
+    for code, passes in (
+        ("assert add({'a': [1]}, 'b') == []", True),
+        ("rows = [[1], [2]]\nassert insert(rows, [0]) == [[1], [2]]", True),
+        ("graph = {}\nadd(graph, 'a').append('b')\nassert graph == {'a': ['b']}", False),
+    ):
+        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+        assert verdict.passed == passes, (code, verdict.results)
+        verdict = await judge(source, [AssertTest(code=code, in_place=True)], pool=pool)
+        assert verdict.passed, (code, verdict.results)
+
+
 async def test_thousands_of_callbacks_with_a_list_take_no_time_to_speak_of(pool: SandboxPool) -> None:
     source = "def order(xs, before):\n    import functools\n    xs.sort(key=functools.cmp_to_key(lambda a, b: -1 if before(a, b) else 1))"
     code = "xs = [*range(600)][::-1]\norder(xs, lambda a, b: a < b)\nassert xs == [*range(600)]"
