@@ -38,8 +38,9 @@ from agentrl.sandboxes.inside.candidate_objects import (
     TooManyObjectsError,
     describe_class,
 )
+from agentrl.sandboxes.inside.changes import BothChangedError
 from agentrl.sandboxes.inside.depth import deeper
-from agentrl.sandboxes.inside.lent import BothChangedError, Lender
+from agentrl.sandboxes.inside.lent import Lender
 from agentrl.sandboxes.inside.plain_data import NotPlainError, is_changeable
 from agentrl.sandboxes.inside.shared_state import CandidatesState
 from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.foreign import Foreign
-from agentrl.sandboxes.inside.lent import snapshot
 from agentrl.sandboxes.inside.mutants import LIKELY, WAYS, Mutants
 from agentrl.sandboxes.inside.other_objects import OtherObjects
 from agentrl.sandboxes.inside.questions import ORDERS, YES, Ask, Operands, Question

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.sandboxes.inside.lent import snapshot
+from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.mutants import LIKELY, Mutants
 from agentrl.sandboxes.inside.plain_data import decode
 from agentrl.sandboxes.inside.questions import Change, Make, Operands, is_made_by_its_class

@@ -14,7 +14,7 @@ import types
 from collections.abc import Collection
 from typing import Any
 
-from agentrl.sandboxes.inside.lent import replace_content
+from agentrl.sandboxes.inside.changes import replace_content
 from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS, operators
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
 from agentrl.sandboxes.inside.tests_objects import DESCRIPTIVE

@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE, Aliases
+from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
-from agentrl.sandboxes.inside.lent import snapshot
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round

@@ -19,8 +19,8 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
+from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.laws import REVERSED, Laws
-from agentrl.sandboxes.inside.lent import snapshot
 from agentrl.sandboxes.inside.mutants import PLAUSIBLE, WAYS, Mutants
 from agentrl.sandboxes.inside.other_objects import OtherObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
