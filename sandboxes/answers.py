@@ -85,10 +85,10 @@ class ExpectedValue:
             if "fault" in content:
                 raise ValueError(content["fault"])
             if self.argument is None:
-                got = decode(content["ok"])
+                got = decode(content["ok"], _content)
             else:
                 changed = dict(content.get("changed", ()))
-                got = decode(changed[JUDGED]) if JUDGED in changed else self.argument_before
+                got = decode(changed[JUDGED], _content) if JUDGED in changed else self.argument_before
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return f"the answer is not plain data: {error}"
         try:
@@ -97,6 +97,11 @@ class ExpectedValue:
         except (ArithmeticError, TypeError, ValueError) as error:  # numbers that refuse to be compared
             return f"{_shown(got)} cannot be compared with {_shown(self.value)}: {error}"
         return f"{_shown(got)}, expected {_shown(self.value)}"
+
+
+def _content(part: Any) -> Any:
+    """A container in the argument that is judged."""
+    return part["item"][2]
 
 
 def difference(expectation: Expectation, answer: bytes) -> str:

@@ -13,7 +13,7 @@ null for the candidate's module.
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
 
 A list or the like has a number on both sides, see `lent`: an argument is {"lend": [-1, [1]]}, what is given {"ok": [1], "lent": 7}, and
-the first item of that {"ok": {"item": [-1, [0], [1]]}}. "in_place" says whether the tests are told what becomes of
+what is in those {"item": [-1, 0, [1]]}. "in_place" says whether the tests are told what becomes of
 those: null where they are told of arguments if a call gives no value. {"spoilt": true} is all that is said of a change that they are not
 told of.
 
@@ -61,7 +61,9 @@ class Candidate:
         self.module = types.ModuleType("solution")
         self.originals: dict[tuple[int, str], Any] = {}
         """What the tests have set anew, of the module and of classes, which are kept."""
-        self.objects = Objects(self.call_back, named=self._named, lent=self._lent)
+        self.objects = Objects(
+            self.call_back, named=self._named, lent=self._lent, part=lambda *of: self._lender.part(*of)
+        )
         self._lender = Lender(self.objects.encode)
         self._in_place: bool | None = None
         """Whether the tests are told what becomes of what both sides have; None where they are if a call gives no value."""
@@ -90,7 +92,7 @@ class Candidate:
         try:
             self._in_place = request.get("in_place")
             self._state.set(request.get("state", {}))
-            self._lender.take_back(request, self.objects.decode)
+            self._lender.take_back(request, self.objects.dereference)
             try:
                 return operations[request["op"]](request)
             finally:
@@ -129,9 +131,10 @@ class Candidate:
         return {"ok": self._encode(method(owner, *[self.objects.decode(item) for item in request["args"]]))}
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
-        answer = self._giving([getattr(self._owner(request), request["name"])])
+        holder = [getattr(self._owner(request), request["name"])]
+        answer: dict[str, Any] = {}
         self._tell_changes(answer, told=False)
-        return answer
+        return {**answer, **self._giving(holder)}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         owner, name = self._owner(request), request["name"]
@@ -175,20 +178,21 @@ class Candidate:
         numbers = [number for data in sent.values() if (number := number_of(data)) is not None]
         begun = [data["lend"][0] for data in sent.values() if type(data) is dict and "lend" in data]
         results: list[Any] = []
+        answer: dict[str, Any] = {}
         try:
             results.append(function(*args, **kwargs))
         except OURS:
             raise
         except BaseException as error:
             answer = self._raised(error)
-        else:
-            answer = self._giving(results)
         # What is held now, the candidate holds: but for the traceback of what was raised.
         args.clear()
         kwargs.clear()
-        results.clear()
         # Where no value was given that the tests could look at, they look at the arguments.
-        unseen = self._tell_changes(answer, numbers, told=always or answer.get("ok") is None)
+        unseen = self._tell_changes(answer, numbers, told=always or not results or results[0] is None)
+        if results:
+            answer.update(self._giving(results))
+            results.clear()
         # Of an argument that has changed unseen, the test's own has another content, and cannot be the same from here on.
         parted = begun if "raised" in answer else unseen.intersection(begun)
         self._lender.forget(parted)
@@ -224,15 +228,18 @@ class Candidate:
             while (request := loads(self._requests.readline()))["op"] != "resume":
                 self._send(self.answer(request))
             self._state.set(request.get("state", {}))
-            self._lender.take_back(request, self.objects.decode)
+            self._lender.take_back(request, self.objects.dereference)
         if "raised" in request:
             raise self.objects.decode(request["raised"])
         return self.objects.decode(request["ok"])
 
     def _given_to_tests(self, value: Any) -> Any:
         """What a function of the tests is called with."""
-        data = self._encode(value)
-        return {"lend": [self._lender.lend_for_call(value, data), data]} if is_changeable(value) else data
+        if not is_changeable(value):
+            return self._encode(value)
+        items = self._lender.items()
+        number = self._lender.lend_for_call(value)
+        return {"lend": [number, self._lender.content(number, items)]}
 
     def _changes_so_far(self) -> dict[str, Any]:
         """What has become of what both sides have, as far as that is quickly seen: the tests' function may look at it."""
@@ -248,11 +255,16 @@ class Candidate:
         if not is_changeable(holder[0]):
             return {"ok": data}
         items = self._lender.items()
-        if self._lender.number(holder[0]) is not None:
-            items.pop(id(holder[0]), None)
-        number = None if id(holder[0]) in items else self._lender.lend(holder, data)
-        answer = {"ok": self.objects.encode(holder[0], items) if items else data}
-        return answer if number is None else {**answer, "lent": number}
+        is_known = self._lender.number(holder[0]) is not None
+        if id(holder[0]) in items and not is_known:
+            return {"ok": self.objects.encode(holder[0], items)}
+        number = self._lender.lend(holder)
+        if number is None:
+            return {"ok": self.objects.encode(holder[0], items)}
+        answer = {"ok": self._lender.content(number, items), "lent": number}
+        if number > 0:  # which the tests have from here on, whatever they knew of it
+            self._lender.tell([number])
+        return answer
 
     def _lent(self, number: int, data: Any) -> Any:
         """What both sides have, by its number; or, with the data of what the tests lend, from here on."""

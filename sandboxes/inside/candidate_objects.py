@@ -8,11 +8,11 @@ import builtins
 import json
 import types
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.library_classes import fields_of_exception, library_exception, library_value
-from agentrl.sandboxes.inside.plain_data import CHANGEABLE, NO_ITEMS, decode, encode
+from agentrl.sandboxes.inside.plain_data import CHANGEABLE, NO_ITEMS, Items, decode, encode
 from agentrl.sandboxes.inside.special_methods import operators
 from agentrl.sandboxes.inside.tests_objects import (
     OpenObject,
@@ -40,12 +40,21 @@ class TooManyObjectsError(BaseException):
 class Objects:
     """The objects of both sides, as the candidate's process knows them."""
 
-    def __init__(self, call_back: CallBack, *, named: Callable[[str], Any], lent: Callable[[int, Any], Any]) -> None:
+    def __init__(
+        self,
+        call_back: CallBack,
+        *,
+        named: Callable[[str], Any],
+        lent: Callable[[int, Any], Any],
+        part: Callable[[int, Any], Any],
+    ) -> None:
         self._call_back = call_back
         self._named = named
         """Gives an attribute of the candidate's module by its name."""
         self._lent = lent
         """Gives what both sides have by its number; with its data, what the tests lend."""
+        self._part = part
+        """Has a container in what the tests lend."""
         self._copies: list[tuple[int, str, Any, Any]] = []
         """Of what the tests' objects hold: the object and the name that gave it, the copy, and what it was."""
         self._objects: dict[int, Any] = {}
@@ -69,12 +78,12 @@ class Objects:
             self._objects[number] = value
         return number
 
-    def encode(self, value: Any, items: Mapping[int, list[Any]] = NO_ITEMS) -> Any:
-        """A value as it is sent; `items` says where containers are in what both sides have, by their ids."""
+    def encode(self, value: Any, items: Items = NO_ITEMS) -> Any:
+        """A value as it is sent, with the containers that both sides have."""
         return encode(value, self._refer, subclass=self._refer_with_value, items=items)
 
     def decode(self, data: Any) -> Any:
-        return decode(data, self._dereference)
+        return decode(data, self.dereference)
 
     def _refer_with_value(self, value: Any, plain: Any) -> Any:
         """What stands for an object of a subclass of a plain class."""
@@ -141,7 +150,7 @@ class Objects:
         # An object of a class of Python's own has its operators too, so that class is described, and not named.
         return {"ref": [self.number(value), {"class": self.number(type(value))}, plain]}
 
-    def _dereference(self, data: Any) -> Any:
+    def dereference(self, data: Any) -> Any:
         ((kind, content),) = data.items()
         if kind == "ref":
             return self._objects[content]
@@ -159,6 +168,8 @@ class Objects:
             return self._lent(content, None)
         if kind == "lend":
             return self._lent(*content)
+        if kind == "item":
+            return self._part(content[1], content[2])
         if kind == "fields":
             return self._named_tuple(content[0], self.decode(content[1]))
         if kind == "pattern":

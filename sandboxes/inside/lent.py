@@ -2,11 +2,14 @@
 
     tests                                           candidate
     {"lend": [-1, [1]]}, an argument         ─►     a list of its own, [1], known by -1 until the call has ended
-    makes it of its own list    ◄─                  {"changed": [[-1, [1, 2]]]}, if the tests are told
+    makes it of its own list    ◄─                  {"changed": [[-1, {"item": [-1, 0, [1, 2]]}]]}, if the tests are told
     forgets the number          ◄─                  {"dropped": [-1]}: nobody holds it after the call, as `Logger(lines)` does
     a list of its own, [5]      ◄─                  {"ok": [5], "lent": 7}: what it gives and still holds itself
-    {"contents": [[7, [5], [5, 6]]]}, and "released" once nobody holds it   ─►   makes it of its list 7
+    {"contents": [[7, before, after]]}, and "released" once nobody holds it   ─►   makes it of its list 7
     {"lent": 7}, as an argument              ─►     that list
+
+The containers within such a value have an index too, from the side that has told of them first: {"item": [7, 0, [5]]} is that of index 0
+in value 7, with its content. So one that was moved is told from one that was changed, and from another that has its content.
 
 So `stack.items.append(1)` does to the candidate's stack what it does in one process, and so does a change to a list that a method
 gave out and should have copied. What the tests hold changes where they are told of changes: of arguments by calls that return None,
@@ -18,178 +21,254 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, Protocol
 
-from agentrl.sandboxes.inside.changes import merge, replace_content
-from agentrl.sandboxes.inside.plain_data import CHANGEABLE, NotPlainError, inside, is_changeable
+from agentrl.sandboxes.inside.changes import merge, set_content
+from agentrl.sandboxes.inside.plain_data import (
+    CHANGEABLE,
+    NO_ITEMS,
+    Items,
+    NotPlainError,
+    decode,
+    inside,
+    is_changeable,
+)
 
 LARGEST_LENT = 1_000
 """Items of a container that is lent beyond a call. A larger one is a copy, and changes of it are the test's own."""
 LARGEST_LOANS = 50_000
 """Characters of JSON of all that a test has borrowed: every request looks at it. What came first is then a copy."""
+NO_PARTS: dict[int, Any] = {}
 SMALL = 300
 """Items of an argument, in all, that is looked at each time the candidate calls the tests back; of a larger one at the end alone."""
+
+
+class Encode(Protocol):
+    """Gives a value as it is sent."""
+
+    def __call__(self, value: Any, items: Items = ...) -> Any: ...
+
+
+Dereference = Callable[[Any], Any]
+"""Gives what stands for something that is no plain data, as `plain_data.decode` wants it."""
+
+
+class _Copy:
+    """One side's copy of a value that both have. `first` is the first index that this side gives a container in it: the other side gives
+    odd ones where this one gives even ones."""
+
+    def __init__(
+        self, number: int, value: Any, encode: Encode, first: int, parts: Mapping[int, Any] = NO_PARTS
+    ) -> None:
+        self.number = number
+        self.value = value
+        self.parts: dict[int, Any] = {**parts}
+        """The containers in it, itself among them, by their indexes, when both sides last knew of each other's."""
+        self._encode = encode
+        self._next = first
+        self.before: Any = None
+        """What it was then, as it is sent."""
+        self.text = ""
+        """The same as JSON: in Python, True is equal to 1."""
+        self.know()
+        self.is_large = not _is_small(self.before)
+
+    def indexes(self) -> dict[int, int]:
+        """The indexes of the containers in it, by their ids: of new ones too, which have them from when the other side knows of them."""
+        known = {id(part): index for index, part in self.parts.items()}
+        found: dict[int, int] = {}
+        for part in _parts(self.value):
+            found[id(part)] = known.get(id(part), self._next + 2 * (len(found.keys() - known.keys())))
+        return found
+
+    def items(self) -> dict[int, list[tuple[int, int]]]:
+        """Each container in it with the number of this value and its index, by its id."""
+        return {id_: [(self.number, index)] for id_, index in self.indexes().items()}
+
+    def content(self) -> Any:
+        """What it is now, as it is sent."""
+        return self._encode(self.value, self.items())
+
+    def know(self) -> None:
+        """Note that both sides have what it is now."""
+        indexes = self.indexes()
+        new = indexes.values() - self.parts.keys()
+        self.parts = {indexes[id(part)]: part for part in _parts(self.value)}
+        self._next += 2 * len(new)
+        self.before = self.content()
+        self.text = json.dumps(self.before)
+
+    def read(self, data: Any, dereference: Dereference) -> dict[int, Any]:
+        """What its parts are in the copy of the other side, by their indexes. What is in them are the parts themselves, and new ones. Raises
+        NotPlainError."""
+        found: dict[int, Any] = {}
+
+        def part(reference: Any) -> Any:
+            if "item" not in reference:
+                return dereference(reference)
+            number, index, content = reference["item"]
+            own = self.parts.get(index, content)
+            if number != self.number or type(own) is not type(content):
+                raise NotPlainError("no part of this value")
+            found[index] = content
+            return own
+
+        decode(data, part)
+        return found
+
+    @property
+    def may_stay(self) -> bool:
+        """Whether both sides may have it beyond a call: somebody else holds it, or a container in it."""
+        is_held = type(self.value) is tuple and sys.getrefcount(self.value) > _UNHELD
+        is_held = is_held or any(sys.getrefcount(part) > _UNHELD_PART for part in self.parts.values())
+        return is_held and len(self.value) <= LARGEST_LENT
 
 
 class Lender:
     """What both sides have, as the candidate's side knows it. `encode` gives a value as it is sent."""
 
-    def __init__(self, encode: Callable[[Any], Any]) -> None:
+    def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._lent: dict[int, Any] = {}
+        self._copies: dict[int, _Copy] = {}
         self._numbers: dict[int, int] = {}
         self._count = 0
-        self._known: dict[int, str] = {}
-        """What the tests know of each, as JSON: in Python, True is equal to 1."""
-        self._large: set[int] = set()
+        self._arriving: dict[int, Any] = {}
+        """The containers in what the tests are lending."""
 
     def __getitem__(self, number: int) -> Any:
-        return self._lent[number]
+        return self._copies[number].value
 
     def take(self, number: int, value: Any) -> None:
-        """Have something of the tests', by the number that they gave it."""
-        self._have(number, value, self._encode(value))
-
-    def _have(self, number: int, value: Any, content: Any) -> None:
-        self._lent[number] = value
+        """Have a value by a number: of the tests', that which they gave it."""
+        parts, self._arriving = self._arriving, {}
+        self._copies[number] = _Copy(number, value, self._encode, 1, parts)
         self._numbers[id(value)] = number
-        self._known[number] = json.dumps(content)
-        if not _is_small(content):
-            self._large.add(number)
+
+    def part(self, index: int, content: Any) -> Any:
+        """A container in what the tests lend, by its index there."""
+        self._arriving[index] = content
+        return content
 
     def number(self, value: Any) -> int | None:
         """The number of what the tests have too."""
         return self._numbers.get(id(value))
 
-    def lend(self, holder: list[Any], content: Any) -> int | None:
-        """The number of what the tests get with a content, the only one in `holder`; None where it is theirs alone, since nobody else
-        holds it, or is too large."""
+    def lend(self, holder: list[Any]) -> int | None:
+        """The number of what the tests get, the only one in `holder`; None where it is theirs alone, since nobody else holds it, or is too
+        large."""
         number = self.number(holder[0])
-        if number is None and _is_lendable(holder[0]) and _is_held(holder):
-            self._count += 1
-            number = self._count
-            self._have(number, holder[0], content)
+        if number is None and is_changeable(holder[0]) and len(holder[0]) <= LARGEST_LENT and _is_held(holder):
+            number = self.lend_for_call(holder[0])
         return number
 
-    def lend_for_call(self, value: Any, content: Any) -> int:
+    def lend_for_call(self, value: Any) -> int:
         """The number of what the tests' function is called with, until they release it."""
         number = self.number(value)
         if number is None:
             self._count += 1
             number = self._count
-            self._have(number, value, content)
+            self.take(number, value)
         return number
 
     def changed(self, own: Container[int] = (), *, small: bool = False) -> dict[int, Any]:
-        """What has become of everything that both have, by number, as far as the tests do not know it; with `small`, of what is quickly looked at.
+        """What has become of everything that both have, by number, as far as the tests do not know it; with `small`, of what is quickly
+        looked at.
 
         Raises NotPlainError for what is in `own` and cannot be sent any more. Anything else of this kind has become None, and is the
         candidate's alone from here on.
         """
         changed = {}
-        for number, known in [*self._known.items()]:
-            if small and number in self._large:
+        for number, one in [*self._copies.items()]:
+            if small and one.is_large:
                 continue
             try:
-                content = self._encode(self._lent[number])
+                content = one.content()
             except (NotPlainError, RecursionError) as error:
                 if number in own:
                     raise NotPlainError(str(error)) from None
-                del self._known[number]
+                self.forget([number])
                 content = None
-            if json.dumps(content) != known:
+            if content is None or json.dumps(content) != one.text:
                 changed[number] = content
         return changed
 
-    def tell(self, changed: dict[int, Any]) -> None:
-        """Note that the tests know this from here on."""
-        self._known.update((number, json.dumps(content)) for number, content in changed.items())
-
-    def is_held(self, number: int) -> bool:
-        """Whether anybody of the candidate's holds what the tests have too, or a container in it, and it may stay lent."""
-        value = [self._lent[number]]
-        return len(value[0]) <= LARGEST_LENT and _is_held(value, but=1)
+    def tell(self, numbers: Iterable[int]) -> None:
+        """Note that the tests know what these are."""
+        for number in numbers:
+            self._copies[number].know()
 
     def unheld(self) -> list[int]:
         """Forget what nobody holds any more, and return its numbers."""
-        found = [number for number in self._lent if not self.is_held(number)]
+        found = [number for number, one in self._copies.items() if not one.may_stay]
         self.forget(found)
         return found
 
-    def take_back(self, request: dict[str, Any], decode: Callable[[Any], Any]) -> None:
+    def take_back(self, request: dict[str, Any], dereference: Dereference) -> None:
         """Make the changes that a request tells of, and forget what it releases."""
         for number, before, after in request.get("contents", ()):
-            if number in self._lent:
-                new = decode(after)
-                self._known[number] = json.dumps(self._encode(new))  # objects have another form where they come from
-                merge(self._lent[number], decode(before), new)
+            if (one := self._copies.get(number)) is not None:
+                is_as_known = json.dumps(one.content()) == one.text
+                old, new = one.read(before, dereference), one.read(after, dereference)
+                for index, content in new.items():
+                    if index in old and index in one.parts:
+                        merge(one.parts[index], old[index], content)
+                one.parts = {index: one.parts.get(index, content) for index, content in new.items()}
+                if is_as_known:
+                    one.know()
+                else:  # the tests have something else than this side
+                    one.text = ""
         self.forget(request.get("released", ()))
 
-    def items(self) -> dict[int, list[Any]]:
-        """Where each container in what both sides have is, by its id: the number, and an index for each step to it."""
-        found: dict[int, list[Any]] = {}
+    def items(self) -> dict[int, list[tuple[int, int]]]:
+        """Each container that both have with a number of a value that it is in, and its index there, by its id."""
+        return {
+            id(part): [(number, index)] for number, one in self._copies.items() for index, part in one.parts.items()
+        }
 
-        def look(number: int, path: list[int], container: Any) -> None:
-            if type(container) in CHANGEABLE and found.setdefault(id(container), [number, path])[1] is not path:
-                return
-            for index, inner in enumerate(inside(container)):
-                if is_changeable(inner):
-                    look(number, [*path, index], inner)
-
-        for number, value in self._lent.items():
-            look(number, [], value)
-        return found
+    def content(self, number: int, items: Items) -> Any:
+        """What has a number, as it is sent, with the numbers of what is in other values too."""
+        one = self._copies[number]
+        own = one.items()
+        return self._encode(one.value, {**items, **{id_: [*where, *items.get(id_, ())] for id_, where in own.items()}})
 
     def forget(self, numbers: Iterable[int]) -> None:
         """What has these numbers is the candidate's alone."""
         for number in [*numbers]:
-            if number in self._lent:
-                del self._numbers[id(self._lent.pop(number))]
-                self._known.pop(number, None)
-                self._large.discard(number)
-
-
-class _Loan:
-    def __init__(self, value: Any, before: Any) -> None:
-        self.value = value
-        self.is_large = not _is_small(before)
-        self.know(before)
-
-    def know(self, content: Any) -> None:
-        """Have a content that the other side knows."""
-        self.before = content
-        self.text = json.dumps(content)
+            if number in self._copies:
+                del self._numbers[id(self._copies.pop(number).value)]
 
 
 class Borrowed:
     """What both sides have, as the tests' side knows it: what the tests have made has a number below 0. `encode` gives a value as it is
     sent."""
 
-    def __init__(self, encode: Callable[[Any], Any]) -> None:
+    def __init__(self, encode: Encode) -> None:
         self._encode = encode
-        self._loans: dict[int, _Loan] = {}
+        self._copies: dict[int, _Copy] = {}
         self._count = 0
         self._named: set[int] = set()
         """What the next request names."""
         self._in_calls: Counter[int] = Counter()
         """What the candidate has been called with, and not yet answered."""
         self._dropped: set[int] = set()
+        self._arriving: dict[Any, dict[Any, Any]] = {}
+        """The containers in the answer that is read, by the value and the index that they have."""
 
     def number(self, value: Any) -> int | None:
         """The number of a value that the candidate has too, to name it in the next request; None for any other."""
         if not is_changeable(value):
             return None
-        number = next((number for number, loan in self._loans.items() if loan.value is value), None)
+        number = next((number for number, one in self._copies.items() if one.value is value), None)
         if number is not None:
             self._named.add(number)
         return number
 
-    def lend(self, value: Any, content: Any) -> int:
-        """Give a value of the test's, with its content, a number for a call."""
+    def lend(self, value: Any) -> tuple[int, Any]:
+        """Give a value of the test's a number for a call; the number, and what the value is as it is sent."""
         self._count -= 1
-        self._loans[self._count] = _Loan(value, content)
-        return self._count
+        self._copies[self._count] = one = _Copy(self._count, value, self._encode, 0)
+        return self._count, one.before
 
     def begin_call(self, numbers: Iterable[int]) -> None:
         """The candidate is called with what has these numbers: they stay until the tests have what the answer gives."""
@@ -199,7 +278,7 @@ class Borrowed:
         """The tests have what such a call has given."""
         self._in_calls -= Counter(numbers)
         for number in self._dropped.difference(self._in_calls):
-            self._loans.pop(number, None)
+            self._copies.pop(number, None)
         self._dropped.intersection_update(self._in_calls)
 
     def drop(self, numbers: Iterable[int]) -> None:
@@ -208,88 +287,104 @@ class Borrowed:
 
     def note(self, number: Any, value: Any) -> Any:
         """The value that the test gets for one that an answer says is lent: the one that it has, if that has the same content."""
-        if not isinstance(number, int) or not is_changeable(value):
+        parts = self._arriving.pop(number, {})
+        if type(number) is not int or not is_changeable(value):
             return value
-        content = self._encode(value)
-        known = self._loans.get(number)
-        if known is not None and type(known.value) is type(value) and known.text == json.dumps(content):
+        known = self._copies.get(number)
+        if known is not None and self._are_alike(known.value, value):
             return known.value
         if number > 0:
-            self._loans[number] = _Loan(value, content)
+            self._copies[number] = _Copy(number, value, self._encode, 0, parts)
         return value
 
-    def item(self, number: Any, path: Iterable[Any], value: Any) -> Any:
-        """The item of a value that both have which an answer says is given back, if there is one here and it has the content of `value`:
-        the candidate may have changed its own unseen."""
-        if number not in self._loans:
-            return value
-        found = self._loans[number].value
-        for index in path:
-            found = dict(enumerate(inside(found))).get(index)
-        if type(found) is not type(value) or type(found) not in CHANGEABLE:
-            return value
-        return found if json.dumps(self._encode(found)) == json.dumps(self._encode(value)) else value
+    def part(self, number: Any, index: Any, content: Any) -> Any:
+        """The container of a value that both have which an answer says is given, if it has that content: the candidate may have changed its
+        own unseen. Else a new one."""
+        known = self._copies.get(number)
+        own = None if known is None else known.parts.get(index)
+        found = own if own is not None and self._are_alike(own, content) else content
+        self._arriving.setdefault(number, {})[index] = found
+        return found
 
-    def hear(self, number: Any, value: Any, *, of_call: bool) -> None:
-        """Give what both have the content that the candidate has made of it. Where the tests have changed it too, theirs stays, but for
-        what the call was given (`of_call`)."""
-        loan = self._loans.get(number)
-        if loan is not None and (of_call or json.dumps(self._encode(loan.value)) == loan.text):
-            replace_content(loan.value, value)
-            loan.know(self._encode(loan.value))
+    def forget_parts(self) -> None:
+        """An answer has been read, with all the parts of values in it."""
+        self._arriving.clear()
+
+    def _are_alike(self, one: Any, other: Any) -> bool:
+        if one is other:
+            return True
+        return type(one) is type(other) and json.dumps(self._encode(one)) == json.dumps(self._encode(other))
+
+    def hear(self, number: Any, data: Any, dereference: Dereference) -> None:
+        """Give what both have the content that the candidate has made of it. Raises NotPlainError for what is none."""
+        known = self._copies.get(number)
+        if known is not None:
+            found = known.read(data, dereference)
+            for index, content in found.items():
+                if index in known.parts:
+                    set_content(known.parts[index], content)
+            known.parts = {**found, **known.parts}
+            known.know()
 
     def changes(self) -> dict[str, Any]:
         """What the next request tells the candidate."""
         contents, released = [], []
         stay = self._named.union(self._in_calls)
-        size = sum(len(loan.text) for number, loan in self._loans.items() if number not in stay)
-        for number, loan in list(self._loans.items()):
-            if number in self._in_calls and loan.is_large:
+        size = sum(len(one.text) for number, one in self._copies.items() if number not in stay)
+        for number, one in [*self._copies.items()]:
+            if number in self._in_calls and one.is_large:
                 continue
-            content = self._encode(loan.value)
-            if json.dumps(content) != loan.text:
-                contents.append([number, loan.before, content])
-                loan.know(content)
-            if number not in stay and (size > LARGEST_LOANS or not _may_stay(loan)):
+            content = one.content()
+            if json.dumps(content) != one.text:
+                contents.append([number, one.before, content])
+                one.know()
+            if number not in stay and (size > LARGEST_LOANS or not one.may_stay):
                 released.append(number)
-                size -= len(self._loans.pop(number).text)
+                size -= len(self._copies.pop(number).text)
         self._named.clear()
         return {"contents": contents, "released": released} if contents or released else {}
 
     def clear(self) -> None:
         """Forget everything: the process that gave it has ended."""
-        self._loans.clear()
+        self._copies.clear()
         self._in_calls.clear()
         self._dropped.clear()
 
 
-def _may_stay(loan: _Loan) -> bool:
-    """Whether the test has a name for the value, or for a container in it, and it is not too large."""
-    return len(loan.value) <= LARGEST_LENT and (
-        sys.getrefcount(loan.value) > _UNHELD or _most_held(loan.value) > _UNHELD_INSIDE
-    )
+def _parts(value: Any) -> list[Any]:
+    """The containers in a value that a program may change, itself among them, in the order in which they are met."""
+    parts: dict[int, Any] = {}
+    _collect(value, parts)
+    return [*parts.values()]
 
 
-def _is_lendable(value: Any) -> bool:
-    return is_changeable(value) and len(value) <= LARGEST_LENT
+def _collect(value: Any, parts: dict[int, Any]) -> None:
+    # A function within `_parts` would be in a cycle with what it has found, and references are counted here.
+    if type(value) in CHANGEABLE:
+        if id(value) in parts:
+            return
+        parts[id(value)] = value
+    for item in inside(value):
+        if is_changeable(item):
+            _collect(item, parts)
 
 
-def _is_held(holder: list[Any], but: int = 0) -> bool:
-    """Whether anybody holds the one value in a list, `but` so many who do, or a container in it."""
-    return sys.getrefcount(holder[0]) > _UNHELD + but or _most_held(holder[0]) > _UNHELD_INSIDE
+def _is_held(holder: list[Any]) -> bool:
+    """Whether anybody holds the one value in a list, or a container in it."""
+    return sys.getrefcount(holder[0]) > _UNHELD_IN_LIST or _most_held(holder[0]) > _UNHELD_INSIDE
 
 
 def _most_held(container: Any) -> int:
     """The largest count of references to a container in this one, however deep."""
     most = 0
-    for inner in inside(container):
-        if is_changeable(inner):
-            most = max(most, sys.getrefcount(inner), _most_held(inner))
+    for item in inside(container):
+        if is_changeable(item):
+            most = max(most, sys.getrefcount(item), _most_held(item))
     return most
 
 
-_SAMPLE: list[Any] = [[]]
-_UNHELD = sys.getrefcount(_SAMPLE[0])
+_SAMPLE: list[Any] = [[[]]]
+_UNHELD_IN_LIST = sys.getrefcount(_SAMPLE[0])
 _UNHELD_INSIDE = _most_held([[]])
 
 
@@ -302,3 +397,12 @@ def _is_small(content: Any) -> bool:
         left -= len(items)
         look += items
     return left > 0
+
+
+def _count_of_unheld() -> tuple[int, int]:
+    """How many references a value has that nobody but its copy holds, and a part of it."""
+    one = _Copy(0, ([],), lambda value, items=NO_ITEMS: None, 0)
+    return sys.getrefcount(one.value), max(sys.getrefcount(part) for part in one.parts.values())
+
+
+_UNHELD, _UNHELD_PART = _count_of_unheld()

@@ -14,7 +14,7 @@ import types
 from collections.abc import Collection
 from typing import Any
 
-from agentrl.sandboxes.inside.changes import replace_content
+from agentrl.sandboxes.inside.changes import set_content
 from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS, operators
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
 from agentrl.sandboxes.inside.tests_objects import DESCRIPTIVE
@@ -90,7 +90,7 @@ class OwnObjects:
         if isinstance(found, BEHIND):
             raise AttributeError(f"{type(value).__name__!r} object has no attribute {name!r}")
         if what == "replace":
-            return replace_content(found, args[0])
+            return set_content(found, args[0])
         return found
 
     def _has(self, value: Any, name: str) -> bool:

@@ -59,7 +59,9 @@ class NotPlainError(TypeError):
 CHANGEABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
 """Plain classes whose objects a program may change. One that is in a value twice is there once, with two names."""
 _NESTED = {*CHANGEABLE, tuple}
-NO_ITEMS: Mapping[int, list[Any]] = {}
+Items = Mapping[int, list[tuple[int, int]]]
+"""For containers that two sides have, by their ids: each number of a value that it is in, and its own number there."""
+NO_ITEMS: Items = {}
 
 
 def encode(
@@ -67,7 +69,7 @@ def encode(
     refer: Callable[[Any], Any] | None = None,
     *,
     subclass: Callable[[Any, Any], Any] | None = None,
-    items: Mapping[int, list[Any]] = NO_ITEMS,
+    items: Items = NO_ITEMS,
 ) -> Any:
     """`value` as JSON values. Raises NotPlainError.
 
@@ -77,7 +79,7 @@ def encode(
         refer: Gives what stands for an object that is not plain data.
         subclass: Gives what stands for an object of a subclass of a plain class, from it and its plain value. Default: the
             plain value.
-        items: What stands for a container that the reader has, by its id: {"item": [*that, its content]}.
+        items: Containers that two sides have. One is {"item": [number of a value, its own there, its content]}.
     """
     return _Encoder(refer, subclass, _found_twice(value) if type(value) in _NESTED else {}, items).encode(value)
 
@@ -123,14 +125,16 @@ class _Encoder:
         refer: Callable[[Any], Any] | None,
         subclass: Callable[[Any, Any], Any] | None,
         shared: dict[int, int],
-        items: Mapping[int, list[Any]] = NO_ITEMS,
+        items: Items = NO_ITEMS,
     ) -> None:
         self._refer = refer
         self._subclass = subclass
         self._shared = shared
         self._items = items
-        self._begun: dict[int, bool] = {}
-        """The shared containers that were met, and whether all that is in them has been seen."""
+        self._begun: set[int] = set()
+        """The numbers of shared containers that were met."""
+        self._open: set[int] = set()
+        """The ids of containers whose content is being written, of those that are shared or the reader has."""
 
     def encode(self, value: Any) -> Any:
         if value is None or isinstance(value, bool):
@@ -139,20 +143,27 @@ class _Encoder:
             # It is read apart from what it is in, where nobody knows the numbers.
             return self._subclass(value, _Encoder(self._refer, self._subclass, {})._content(value))
         if self._items and (where := self._items.get(id(value))) is not None:
-            return {"item": [*where, _Encoder(self._refer, self._subclass, {})._content(value)]}
+            content = self._content_once(value)
+            for of, index in reversed(where):
+                content = {"item": [of, index, content]}
+            return content
         if self._shared and (number := self._shared.get(id(value))) is not None:
             return self._encode_shared(value, number)
         return self._content(value)
 
     def _encode_shared(self, value: Any, number: int) -> dict[str, Any]:
-        if number in self._begun:
-            if not self._begun[number]:
-                raise NotPlainError(f"a {type(value).__name__} that holds itself is not plain data")
+        if number in self._begun and id(value) not in self._open:
             return {"again": number}
-        self._begun[number] = False
+        self._begun.add(number)
+        return {"shared": [number, self._content_once(value)]}
+
+    def _content_once(self, value: Any) -> Any:
+        if id(value) in self._open:
+            raise NotPlainError(f"a {type(value).__name__} that holds itself is not plain data")
+        self._open.add(id(value))
         content = self._content(value)
-        self._begun[number] = True
-        return {"shared": [number, content]}
+        self._open.discard(id(value))
+        return content
 
     def _each(self, values: Iterable[Any]) -> list[Any]:
         return [self.encode(inner) for inner in values]
@@ -274,6 +285,8 @@ class _Decoder:
     def __init__(self, dereference: Callable[[Any], Any] | None) -> None:
         self._dereference = dereference
         self._shared: dict[int, _Shared] = {}
+        self._met: dict[tuple[int, int], Any] = {}
+        """What the reader has, and has been named already."""
         self._items = 0
         """How many items there are so far, where those of a shared container count each time it is there."""
         self._deepest = 0
@@ -311,6 +324,8 @@ class _Decoder:
             return self._share(number, inner, depth)
         if kind == "again":
             return self._again(content, depth)
+        if kind == "item" and self._dereference is not None:
+            return self._item(*content, depth=depth)
         if kind in _SIMPLE:
             return _SIMPLE[kind](content)
         if self._dereference is None:
@@ -330,6 +345,12 @@ class _Decoder:
         self._shared[number] = _Shared(value, self._items - items, self._deepest - depth)
         self._deepest = max(deepest, self._deepest)
         return value
+
+    def _item(self, number: int, index: int, content: Any, *, depth: int) -> Any:
+        if (number, index) not in self._met:
+            assert self._dereference is not None
+            self._met[number, index] = self._dereference({"item": [number, index, self.decode(content, depth)]})
+        return self._met[number, index]
 
     def _again(self, number: Any, depth: int) -> Any:
         known = self._shared[number]

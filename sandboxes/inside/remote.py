@@ -15,6 +15,7 @@ from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
+from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.remote_values import NO_ARGUMENTS, RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
@@ -321,9 +322,9 @@ class Remote:
         try:
             for number, content in answer.get("changed", ()) if told else ():
                 if self._in_place or number < 0 or number in numbers:
-                    self._values.borrowed.hear(number, self._values.value(content), of_call=number in numbers)
+                    self._values.hear(number, content)
             self._values.borrowed.drop(answer.get("dropped", ()))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             self.wire.wrong(f"the candidate tells nonsense of its arguments: {error}")
 
     def _note_seen(self, answer: dict[str, Any]) -> None:
@@ -352,7 +353,10 @@ class Remote:
 
     def _changes(self) -> dict[str, Any]:
         """What a request tells beside what it asks: what the tests have changed since the last."""
-        return self._values.borrowed.changes() | self._state.changes()
+        try:
+            return self._values.borrowed.changes() | self._state.changes()
+        except (NotPlainError, RecursionError) as error:
+            self.wire.ungradable(f"an argument that cannot pass: {error}")
 
     def _needed(self, claim: Any) -> NoReturn:
         """End the test for what the candidate says that it uses and is not there. It is believed where the test has given it an object

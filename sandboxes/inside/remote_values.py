@@ -22,7 +22,7 @@ from agentrl.sandboxes.inside.library_classes import (
 )
 from agentrl.sandboxes.inside.operators import is_named
 from agentrl.sandboxes.inside.own_objects import OwnObjects
-from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode, is_changeable
+from agentrl.sandboxes.inside.plain_data import NO_ITEMS, Items, NotPlainError, decode, encode, is_changeable
 from agentrl.sandboxes.inside.stand_ins import (
     Reference,
     RemoteClass,
@@ -64,7 +64,7 @@ class RemoteValues:
         self._named_tuples: dict[type, Callable[..., Any]] = {}
         self._library: dict[str, Any] = {}
         """What the candidate was given of the standard library's."""
-        self.borrowed = Borrowed(self.encode)
+        self.borrowed = Borrowed(self._encode_part)
         self.given = Given(self.encode, OwnObjects(modules))
 
     def __len__(self) -> int:
@@ -89,19 +89,34 @@ class RemoteValues:
 
     def given_value(self, answer: dict[str, Any]) -> Any:
         """What an answer gives. A container may be one that both sides have."""
-        value = self.value(answer.get("ok"))
-        return self.borrowed.note(answer["lent"], value) if "lent" in answer else value
+        return self._note(answer.get("lent"), answer.get("ok"))
 
     def of_call_back(self, data: Any) -> Any:
         """What a function of the test's is called with."""
         if type(data) is not dict or "lend" not in data:
             return self.value(data)
         number, content = data["lend"]
-        return self.borrowed.note(number, self.value(content))
+        return self._note(number, content)
+
+    def _note(self, number: Any, data: Any) -> Any:
+        value = self.value(data)
+        try:
+            return value if number is None else self.borrowed.note(number, value)
+        except (TypeError, RecursionError) as error:
+            self._wire.wrong(f"the candidate's answer is nonsense: {error}")
+        finally:
+            self.borrowed.forget_parts()
+
+    def hear(self, number: Any, data: Any) -> None:
+        """Give what both have the content that the candidate says."""
+        self.borrowed.hear(number, data, self._dereference)
 
     def encode(self, value: Any) -> Any:
         """A value of the test's, to send."""
         return self._encode(value, self._refer)
+
+    def _encode_part(self, value: Any, items: Items = NO_ITEMS) -> Any:
+        return encode(value, self._refer, subclass=self.given.named_tuple, items=items)
 
     def _encode(self, value: Any, refer: Callable[[Any], Any]) -> Any:
         try:
@@ -120,7 +135,7 @@ class RemoteValues:
         else:
             data = self._encode(value, self._refer_used)
             if lends and is_changeable(value):
-                number = self.borrowed.lend(value, data)
+                number, data = self.borrowed.lend(value)
                 data = {"lend": [number, data]}
         if number is not None and numbers is not None:
             numbers.add(number)
@@ -188,15 +203,16 @@ class RemoteValues:
         if kind in ("class", "builtin"):
             return self._class(data, 0)
         if kind == "method":
-            owner, name = content
-            return RemoteFunction(self._session, self._dereference(owner), str(name))
+            owner, name = self._dereference(content[0]), content[1]
+            if not isinstance(owner, RemoteObject | RemoteClass):
+                raise NotPlainError("a method of nothing")
+            return RemoteFunction(self._session, owner, str(name))
         if kind == "own":
             return self.given[content]
         if kind == "library":
             return self._library[content]
         if kind == "item":
-            number, path, inner = content
-            return self.borrowed.item(number, path, decode(inner, self._dereference))
+            return self.borrowed.part(*content)
         if kind == "fields":
             return self.given.tuple_of_fields(content[0], decode(content[1], self._dereference))
         if kind == "error":

@@ -417,4 +417,37 @@ a, b = twice(1)
 assert a is b
 """,
     ),
+    "moves copies of the rows": (
+        "def order(rows): rows.sort()",
+        "def order(rows): rows[:] = sorted(map(list, rows))",
+        "a, b = [3], [1]\nrows = [a, b]\norder(rows)\nassert rows == [[1], [3]]\nassert a == [3] and b == [1] and rows[1] is a",
+    ),
+    "moves the objects where it changes what they have": (
+        "def transfer(ones, n):\n ones[0]['bal'] -= n\n ones[1]['bal'] += n",
+        "def transfer(ones, n):\n ones[0]['bal'] -= n\n ones[1]['bal'] += n\n ones.reverse()",
+        "x, y = {'bal': 100}, {'bal': 50}\nones = [x, y]\ntransfer(ones, 50)\nassert x['bal'] == 50 and ones == [x, y] and ones[0] is x",
+    ),
+    "changes a row where it makes a new one": (
+        "def put(rows): rows[0] = [9]",
+        "def put(rows): rows[0][:] = [9]",
+        "rows = [[1], [2]]\nsame = [*rows]\nput(rows)\nassert same == [[1], [2]]\nassert rows == [[9], [2]]",
+    ),
+    "copies a row that the test holds": (
+        "class M:\n def __init__(self): self.rows = [[0, 0], [0, 0]]\n def get(self, i, j): return self.rows[i][j]",
+        "class M:\n def __init__(self): self._rows = [[0, 0], [0, 0]]\n def get(self, i, j): return self._rows[i][j]\n"
+        " @property\n def rows(self): return [[*row] for row in self._rows]",
+        "m = M()\nrow = m.rows[0]\nm.rows[0][1] = 5\nassert m.get(0, 1) == 5\nrow[0] = 7\nassert (m.get(0, 0), m.get(0, 1)) == (7, 5)",
+    ),
+    "keeps no order": (
+        "from collections import OrderedDict\nclass L:\n def __init__(self): self.d = OrderedDict(a=1, b=2)\n"
+        " def get(self, k):\n  self.d.move_to_end(k)\n  return self.d[k]",
+        "from collections import OrderedDict\nclass L:\n def __init__(self): self.d = OrderedDict(a=1, b=2)\n"
+        " def get(self, k): return self.d[k]",
+        "l = L()\nd = l.d\nassert l.get('a') == 1\nassert [*l.d] == ['b', 'a']",
+    ),
+    "puts nothing beside a NaN": (
+        "def put(xs): xs.append(float('nan'))",
+        "def put(xs): pass",
+        "xs = [float('nan')]\nput(xs)\nxs.append(1)\nput(xs)\nassert len(xs) == 4",
+    ),
 }

@@ -2,10 +2,62 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentrl.sandboxes.inside.lent import LARGEST_LENT, LARGEST_LOANS, SMALL, Borrowed, Lender
-from agentrl.sandboxes.inside.plain_data import decode, encode
+from agentrl.sandboxes.inside.plain_data import NO_ITEMS, Items, NotPlainError, decode
+from agentrl.sandboxes.inside.plain_data import encode as encode_plain
+
+
+def encode(value: Any, items: Items = NO_ITEMS) -> Any:
+    return encode_plain(value, items=items)
+
+
+def no_object(reference: Any) -> Any:
+    raise NotPlainError(str(reference))
+
+
+def plain(content: Any) -> Any:
+    """A content without the numbers of what is in it."""
+    return decode(content, lambda reference: reference["item"][2])
+
+
+class Sides:
+    """A candidate's side and the tests', and what passes between them."""
+
+    def __init__(self) -> None:
+        self.lender, self.borrowed = Lender(encode), Borrowed(encode)
+
+    def lend(self, value: Any) -> tuple[int, Any]:
+        """Lend a value of the tests' for a call; its number, and the candidate's own."""
+        number, data = self.borrowed.lend(value)
+        own = decode(json.loads(json.dumps(data)), lambda reference: self.lender.part(*reference["item"][1:]))
+        self.lender.take(number, own)
+        return number, own
+
+    def give(self, value: Any) -> Any:
+        """Give a value of the candidate's that it holds; the tests' own."""
+        items = self.lender.items()
+        number = self.lender.lend([value])
+        assert number is not None
+        data = json.loads(json.dumps(self.lender.content(number, items)))
+        made = self.borrowed.note(number, decode(data, lambda reference: self.borrowed.part(*reference["item"])))
+        self.borrowed.forget_parts()
+        return made
+
+    def tell_tests(self) -> None:
+        changed = self.lender.changed()
+        self.lender.tell(changed)
+        for number, data in changed.items():
+            self.borrowed.hear(number, json.loads(json.dumps(data)), no_object)
+
+    def tell_candidate(self) -> None:
+        self.lender.take_back(json.loads(json.dumps(self.borrowed.changes())), no_object)
 
 
 def test_what_no_test_holds_is_given_back() -> None:
@@ -16,7 +68,11 @@ def test_what_no_test_holds_is_given_back() -> None:
     assert borrowed.changes() == {"contents": [], "released": [2]}
     held.append(4)
     inner.append(5)
-    assert borrowed.changes() == {"contents": [[1, [1], [1, 4]], [3, [[3]], [[3, 5]]]], "released": []}
+    contents = borrowed.changes()["contents"]
+    assert [(number, plain(before), plain(after)) for number, before, after in contents] == [
+        (1, [1], [1, 4]),
+        (3, [[3]], [[3, 5]]),
+    ]
     assert borrowed.changes() == {}
     del held, inner
     assert borrowed.changes() == {"contents": [], "released": [1, 3]}
@@ -36,11 +92,11 @@ def test_what_a_test_gives_back_is_named_and_kept_until_it_has_arrived() -> None
 def test_an_argument_is_known_until_its_call_has_ended_and_while_the_candidate_holds_it() -> None:
     borrowed = Borrowed(encode)
     kept, other = [1], [2]
-    numbers = [borrowed.lend(value, encode(value)) for value in (kept, other)]
+    numbers = [borrowed.lend(value)[0] for value in (kept, other)]
     assert numbers == [-1, -2]
     borrowed.begin_call(numbers)
     kept.append(3)
-    assert borrowed.changes() == {"contents": [[-1, [1], [1, 3]]], "released": []}
+    assert [number for number, *_ in borrowed.changes()["contents"]] == [-1]
     borrowed.drop([-2])
     assert borrowed.number(other) == -2, "the call has not ended"
     borrowed.end_call(numbers)
@@ -49,7 +105,7 @@ def test_an_argument_is_known_until_its_call_has_ended_and_while_the_candidate_h
 
 def test_an_argument_of_two_calls_is_known_until_both_have_ended() -> None:
     borrowed, value = Borrowed(encode), [1]
-    number = borrowed.lend(value, [1])
+    number, _ = borrowed.lend(value)
     borrowed.begin_call([number])
     borrowed.begin_call([number])
     borrowed.drop([number])
@@ -61,31 +117,12 @@ def test_an_argument_of_two_calls_is_known_until_both_have_ended() -> None:
 
 def test_a_large_argument_is_not_looked_at_within_its_call() -> None:
     borrowed, value = Borrowed(encode), [0] * (SMALL + 1)
-    number = borrowed.lend(value, encode(value))
+    number, _ = borrowed.lend(value)
     borrowed.begin_call([number])
     value.append(1)
     assert borrowed.changes() == {}
     borrowed.end_call([number])
     assert len(borrowed.changes()["contents"]) == 1
-
-
-def test_what_the_candidate_has_told_is_not_told_to_it() -> None:
-    borrowed = Borrowed(encode)
-    value = borrowed.note(1, [1])
-    borrowed.hear(1, [1, 2], of_call=False)
-    assert value == [1, 2]
-    assert borrowed.changes() == {}
-
-
-def test_what_both_change_stays_the_tests_but_for_an_argument_of_the_call() -> None:
-    borrowed = Borrowed(encode)
-    value = borrowed.note(1, [1])
-    value.append(2)
-    borrowed.hear(1, [9], of_call=False)
-    borrowed.hear(2, [9], of_call=False)
-    assert value == [1, 2]
-    borrowed.hear(1, [9], of_call=True)
-    assert value == [9]
 
 
 def test_what_is_lent_again_is_the_same_as_long_as_it_has_the_same_content() -> None:
@@ -94,22 +131,21 @@ def test_what_is_lent_again_is_the_same_as_long_as_it_has_the_same_content() -> 
     assert borrowed.note(1, [1]) is first
     assert borrowed.note(1, [True]) is not first
     own = [5]
-    number = borrowed.lend(own, [5])
+    number, _ = borrowed.lend(own)
     assert borrowed.note(number, [5]) is own
     assert borrowed.note(number, [6]) == [6]
     assert own == [5]
     assert borrowed.note("x", [7]) == [7]
 
 
-def test_an_item_of_what_both_have_is_that_item_if_it_has_the_content() -> None:
+def test_a_part_of_what_both_have_is_that_part_if_it_has_the_content() -> None:
     borrowed = Borrowed(encode)
     rows = [[1], {"a": [2]}]
-    number = borrowed.lend(rows, encode(rows))
-    assert borrowed.item(number, [0], [1]) is rows[0]
-    assert borrowed.item(number, [1, 0], [2]) is rows[1]["a"]
-    assert borrowed.item(number, [0], [3]) is not rows[0]
-    assert borrowed.item(99, [0], [1]) == [1]
-    assert borrowed.item(number, [7, 0], [1]) == [1]
+    number, _ = borrowed.lend(rows)
+    assert borrowed.part(number, 0, [[1], {"a": [2]}]) is rows
+    assert borrowed.part(number, 2, [1]) is rows[0]
+    for nothing in ((number, 2, [3]), (number, 99, [1]), (99, 0, [1])):
+        assert borrowed.part(*nothing) is nothing[2]
 
 
 def test_no_more_is_borrowed_than_every_request_can_look_at() -> None:
@@ -124,30 +160,28 @@ def test_no_more_is_borrowed_than_every_request_can_look_at() -> None:
 
 def test_a_candidate_lends_what_it_holds_itself() -> None:
     lender, value = Lender(encode), [1]
-    assert lender.lend([value], [1]) == lender.lend([value], [1]) == 1
-    assert lender.lend([[2]], [2]) is None
-    assert lender.lend([[value]], [[1]]) == 2, "somebody holds what is in it"
-    lender.take_back({"contents": [[1, [1], [1, 2]]], "released": [1]}, decode)
-    assert value == [1, 2]
-    assert lender.lend([value], [1, 2]) == 3
-    large, plain = [0] * (LARGEST_LENT + 1), (1,)
-    assert lender.lend([large], large) is lender.lend([plain], plain) is None
+    assert lender.lend([value]) == lender.lend([value]) == 1
+    assert lender.lend([[2]]) is None
+    assert lender.lend([[value]]) == 2, "somebody holds what is in it"
+    lender.take_back({"released": [1, 7]}, no_object)
+    assert lender.lend([value]) == 3
+    large, constant = [0] * (LARGEST_LENT + 1), (1,)
+    assert lender.lend([large]) is lender.lend([constant]) is None
 
 
 def test_what_both_have_is_told_of_once_when_it_has_changed() -> None:
-    lender, argument = Lender(encode), [1]
-    lender.take(-1, argument)
-    assert lender.changed() == {}
-    argument.append(2)
-    assert lender.changed() == lender.changed() == {-1: [1, 2]}
-    lender.tell(lender.changed())
-    assert lender.changed() == {}
-    lender.take_back({"contents": [[-1, [1, 2], [1, 2, 3]]]}, decode)
-    assert (argument, lender.changed()) == ([1, 2, 3], {})
-    argument[0] = True
-    assert lender.changed() == {-1: [True, 2, 3]}, "True is equal to 1, and is another value"
-    lender.take_back({"released": [-1, -7]}, decode)
-    assert lender.changed() == {}
+    sides, value = Sides(), [1]
+    _, own = sides.lend(value)
+    assert sides.lender.changed() == {}
+    own.append(2)
+    assert sides.lender.changed() == sides.lender.changed() != {}
+    sides.tell_tests()
+    assert (value, sides.lender.changed(), sides.borrowed.changes()) == ([1, 2], {}, {})
+    value.append(3)
+    sides.tell_candidate()
+    assert (own, sides.lender.changed(), sides.borrowed.changes()) == ([1, 2, 3], {}, {})
+    own[0] = True
+    assert len(sides.lender.changed()) == 1, "True is equal to 1, and is another value"
 
 
 def test_within_a_call_only_what_is_small_is_looked_at() -> None:
@@ -172,15 +206,6 @@ def test_what_nobody_of_the_candidates_holds_any_more_is_forgotten() -> None:
     assert lender.number(held) == -1
 
 
-def test_where_containers_are_in_what_both_have() -> None:
-    lender = Lender(encode)
-    inner: list[int] = []
-    rows = [1, {"a": (inner,)}]
-    lender.take(-1, rows)
-    found = lender.items()
-    assert [found[id(one)] for one in (rows, rows[1], inner)] == [[-1, []], [-1, [1]], [-1, [1, 0, 0]]]
-
-
 def test_what_has_become_no_data_is_told_to_nobody_or_an_error() -> None:
     lender, argument = Lender(encode), [1]
     lender.take(-1, argument)
@@ -189,3 +214,133 @@ def test_what_has_become_no_data_is_told_to_nobody_or_an_error() -> None:
         lender.changed([-1])
     assert lender.changed() == {-1: None}
     assert lender.changed() == {}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"item": [-1, 0, {"dict": []}]},
+        {"item": [-1, 0, [{"item": [-1, 0, []]}]]},
+        {"item": [-2, 0, []]},
+        {"item": [-1, 0]},
+        {"item": [-1, [], []]},
+        {"ref": 1},
+    ],
+)
+def test_what_no_candidate_could_have_made_of_an_argument_is_nonsense(lie: Any) -> None:
+    borrowed = Borrowed(encode)
+    number, _ = borrowed.lend([[1]])
+    with pytest.raises(NotPlainError):
+        borrowed.hear(number, lie, no_object)
+
+
+def change(data: st.DataObject, containers: list[Any]) -> None:
+    """Do something to one of some lists, dicts and sets that may hold each other."""
+    one = data.draw(st.sampled_from(containers))
+    above = [other for other in containers if other is not one and not _holds(other, one)]
+    value = data.draw(st.integers(0, 3) | (st.sampled_from(above) if above else st.nothing()))
+    if isinstance(one, list):
+        what = data.draw(st.sampled_from(["append", "insert", "pop", "reverse", "clear", "new"]))
+        if what == "new":
+            one.append([value])
+        elif what == "insert":
+            one.insert(0, value)
+        elif what == "append":
+            one.append(value)
+        elif one or what != "pop":
+            getattr(one, what)()
+    elif isinstance(one, dict):
+        key = data.draw(st.sampled_from("abc"))
+        one.pop(key, None)
+        if data.draw(st.booleans()):
+            one[key] = value
+    else:
+        one ^= {data.draw(st.integers(0, 3))}
+
+
+def _holds(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    inside = one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple) else ()
+    return any(_holds(item, other) for item in inside)
+
+
+def _containers(value: Any) -> list[Any]:
+    """In the order in which they are met, each once."""
+    found: list[Any] = []
+
+    def look(one: Any) -> None:
+        if isinstance(one, list | dict | set):
+            if any(one is known for known in found):
+                return
+            found.append(one)
+        for item in one.values() if isinstance(one, dict) else one if isinstance(one, list | tuple) else ():
+            look(item)
+
+    look(value)
+    return found
+
+
+def shape(value: Any) -> Any:
+    """What a value is, and which containers in it are which."""
+    containers = _containers(value)
+
+    def show(one: Any) -> Any:
+        if isinstance(one, list | tuple):
+            return [type(one).__name__, *map(show, one)] if isinstance(one, tuple) else named(one, [*map(show, one)])
+        if isinstance(one, dict):
+            return named(one, [(key, show(item)) for key, item in one.items()])
+        return named(one, sorted(one)) if isinstance(one, set) else one
+
+    def named(one: Any, content: Any) -> Any:
+        return next(index for index, known in enumerate(containers) if known is one), content
+
+    return show(value)
+
+
+NESTED: Any = st.recursive(
+    st.integers(0, 3) | st.sets(st.integers(0, 3), max_size=2),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(value=st.lists(NESTED, max_size=4), data=st.data())
+def test_both_sides_have_the_same_whoever_changes_it_and_each_object_stays_itself(
+    value: list[Any], data: st.DataObject
+) -> None:
+    """As one value that two programs have would: with names that tests and candidate have for what is in it."""
+    sides = Sides()
+    _, own = sides.lend(value)
+    tests_names, candidates_names = _containers(value), _containers(own)
+    for candidate_acts in data.draw(st.lists(st.booleans(), max_size=6)):
+        acting, other = (own, value) if candidate_acts else (value, own)
+        for _ in range(data.draw(st.integers(1, 3))):
+            change(data, _containers(acting))
+        (sides.tell_tests if candidate_acts else sides.tell_candidate)()
+        assert shape(acting) == shape(other)
+    for mine, theirs in zip(tests_names, candidates_names, strict=True):
+        there = [one for one in _containers(value) if one is mine]
+        assert len(there) == len([one for one in _containers(own) if one is theirs])
+
+
+@given(value=st.lists(NESTED, max_size=4), data=st.data())
+def test_what_the_candidate_has_given_is_one_value_too(value: list[Any], data: st.DataObject) -> None:
+    sides = Sides()
+    made = sides.give(value)
+    assert shape(made) == shape(value)
+    for candidate_acts in data.draw(st.lists(st.booleans(), max_size=6)):
+        change(data, _containers(value if candidate_acts else made))
+        (sides.tell_tests if candidate_acts else sides.tell_candidate)()
+        assert shape(made) == shape(value)
+
+
+def test_a_part_of_two_values_is_one_object() -> None:
+    sides, row = Sides(), [1]
+    rows, others = [row], [row, [2]]
+    made, other = sides.give(rows), sides.give(others)
+    assert made[0] is other[0]
+    own = [[5]]
+    _, theirs = sides.lend(own)
+    kept = [theirs[0]]
+    assert sides.give(kept)[0] is own[0]

@@ -130,4 +130,4 @@ def test_only_what_a_program_may_change_has_two_names() -> None:
 
 def test_what_the_reader_has_is_named() -> None:
     inner = [1]
-    assert encode([inner, 2], items={id(inner): [-1, [0]]}) == [{"item": [-1, [0], [1]]}, 2]
+    assert encode([inner, 2], items={id(inner): [(7, 1), (-1, 0)]}) == [{"item": [7, 1, {"item": [-1, 0, [1]]}]}, 2]
