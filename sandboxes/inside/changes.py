@@ -27,7 +27,9 @@ def snapshot(value: Any) -> Any:
 def merge(container: Any, before: Any, after: Any) -> None:
     """Do to a container of the candidate's what the tests have done to their copy of it, which was `before` and is `after`. The
     candidate may have changed it meanwhile. What is in them are the same objects. Raises BothChangedError."""
-    if _is_as_before(container, before):
+    if _is_like(container, after):  # another value that it is in has told of the same change
+        return
+    if _is_like(container, before):
         set_content(container, after)
     elif isinstance(container, dict) and isinstance(before, dict) and isinstance(after, dict):
         for key in before.keys() - after.keys():
@@ -44,11 +46,12 @@ def merge(container: Any, before: Any, after: Any) -> None:
         raise BothChangedError(f"to change a {type(container).__name__} that the candidate changes too")
 
 
-def _is_as_before(container: Any, before: Any) -> bool:
-    if isinstance(container, set):
-        return bool(container == before)
-    items = isinstance(container, dict) and isinstance(before, dict)
-    return _are_alike([*container], [*before]) and (not items or _are_alike([*container.values()], [*before.values()]))
+def _is_like(one: Any, other: Any) -> bool:
+    """Whether two containers have the same in them."""
+    if isinstance(one, set):
+        return bool(one == other)
+    items = isinstance(one, dict) and isinstance(other, dict)
+    return _are_alike([*one], [*other]) and (not items or _are_alike([*one.values()], [*other.values()]))
 
 
 def _are_alike(ones: Any, others: Any) -> bool:

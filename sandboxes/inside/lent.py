@@ -206,18 +206,22 @@ class Lender:
 
     def take_back(self, request: dict[str, Any], dereference: Dereference) -> None:
         """Make the changes that a request tells of, and forget what it releases."""
-        for number, before, after in request.get("contents", ()):
-            if (one := self._copies.get(number)) is not None:
-                is_as_known = json.dumps(one.content()) == one.text
-                old, new = one.read(before, dereference), one.read(after, dereference)
-                for index, content in new.items():
-                    if index in old and index in one.parts:
-                        merge(one.parts[index], old[index], content)
-                one.parts = {index: one.parts.get(index, content) for index, content in new.items()}
-                if is_as_known:
-                    one.know()
-                else:  # the tests have something else than this side
-                    one.text = ""
+        contents = [content for content in request.get("contents", ()) if content[0] in self._copies]
+        as_known = {
+            number for number, *_ in contents if json.dumps(self._copies[number].content()) == self._copies[number].text
+        }
+        for number, before, after in contents:
+            one = self._copies[number]
+            old, new = one.read(before, dereference), one.read(after, dereference)
+            for index, content in new.items():
+                if index in old and index in one.parts:
+                    merge(one.parts[index], old[index], content)
+            one.parts = {index: one.parts.get(index, content) for index, content in new.items()}
+        for number, *_ in contents:
+            if number in as_known:
+                self._copies[number].know()
+            else:  # the tests have something else than this side
+                self._copies[number].text = ""
         self.forget(request.get("released", ()))
 
     def items(self) -> dict[int, list[tuple[int, int]]]:

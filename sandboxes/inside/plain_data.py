@@ -48,6 +48,8 @@ PLAIN_BASES = (int, float, complex, str, bytes, bytearray, list, tuple, set, fro
 PLAIN_CLASSES = {*PLAIN_BASES, bool, Counter, OrderedDict, defaultdict}
 MOST_ITEMS = 2 * Bounds().items
 """Of a value in which something is there more than once."""
+LONGEST_OF_FRACTION = 20_000
+"""Hexadecimal digits of its numerator and of its denominator, of which it takes the greatest common divisor in quadratic time."""
 LONGEST_RANGE = 10_000_000
 """What looks through a longer one, such as `max`, takes too long."""
 
@@ -378,6 +380,12 @@ def _decimal(content: Any) -> Any:
     return number
 
 
+def _fraction(content: Any) -> Any:
+    if any(len(part) > LONGEST_OF_FRACTION for part in content):
+        raise ValueError(f"a Fraction of more than {LONGEST_OF_FRACTION} hexadecimal digits")
+    return _standard("Fraction")(*(int(part, 16) for part in content))
+
+
 def _range(content: Any) -> range:
     numbers = range(*map(int, content))
     check_range(numbers)
@@ -396,7 +404,7 @@ _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "time": lambda content: _standard("time").fromisoformat(content),
     "timedelta": lambda content: _standard("timedelta")(*map(int, content)),
     "decimal": _decimal,
-    "fraction": lambda content: _standard("Fraction")(*(int(part, 16) for part in content)),
+    "fraction": _fraction,
     "uuid": lambda content: _standard("UUID")(hex=content),
     "path": lambda content: _standard("Path")(content),
     "type": _type_called,

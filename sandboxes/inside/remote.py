@@ -329,7 +329,7 @@ class Remote:
 
     def _note_seen(self, answer: dict[str, Any]) -> None:
         """Give what both sides have what the candidate has made of it, in a run that sees everything."""
-        self._note_changes({"ok": False, **answer})
+        self._note_changes({**answer, "ok": False})
 
     def has_raised(self, error: BaseException) -> bool:
         """Whether an exception is one of the candidate's."""

@@ -312,7 +312,13 @@ def run_job(wire: Wire, job: dict[str, Any]) -> None:
     if job["kind"] == "assert":
         run_assertions(wire, remote, job)
     else:
-        remote.name_classes(job["names"])
+        try:
+            remote.name_classes(job["names"])
+        except BaseException as error:
+            print_error()
+            message = f"what the program says of its classes: {_shown(error)}"
+            wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": message})
+            return
         outcome_of_file(wire, remote, job, run_unittest if job["kind"] == "unittest" else run_pytest)
     if remote.spoilt:
         wire.send(b"t")

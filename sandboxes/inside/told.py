@@ -16,6 +16,8 @@ from typing import Any
 
 MOST_BYTES = 1_000_000
 """What the tests are told of what the candidate prints, in all."""
+LONGEST_LOGGER_NAME = 500
+"""There is a logger for each part of it."""
 MOST_EVENTS = 10_000
 """Warnings and log records that the tests are told of, in all."""
 
@@ -137,7 +139,7 @@ def _log_again(
 ) -> None:
     import logging
 
-    logger = logging.getLogger(str(name))
+    logger = logging.getLogger(str(name)[:LONGEST_LOGGER_NAME])
     if logger.isEnabledFor(int(level)) if has_level(logger) else has_own_level or int(level) >= logging.WARNING:
         shown = None if error is None else value(error)
         exc_info = (type(shown), shown, None) if isinstance(shown, BaseException) else None
