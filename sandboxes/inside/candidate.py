@@ -13,7 +13,7 @@ null for the candidate's module.
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
 
 A list or the like has a number on both sides, see `lent`: an argument is {"lend": [-1, [1]]}, what is given {"ok": [1], "lent": 7}, and
-what is in those {"item": [-1, 0, [1]]}. "in_place" says whether the tests are told what becomes of
+what is in those {"item": [-1, 0, [1]]}; what is given again as it was, {"known": 7}. "in_place" says whether the tests are told what becomes of
 those: null where they are told of arguments if a call gives no value. {"spoilt": true} is all that is said of a change that they are not
 told of.
 
@@ -237,20 +237,25 @@ class Candidate:
         """What a function of the tests is called with."""
         if not is_changeable(value):
             return self._encode(value)
+        if (known := self._lender.known_number(value)) is not None:
+            return {"known": known}
         items = self._lender.items()
         number = self._lender.lend_for_call(value)
         return {"lend": [number, self._lender.content(number, items)]}
 
     def _changes_so_far(self) -> dict[str, Any]:
         """What has become of what both sides have, as far as that is quickly seen: the tests' function may look at it."""
-        changed = {} if self._in_place is False else self._lender.changed(small=True)
-        if not (changed and self._in_place):
-            return {"spoilt": True} if changed else {}
+        if not self._in_place:
+            return {"spoilt": True} if self._in_place is None and self._lender.may_have_changed() else {}
+        changed = self._lender.changed(small=True)
+        changed = {number: content for number, content in changed.items() if content is not None}
         self._lender.tell(changed)
         return {"changed": [*changed.items()]}
 
     def _giving(self, holder: list[Any]) -> dict[str, Any]:
         """An answer that gives the one value in a list."""
+        if (known := self._lender.known_number(holder[0])) is not None:
+            return {"ok": {"known": known}}
         data = self._encode(holder[0])
         if not is_changeable(holder[0]):
             return {"ok": data}
@@ -296,7 +301,7 @@ class Candidate:
 
     def _send(self, answer: dict[str, Any]) -> None:
         self._told.tell(answer)
-        self._answers.write(dumps(answer).encode() + b"\n")
+        self._answers.write(dumps(answer, separators=(",", ":")).encode() + b"\n")
         self._answers.flush()
 
 

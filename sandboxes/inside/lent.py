@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from agentrl.sandboxes.inside.changes import merge, set_content
 from agentrl.sandboxes.inside.plain_data import (
     CHANGEABLE,
     NO_ITEMS,
+    PLAIN_BASES,
+    PLAIN_CLASSES,
     Items,
     NotPlainError,
     decode,
@@ -40,8 +42,8 @@ LARGEST_LENT = 1_000
 LARGEST_LOANS = 50_000
 """Characters of JSON of all that a test has borrowed: every request looks at it. What came first is then a copy."""
 NO_PARTS: dict[int, Any] = {}
-SMALL = 300
-"""Items of an argument, in all, that is looked at each time the candidate calls the tests back; of a larger one at the end alone."""
+SMALL = 2_000
+"""Characters of JSON of an argument that is looked at each time the candidate calls the tests back: a larger one is at the end alone."""
 
 
 class Encode(Protocol):
@@ -71,33 +73,54 @@ class _Copy:
         """What it was then, as it is sent."""
         self.text = ""
         """The same as JSON: in Python, True is equal to 1."""
+        self._seen: dict[int, _Seen | None] = {}
         self.know()
-        self.is_large = not _is_small(self.before)
-
-    def indexes(self) -> dict[int, int]:
-        """The indexes of the containers in it, by their ids: of new ones too, which have them from when the other side knows of them."""
-        known = {id(part): index for index, part in self.parts.items()}
-        found: dict[int, int] = {}
-        for part in _parts(self.value):
-            found[id(part)] = known.get(id(part), self._next + 2 * (len(found.keys() - known.keys())))
-        return found
-
-    def items(self) -> dict[int, list[tuple[int, int]]]:
-        """Each container in it with the number of this value and its index, by its id."""
-        return {id_: [(self.number, index)] for id_, index in self.indexes().items()}
 
     def content(self) -> Any:
         """What it is now, as it is sent."""
         return self._encode(self.value, self.items())
 
+    def items(self) -> dict[int, list[tuple[int, int]]]:
+        """Each container in it with the number of this value and its index, by its id."""
+        return {id(part): [(self.number, index)] for index, part in self._indexed().items()}
+
+    def _indexed(self) -> dict[int, Any]:
+        """The containers in it by their indexes: new ones too, which have theirs from when the other side knows of them."""
+        known = {id(part): index for index, part in self.parts.items()}
+        found = {}
+        index = self._next
+        for part in _parts(self.value):
+            if id(part) in known:
+                found[known[id(part)]] = part
+            else:
+                found[index] = part
+                index += 2
+        return found
+
     def know(self) -> None:
         """Note that both sides have what it is now."""
-        indexes = self.indexes()
-        new = indexes.values() - self.parts.keys()
-        self.parts = {indexes[id(part)]: part for part in _parts(self.value)}
-        self._next += 2 * len(new)
-        self.before = self.content()
+        self.parts = self._indexed()
+        self._next = max([self._next, *(index + 2 for index in self.parts if index % 2 == self._next % 2)])
+        self.before = self._encode(self.value, {id(part): [(self.number, of)] for of, part in self.parts.items()})
         self.text = json.dumps(self.before)
+        self._seen = {index: _looks(part) for index, part in self.parts.items()}
+
+    @property
+    def is_as_known(self) -> bool:
+        """Whether it is what both sides know, as far as that is quickly seen."""
+        return bool(self.text) and all(map(_looks_as, self.parts.values(), self._seen.values()))
+
+    def changed(self) -> Any:
+        """What it is now, as it is sent, if that is not what both sides know; else None."""
+        if self.is_as_known:
+            return None
+        content = self.content()
+        return None if json.dumps(content) == self.text else content
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it takes long to look at."""
+        return len(self.text) > SMALL
 
     def read(self, data: Any, dereference: Dereference) -> dict[int, Any]:
         """What its parts are in the copy of the other side, by their indexes. What is in them are the parts themselves, and new ones. Raises
@@ -154,6 +177,11 @@ class Lender:
         """The number of what the tests have too."""
         return self._numbers.get(id(value))
 
+    def known_number(self, value: Any) -> int | None:
+        """The number of what the tests have too, and know as it is."""
+        number = self.number(value)
+        return None if number is None or not self._copies[number].is_as_known else number
+
     def lend(self, holder: list[Any]) -> int | None:
         """The number of what the tests get, the only one in `holder`; None where it is theirs alone, since nobody else holds it, or is too
         large."""
@@ -183,15 +211,19 @@ class Lender:
             if small and one.is_large:
                 continue
             try:
-                content = one.content()
+                content = one.changed()
+                if content is not None:
+                    changed[number] = content
             except (NotPlainError, RecursionError) as error:
                 if number in own:
                     raise NotPlainError(str(error)) from None
                 self.forget([number])
-                content = None
-            if content is None or json.dumps(content) != one.text:
-                changed[number] = content
+                changed[number] = None
         return changed
+
+    def may_have_changed(self) -> bool:
+        """Whether anything that is quickly looked at has become something that the tests may not know."""
+        return any(not one.is_large and not one.is_as_known for one in self._copies.values())
 
     def tell(self, numbers: Iterable[int]) -> None:
         """Note that the tests know what these are."""
@@ -207,9 +239,7 @@ class Lender:
     def take_back(self, request: dict[str, Any], dereference: Dereference) -> None:
         """Make the changes that a request tells of, and forget what it releases."""
         contents = [content for content in request.get("contents", ()) if content[0] in self._copies]
-        as_known = {
-            number for number, *_ in contents if json.dumps(self._copies[number].content()) == self._copies[number].text
-        }
+        as_known = {number for number, *_ in contents if self._copies[number].changed() is None}
         for number, before, after in contents:
             one = self._copies[number]
             old, new = one.read(before, dereference), one.read(after, dereference)
@@ -301,6 +331,9 @@ class Borrowed:
             self._copies[number] = _Copy(number, value, self._encode, 0, parts)
         return value
 
+    def __getitem__(self, number: int) -> Any:
+        return self._copies[number].value
+
     def part(self, number: Any, index: Any, content: Any) -> Any:
         """The container of a value that both have which an answer says is given, if it has that content: the candidate may have changed its
         own unseen. Else a new one."""
@@ -315,9 +348,11 @@ class Borrowed:
         self._arriving.clear()
 
     def _are_alike(self, one: Any, other: Any) -> bool:
-        if one is other:
+        if one is other or type(one) is not type(other) or len(one) != len(other):
+            return one is other
+        if type(one) in (list, tuple, deque) and all(map(_is_same_atom, one, other)):
             return True
-        return type(one) is type(other) and json.dumps(self._encode(one)) == json.dumps(self._encode(other))
+        return json.dumps(self._encode(one)) == json.dumps(self._encode(other))
 
     def hear(self, number: Any, data: Any, dereference: Dereference) -> None:
         """Give what both have the content that the candidate has made of it. Raises NotPlainError for what is none."""
@@ -338,8 +373,8 @@ class Borrowed:
         for number, one in [*self._copies.items()]:
             if number in self._in_calls and one.is_large:
                 continue
-            content = one.content()
-            if json.dumps(content) != one.text:
+            content = one.changed()
+            if content is not None:
                 contents.append([number, one.before, content])
                 one.know()
             if number not in stay and (size > LARGEST_LOANS or not one.may_stay):
@@ -392,15 +427,34 @@ _UNHELD_IN_LIST = sys.getrefcount(_SAMPLE[0])
 _UNHELD_INSIDE = _most_held([[]])
 
 
-def _is_small(content: Any) -> bool:
-    """Whether a content, as it is sent, has few items."""
-    left, look = SMALL, [content]
-    while look and left > 0:
-        one = look.pop()
-        items = [*one.values()] if isinstance(one, dict) else one if isinstance(one, list) else ()
-        left -= len(items)
-        look += items
-    return left > 0
+class _Seen(NamedTuple):
+    """What was in a container, to see that it has not changed."""
+
+    ids: list[int]
+    alive: list[Any]
+    """What has these ids, so that nothing else gets them, but for what the copy has as its parts: references to those are counted."""
+
+
+def _looks(part: Any) -> _Seen | None:
+    """What is in a container; None where something in it may change and be the same."""
+    if type(part) is bytearray:
+        return _Seen([], [bytes(part)])
+    held = [*part, *part.values()] if isinstance(part, dict) else [*part]
+    if any(type(item) not in PLAIN_CLASSES and isinstance(item, PLAIN_BASES) for item in held):
+        return None
+    return _Seen([*map(id, held)], [item for item in held if type(item) not in CHANGEABLE])
+
+
+def _looks_as(part: Any, seen: _Seen | None) -> bool:
+    if seen is None:
+        return False
+    if type(part) is bytearray:
+        return bool(part == seen.alive[0])
+    return [*map(id, part), *(map(id, part.values()) if isinstance(part, dict) else ())] == seen.ids
+
+
+def _is_same_atom(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is type(other) and type(one) in (int, str, bool, bytes) and bool(one == other))
 
 
 def _count_of_unheld() -> tuple[int, int]:

@@ -211,6 +211,8 @@ class RemoteValues:
             return self.given[content]
         if kind == "library":
             return self._library[content]
+        if kind == "known":
+            return self.borrowed[content]
         if kind == "item":
             return self.borrowed.part(*content)
         if kind == "fields":

@@ -116,7 +116,7 @@ def test_an_argument_of_two_calls_is_known_until_both_have_ended() -> None:
 
 
 def test_a_large_argument_is_not_looked_at_within_its_call() -> None:
-    borrowed, value = Borrowed(encode), [0] * (SMALL + 1)
+    borrowed, value = Borrowed(encode), [0] * (SMALL)
     number, _ = borrowed.lend(value)
     borrowed.begin_call([number])
     value.append(1)
@@ -185,7 +185,7 @@ def test_what_both_have_is_told_of_once_when_it_has_changed() -> None:
 
 
 def test_within_a_call_only_what_is_small_is_looked_at() -> None:
-    lender, small, large = Lender(encode), [1], [1] * (SMALL + 1)
+    lender, small, large = Lender(encode), [1], [1] * (SMALL)
     lender.take(-1, small)
     lender.take(-2, large)
     small.append(2)
