@@ -196,7 +196,7 @@ class Candidate:
         # Of an argument that has changed unseen, the test's own has another content, and cannot be the same from here on.
         parted = begun if "raised" in answer else unseen.intersection(begun)
         self._lender.forget(parted)
-        return {**answer, "dropped": [*parted, *self._lender.unheld()]}
+        return {**answer, "dropped": [*answer.get("dropped", ()), *parted, *self._lender.unheld()]}
 
     def _tell_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, told: bool) -> frozenset[int]:
         """Add to an answer what has become of what both sides have, of which a call was given `numbers`. Return the numbers of what the
@@ -259,14 +259,13 @@ class Candidate:
         data = self._encode(holder[0])
         if not is_changeable(holder[0]):
             return {"ok": data}
+        # The tests' own has another content than this, of which they were not told: from here on, they have two.
+        dropped = self._lender.part_from_tests(holder[0])
         items = self._lender.items()
-        is_known = self._lender.number(holder[0]) is not None
-        if id(holder[0]) in items and not is_known:
-            return {"ok": self.objects.encode(holder[0], items)}
         number = self._lender.lend(holder)
         if number is None:
             return {"ok": self.objects.encode(holder[0], items)}
-        answer = {"ok": self._lender.content(number, items), "lent": number}
+        answer = {"ok": self._lender.content(number, items), "lent": number, "dropped": dropped}
         if number > 0:  # which the tests have from here on, whatever they knew of it
             self._lender.tell([number])
         return answer

@@ -182,6 +182,14 @@ class Lender:
         number = self.number(value)
         return None if number is None or not self._copies[number].is_as_known else number
 
+    def part_from_tests(self, value: Any) -> list[int]:
+        """Forget the number of a value that the tests have made, if it has become something else than they know; such numbers."""
+        number = self.number(value)
+        if number is None or number > 0 or self._copies[number].changed() is None:
+            return []
+        self.forget([number])
+        return [number]
+
     def lend(self, holder: list[Any]) -> int | None:
         """The number of what the tests get, the only one in `holder`; None where it is theirs alone, since nobody else holds it, or is too
         large."""
@@ -262,9 +270,12 @@ class Lender:
 
     def content(self, number: int, items: Items) -> Any:
         """What has a number, as it is sent, with the numbers of what is in other values too."""
-        one = self._copies[number]
-        own = one.items()
-        return self._encode(one.value, {**items, **{id_: [*where, *items.get(id_, ())] for id_, where in own.items()}})
+        own = self._copies[number].items()
+        others = {id_: [one for one in where if one[0] != number] for id_, where in items.items()}
+        return self._encode(
+            self._copies[number].value,
+            {id_: [*own.get(id_, ()), *others.get(id_, ())] for id_ in own.keys() | others.keys()},
+        )
 
     def forget(self, numbers: Iterable[int]) -> None:
         """What has these numbers is the candidate's alone."""

@@ -144,7 +144,7 @@ class _Encoder:
         if self._subclass is not None and type(value) not in PLAIN_CLASSES and isinstance(value, PLAIN_BASES):
             # It is read apart from what it is in, where nobody knows the numbers.
             return self._subclass(value, _Encoder(self._refer, self._subclass, {})._content(value))
-        if self._items and (where := self._items.get(id(value))) is not None:
+        if self._items and (where := self._items.get(id(value))):
             content = self._content_once(value)
             for of, index in reversed(where):
                 content = {"item": [of, index, content]}
@@ -167,6 +167,10 @@ class _Encoder:
         self._open.discard(id(value))
         return content
 
+    def _factory(self, factory: Any) -> Any:
+        name = name_of_type(factory) if isinstance(factory, type) else None
+        return self._refer(factory) if name is None and factory is not None and self._refer is not None else name
+
     def _each(self, values: Iterable[Any]) -> list[Any]:
         return [self.encode(inner) for inner in values]
 
@@ -185,9 +189,7 @@ class _Encoder:
         if isinstance(value, dict):
             items = [[self.encode(key), self.encode(inner)] for key, inner in value.items()]
             if isinstance(value, defaultdict):
-                factory: Any = value.default_factory
-                name = name_of_type(factory) if isinstance(factory, type) else None
-                return {"defaultdict": [name, items]}
+                return {"defaultdict": [self._factory(value.default_factory), items]}
             return {next((name for name, kind in DICTS.items() if isinstance(value, kind)), "dict"): items}
         for name, kind in SEQUENCES.items():
             if isinstance(value, kind):
@@ -310,7 +312,7 @@ class _Decoder:
             check_hashes(keys)
             made = dict(zip(keys, self._list([item for _, item in pairs], depth), strict=True))
             if kind == "defaultdict":
-                return defaultdict(_type_called(factory) if factory is not None else None, made)
+                return defaultdict(self._factory(factory), made)
             return DICTS[kind](made) if kind in DICTS else made
         if kind == "deque":
             items_, length = content
@@ -332,6 +334,13 @@ class _Decoder:
             return _SIMPLE[kind](content)
         if self._dereference is None:
             raise NotPlainError("a reference where only plain data may be")
+        return self._dereference(data)
+
+    def _factory(self, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return None if data is None else _type_called(data)
+        if self._dereference is None:
+            raise NotPlainError("a function where only plain data may be")
         return self._dereference(data)
 
     def _list(self, data: Any, depth: int) -> list[Any]:

@@ -8,6 +8,57 @@ def pairs() -> dict[str, tuple[str, str, str]]:
     return _PAIRS
 
 
+def right() -> dict[str, tuple[str, str]]:
+    """Programs that plain Python passes, and the test code: a list is reached in two ways, or changed where nobody is told."""
+    return _RIGHT
+
+
+_RIGHT = {
+    "a row, by a method and by the grid": (
+        "class B:\n def __init__(self): self.g = [[0, 0], [0, 0]]\n def row(self, i): return self.g[i]",
+        "b = B()\nr = b.row(0)\nr[0] = 1\nb.g[0][1] = 2\nassert b.g == [[1, 2], [0, 0]]",
+    ),
+    "an item that was added": (
+        "class C:\n def __init__(self): self.items = []\n def add(self, n):\n  i = {'n': n}\n  self.items.append(i)\n  return i",
+        "c = C()\na = c.add('x')\nc.items[0]['n'] = 'y'\nassert c.items[0]['n'] == 'y' and a['n'] == 'y'",
+    ),
+    "a list that has changed unseen": (
+        "class School:\n def __init__(self): self.r = {}\n def add(self, n, g): self.r.setdefault(g, []).append(n)\n"
+        " def grade(self, g): return self.r.get(g, [])",
+        "s = School()\ns.add('a', 1)\nfirst = s.grade(1)\ns.add('b', 1)\nassert s.grade(1) == ['a', 'b']\n"
+        "s.r[1].append('c')\nassert s.grade(1) == ['a', 'b', 'c']",
+    ),
+    "a row that has changed unseen": (
+        "class S:\n def __init__(self): self.rows = [[1], [2]]\n def row(self, i): return self.rows[i]\n"
+        " def put(self, i, x): self.rows[i].append(x)",
+        "s = S()\nrows = s.rows\ns.put(0, 5)\nr = s.row(0)\nr.append(6)\nassert s.rows == [[1, 5, 6], [2]]",
+    ),
+    "an argument that has changed unseen": (
+        "class VM:\n def __init__(self, stock): self.stock = stock\n def buy(self, k):\n  self.stock[k] -= 1\n  return k",
+        "stock = {'cola': 1}\nv = VM(stock)\nassert v.buy('cola') == 'cola'\nv.stock['tea'] = 1\nassert v.buy('tea') == 'tea'",
+    ),
+    "an argument that has new items": (
+        "def rotate(m):\n m[:] = [list(r) for r in zip(*m[::-1])]\n return m",
+        "assert rotate([[1, 2, 3]]) == [[1], [2], [3]]",
+    ),
+    "two that swap what they have": (
+        "def swap(r): r[0][0], r[1][0] = r[1][0], r[0][0]",
+        "top, bottom = [1], [2]\nswap([top, bottom])\nassert top == [2] and bottom == [1]",
+    ),
+    "a defaultdict with a function": (
+        "from collections import defaultdict\ndef tally(words, counts):\n for word in words: counts[word] += 1\n"
+        "def table(): return defaultdict(lambda: 'none')",
+        "from collections import defaultdict\ncounts = defaultdict(lambda: 10)\ntally('aab', counts)\nassert counts == {'a': 12, 'b': 11}\n"
+        "assert counts['c'] == 10\nassert table()['x'] == 'none'",
+    ),
+    "callbacks that change a list": (
+        "def solve(state, moves, apply, undo, done, out):\n if done(state):\n  out.append(list(state))\n  return\n for m in moves(state):\n"
+        "  apply(state, m)\n  solve(state, moves, apply, undo, done, out)\n  undo(state, m)",
+        "out = []\nsolve([], lambda s: [i for i in range(4) if i not in s], lambda s, m: s.append(m), lambda s, m: s.pop(), lambda s: len(s) == 4, out)\n"
+        "assert len(out) == 24 and out[0] == [0, 1, 2, 3] and out[-1] == [3, 2, 1, 0]",
+    ),
+}
+
 _PAIRS = {
     "shared rows": (
         "def grid(n, m): return [[0]*m for _ in range(n)]",

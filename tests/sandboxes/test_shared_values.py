@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, judge, open_pool
-from tests.sandboxes.shared_cases import pairs
+from tests.sandboxes.shared_cases import pairs, right
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
@@ -30,12 +30,20 @@ def passes_in_plain_python(source: str, code: str) -> bool:
 
 async def test_a_program_passes_where_plain_python_passes_it(pool: SandboxPool) -> None:
     assert len(pairs()) > 20
-    for name, (right, wrong, code) in pairs().items():
-        for source, passes in ((right, True), (wrong, False)):
+    for name, (good, bad, code) in pairs().items():
+        for source, passes in ((good, True), (bad, False)):
             assert passes_in_plain_python(source, code) == passes, name
             verdict = await judge(source, [AssertTest(code=code)], pool=pool)
             assert verdict.passed == passes, (name, verdict.results)
             assert verdict.status != "checker_error", (name, verdict.results)
+
+
+async def test_what_is_reached_in_two_ways_is_one_thing(pool: SandboxPool) -> None:
+    for name, (source, code) in right().items():
+        assert passes_in_plain_python(source, code), name
+        for in_place in (None, True):
+            verdict = await judge(source, [AssertTest(code=code, in_place=in_place)], pool=pool)
+            assert verdict.passed, (name, in_place, verdict.results)
 
 
 async def test_a_callback_sees_the_argument_only_where_changes_are_seen(pool: SandboxPool) -> None:

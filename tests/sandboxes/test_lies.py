@@ -1,0 +1,95 @@
+"""A program may answer whatever it likes on the wire: that is its own failure, never a pass and never the tests' fault."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+LIAR = """
+import sys
+class V:
+    def __init__(self, x=0): self.x = x
+def f(*args): return 0
+frame = sys._getframe()
+while not hasattr(frame.f_locals.get("self"), "_answers"): frame = frame.f_back
+candidate = frame.f_locals["self"]
+honest = candidate.answer
+def lie(request):
+    answer = honest(request)
+    return {lie!r} if request["op"] in {ops!r} and request.get("name") != "f" else answer
+candidate.answer = lie
+"""
+PART = {"item": [-1, 0, [1]]}
+OF_ARGUMENTS: dict[str, Any] = {
+    "a list that holds itself": {"ok": None, "changed": [[-1, {"item": [-1, 0, [PART]]}]]},
+    "another kind": {"ok": None, "changed": [[-1, {"item": [-1, 0, {"dict": []}]}]]},
+    "a part of nothing": {"ok": None, "changed": [[-1, {"item": [-9, 0, []]}]]},
+    "no content": {"ok": None, "changed": [[-1, {"item": [-1]}]]},
+    "no pairs": {"ok": None, "changed": [1]},
+    "numbers of nothing": {"ok": [], "lent": [], "dropped": [[]]},
+    "what nobody has": {"ok": {"known": 99}},
+    "a method of nothing": {"ok": [{"method": [{"builtin": "int"}, "x"]}], "lent": 5},
+    "a fraction of a million digits": {"ok": {"fraction": ["1" * 999_000, "3" * 999_000]}},
+    "a logger of many parts": {"ok": 0, "logged": [["a." * 60_000, 50, "m", True, None]]},
+    "what it has and has not": {"ok": {"item": [{}, [], []]}},
+}
+OF_CLASSES: dict[str, Any] = {
+    "nonsense": {"ok": None, "class": 7},
+    "nothing": {},
+    "an error": {"raised": {"error": {"error": 1}, "classes": ["E"], "text": ""}},
+    "a fault": {"fault": "no"},
+    "a need": {"needs": [1, "x"]},
+    "a logger of many parts": {"ok": None, "class": {}, "logged": [["a." * 60_000, 50, "m", True, None]]},
+}
+METACLASS = """
+class M(type):
+    @property
+    def __name__(cls): raise {error}
+class V(metaclass=M):
+    def __init__(self, x=0): self.x = x
+"""
+FAILURES = {"wrong_answer", "runtime_error", "time_limit", "output_limit"}
+
+
+@pytest.fixture
+async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=2, memory_mb=300)), backend=bubblewrap, size=2) as pool:
+        yield pool
+
+
+async def test_lies_of_arguments_and_values(pool: SandboxPool) -> None:
+    code = "import pytest\nxs = [1]\nwith pytest.raises((AttributeError, LookupError, TypeError, ValueError)): f(xs)"
+    for name, answer in OF_ARGUMENTS.items():
+        source = (
+            LIAR.replace("{lie!r}", repr(answer))
+            .replace("{ops!r}", "['call']")
+            .replace(' and request.get("name") != "f"', "")
+        )
+        for test in (AssertTest(code=code), AssertTest(code=code, in_place=True)):
+            verdict = await judge(source, [test], pool=pool)
+            assert verdict.status in FAILURES, (name, verdict.results)
+
+
+async def test_lies_of_classes(pool: SandboxPool) -> None:
+    liars = {
+        name: LIAR.replace("{lie!r}", repr(answer)).replace("{ops!r}", "['class']")
+        for name, answer in OF_CLASSES.items()
+    }
+    errors = {error: METACLASS.replace("{error}", error) for error in ("ValueError", "SystemExit")}
+    for name, source in {**liars, **errors}.items():
+        for test in (
+            TestFile(code="from solution import V\ndef test(): assert V(1).x == 3"),
+            TestFile(
+                code="import unittest\nfrom solution import V\nclass T(unittest.TestCase):\n def test(self): self.assertEqual(V(1).x, 3)",
+                framework="unittest",
+            ),
+            AssertTest(code="assert V(1).x == 3"),
+        ):
+            verdict = await judge(source, [test], pool=pool)
+            assert verdict.status in FAILURES, (name, test, verdict.results)
