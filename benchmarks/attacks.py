@@ -23,7 +23,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, judge, open_pool
 from tests.real_boxes import as_an_ordinary_user
 from tests.sandboxes import (
     candidate_classes,
@@ -38,7 +38,7 @@ from tests.sandboxes import (
 from tests.sandboxes.adversaries import against_the_place, against_the_verdict
 from tests.sandboxes.cases import as_test
 from tests.sandboxes.hostile_answers import measured
-from tests.sandboxes.trials import LIMITS, all_kinds_of_tests, trial
+from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests, trial
 
 POOLS = 3
 
@@ -79,6 +79,10 @@ async def main(backend: BackendName, seconds: float) -> None:
         async with AsyncExitStack() as stack:
             spec = BoxSpec(limits=LIMITS)
             pools = [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(POOLS)]
+            # A kind of test that cannot run here would reward nobody.
+            verdict = await judge(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pools[0])
+            if not verdict.passed:
+                raise SystemExit(f"these tests do not pass with a program that is right: {verdict.results}")
             with measured() as cost:
                 async with anyio.create_task_group() as group:
                     for pool in pools:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import AsyncIterator
 from textwrap import dedent
 from typing import Any
@@ -32,7 +33,8 @@ from agentrl.sandboxes import (
 )
 from agentrl.sandboxes.judge import default_deadline_s
 from tests.components import missing
-from tests.real_boxes import kill_first_process
+from tests.real_boxes import as_an_ordinary_user, kill_first_process
+from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests
 
 pytestmark = pytest.mark.anyio
 
@@ -590,3 +592,15 @@ async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: S
             await judge("", [test], pool=pool)
     with pytest.raises(ConfigError, match="deadline_s = 0 must be a number above 0"):
         await judge("", [IOTest()], pool=pool, deadline_s=0)
+
+
+async def test_every_kind_of_test_runs_as_an_ordinary_user(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no control group counts what a box uses, more system calls are refused."""
+    as_an_ordinary_user(monkeypatch)
+    if subprocess.run(["/usr/bin/python3", "-c", "import pytest"], capture_output=True, timeout=60).returncode:
+        missing("pytest for /usr/bin/python3 (apt install python3-pytest)")
+    async with open_pool(BoxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
+        verdict = await judge(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool)
+    assert verdict.passed, verdict.results
