@@ -29,7 +29,8 @@ import os
 import sys
 import types
 from _thread import RLock
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from json import dumps, loads  # what a test patches in the module is then not ours
 from typing import Any
 
@@ -54,6 +55,15 @@ class CannotTellError(BaseException):
 
 OURS = (CannotTellError, BothChangedError, TooManyObjectsError, NeedsTestObjectError)
 """All else a candidate has raised."""
+
+
+@contextmanager
+def telling(what: str) -> Iterator[None]:
+    """Tell something of the candidate's. Raises CannotTellError, which it cannot catch as it would what it has raised itself."""
+    try:
+        yield
+    except (NotPlainError, RecursionError) as error:
+        raise CannotTellError(f"{what} that cannot pass: {error}") from None
 
 
 class Candidate:
@@ -203,10 +213,8 @@ class Candidate:
         tests are not told: what the candidate has given changes only where they see everything."""
         if self._in_place is False or "fault" in answer:
             return frozenset()
-        try:
+        with telling("an argument"):
             changed = self._lender.changed(numbers if told else ())
-        except NotPlainError as error:
-            raise CannotTellError(f"an argument that cannot pass: {error}") from None
         shown = {
             number: content
             for number, content in changed.items()
@@ -240,8 +248,9 @@ class Candidate:
         if (known := self._lender.known_number(value)) is not None:
             return {"known": known}
         items = self._lender.items()
-        number = self._lender.lend_for_call(value)
-        return {"lend": [number, self._lender.content(number, items)]}
+        with telling("an argument"):
+            number = self._lender.lend_for_call(value)
+            return {"lend": [number, self._lender.content(number, items)]}
 
     def _changes_so_far(self) -> dict[str, Any]:
         """What has become of what both sides have, as far as that is quickly seen: the tests' function may look at it."""
@@ -256,19 +265,19 @@ class Candidate:
         """An answer that gives the one value in a list."""
         if (known := self._lender.known_number(holder[0])) is not None:
             return {"ok": {"known": known}}
-        data = self._encode(holder[0])
         if not is_changeable(holder[0]):
-            return {"ok": data}
-        # The tests' own has another content than this, of which they were not told: from here on, they have two.
-        dropped = self._lender.part_from_tests(holder[0])
-        items = self._lender.items()
-        number = self._lender.lend(holder)
-        if number is None:
-            return {"ok": self.objects.encode(holder[0], items)}
-        answer = {"ok": self._lender.content(number, items), "lent": number, "dropped": dropped}
-        if number > 0:  # which the tests have from here on, whatever they knew of it
-            self._lender.tell([number])
-        return answer
+            return {"ok": self._encode(holder[0])}
+        with telling("an answer"):
+            # The tests' own has another content than this, of which they were not told: from here on, they have two.
+            dropped = self._lender.part_from_tests(holder[0])
+            items = self._lender.items()
+            number = self._lender.lend(holder)
+            if number is None:
+                return {"ok": self.objects.encode(holder[0], items)}
+            answer = {"ok": self._lender.content(number, items), "lent": number, "dropped": dropped}
+            if number > 0:  # which the tests have from here on, whatever they knew of it
+                self._lender.tell([number])
+            return answer
 
     def _lent(self, number: int, data: Any) -> Any:
         """What both sides have, by its number; or, with the data of what the tests lend, from here on."""
@@ -282,10 +291,8 @@ class Candidate:
         return self.module if request["of"] is None else self.objects.decode(request["of"])
 
     def _encode(self, value: Any) -> Any:
-        try:
+        with telling("an answer"):
             return self.objects.encode(value)
-        except (NotPlainError, RecursionError) as error:
-            raise CannotTellError(f"an answer that cannot pass: {error}") from None
 
     def _raised(self, error: BaseException) -> dict[str, Any]:
         import traceback

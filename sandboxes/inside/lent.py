@@ -271,11 +271,9 @@ class Lender:
     def content(self, number: int, items: Items) -> Any:
         """What has a number, as it is sent, with the numbers of what is in other values too."""
         own = self._copies[number].items()
-        others = {id_: [one for one in where if one[0] != number] for id_, where in items.items()}
-        return self._encode(
-            self._copies[number].value,
-            {id_: [*own.get(id_, ()), *others.get(id_, ())] for id_ in own.keys() | others.keys()},
-        )
+        for id_, where in own.items():
+            where += [other for other in items.get(id_, ()) if other[0] != number]
+        return self._encode(self._copies[number].value, {**items, **own})
 
     def forget(self, numbers: Iterable[int]) -> None:
         """What has these numbers is the candidate's alone."""

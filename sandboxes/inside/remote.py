@@ -17,7 +17,7 @@ from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
-from agentrl.sandboxes.inside.remote_values import NO_ARGUMENTS, RemoteValues
+from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
 from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH, goes_through_candidates
 from agentrl.sandboxes.inside.stand_ins import (
@@ -30,6 +30,7 @@ from agentrl.sandboxes.inside.stand_ins import (
 from agentrl.sandboxes.inside.told import hear
 from agentrl.sandboxes.inside.wire import Wire
 
+NO_ARGUMENTS: dict[str, Any] = {}
 MOST_CALLBACKS = 100_000
 ONE_FOR_ALL = 3
 """A class that gives one object for so many different arguments gives it for all."""

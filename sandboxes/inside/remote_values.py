@@ -37,7 +37,6 @@ from agentrl.sandboxes.inside.stand_ins import (
 from agentrl.sandboxes.inside.wire import Wire
 
 DEEPEST_INHERITANCE = 30
-NO_ARGUMENTS: dict[str, Any] = {}
 
 
 class RemoteValues:

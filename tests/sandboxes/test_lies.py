@@ -93,3 +93,9 @@ async def test_lies_of_classes(pool: SandboxPool) -> None:
         ):
             verdict = await judge(source, [test], pool=pool)
             assert verdict.status in FAILURES, (name, test, verdict.results)
+
+
+async def test_what_cannot_be_told_is_no_error_that_a_program_may_catch(pool: SandboxPool) -> None:
+    source = "def f(g):\n    x = []\n    x.append(x)\n    try: g(x)\n    except TypeError: return 1"
+    verdict = await judge(source, [AssertTest(code="assert f(lambda x: 0) == 1")], pool=pool)
+    assert verdict.status in FAILURES, verdict.results
