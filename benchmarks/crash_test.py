@@ -171,10 +171,20 @@ def synced_frames(log: Path, index: Path, note: Path) -> int | None:
     return max(attempted, durable)
 
 
+def wait_for_moment(delay_s: float, main: subprocess.Popen[bytes], run_dir: Path, latest: int) -> None:
+    """Sleep for `delay_s`, but no longer than until the run has made step `latest` or ended.
+
+    However fast the machine is, enough steps are left for the disturbances that are to come.
+    """
+    until = time.monotonic() + delay_s
+    while time.monotonic() < until and lines(run_dir / "metrics.jsonl") < latest and main.poll() is None:
+        time.sleep(0.01)
+
+
 def disturbed(
-    first: list[str], run_dir: Path, count: int, fault_rate: float, rng: random.Random, disk: Path | None
+    first: list[str], run_dir: Path, count: int, steps: int, fault_rate: float, rng: random.Random, disk: Path | None
 ) -> tuple[Counter[str], Counter[int]]:
-    """Run to the end through so many disturbances; how often each came, and how often the run ended with each exit code."""
+    """Run its `steps` to the end through so many disturbances; how often each came, and how often the run ended with each exit code."""
     done, ends = Counter[str](), Counter[int]()
     output = run_dir.parent.parent / "output.log"
     marked = {
@@ -193,14 +203,15 @@ def disturbed(
         while main.poll() is None:
             if done.total() >= count:
                 break
+            latest = steps * (done.total() + 1) // (count + 2)  # a group that is dropped makes no step: some are left over
             if rng.random() < IN_START:
-                time.sleep(rng.uniform(0, 8))
+                wait_for_moment(rng.uniform(0, 8), main, run_dir, latest)
             else:
                 while lines(run_dir / "metrics.jsonl") == before and main.poll() is None:
                     if time.monotonic() - begun > RESTART_TIMEOUT_S:
                         raise SystemExit(f"no step within {RESTART_TIMEOUT_S:g} s; {output}")
                     time.sleep(0.01)
-                time.sleep(rng.uniform(0, 4))
+                wait_for_moment(rng.uniform(0, 4), main, run_dir, latest)
             begun, before = time.monotonic(), lines(run_dir / "metrics.jsonl")
             kind = rng.choices(list(DISTURBANCES), list(DISTURBANCES.values()))[0]
             if main.poll() is None and disturb(kind, main, run_dir, disk):
@@ -299,7 +310,9 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
     run_dir = folder / "disturbed" / "run"
     started = time.monotonic()
     rng = random.Random(args.seed)
-    done, ends = disturbed(command(folder, run_dir, args), run_dir, args.disturbances, args.fault_rate, rng, disk)
+    steps = args.tasks * args.epochs // GROUPS
+    first = command(folder, run_dir, args)
+    done, ends = disturbed(first, run_dir, args.disturbances, steps, args.fault_rate, rng, disk)
     if done.total() < args.disturbances:
         raise SystemExit(f"the run ended after {done.total()} disturbances; give it more --tasks or --epochs")
     if alive := left_behind(run_dir):
