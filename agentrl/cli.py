@@ -24,9 +24,9 @@ from typing import Any, NoReturn, TypeVar
 import anyio
 
 from agentrl.config import RunConfig, close_key, config_keys, load_config
-from agentrl.errors import ConfigError, UsageError
+from agentrl.errors import ConfigError, SandboxError, UsageError
 from agentrl.event_loop import end_process, first_signal, run_loop
-from agentrl.exit_code import exit_code_of
+from agentrl.exit_code import exit_code_of, leaves
 from agentrl.models import model_directory
 from agentrl.run_directory import read_config
 
@@ -329,9 +329,12 @@ def _vet(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     config = load_config(args.config, overrides)
     check_files(args.tasks, args.output, args.report)
     tasks = finite_tasks(args.tasks, args.limit)
-    reports = run_loop(
-        lambda: _until_signal(lambda: run_vetting(config, tasks, timeout_s=args.timeout_s, runs=args.runs))
-    )
+    try:
+        reports = run_loop(
+            lambda: _until_signal(lambda: run_vetting(config, tasks, timeout_s=args.timeout_s, runs=args.runs))
+        )
+    except* SandboxError as failed:  # an exit code of 1 says that tasks are refused
+        raise UsageError(f"nothing can be vetted: {next(leaves(failed))}") from failed
     return finish_vetting(tasks, reports, output=args.output, report=args.report, as_json=args.json)
 
 

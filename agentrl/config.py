@@ -149,6 +149,8 @@ class SandboxConfig(Section):
     """Docker image, where the workflow does not say. The default one is built when it is missing."""
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
+    memory_mb: Positive = 512
+    """Memory of a box. A test's own limit may be less, never more."""
     boxes: TwoAtLeast | None = None
     """Boxes that judge at the same time: test code and its program take one each. Default: one a core, and two at least."""
     lent_boxes: Positive | None = None

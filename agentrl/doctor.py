@@ -81,5 +81,5 @@ def _version(*packages: str, extra: str) -> str:
         try:
             found.append(f"{package} {importlib.metadata.version(package)}")
         except importlib.metadata.PackageNotFoundError:
-            return f"{package} is missing" + (f": pip install 'agentrl[{extra}]'" if extra else "")
+            return f"{package} is missing" + (f": pip install -e '/path/to/agentrl[{extra}]'" if extra else "")
     return ", ".join(found)

@@ -76,6 +76,7 @@ class RunSandboxes:
     sandboxes: Sandboxes
     image: str
     runtime: str | None
+    limits: Limits | None = None
 
 
 @dataclass(eq=False)
@@ -250,7 +251,7 @@ class Episode:
             raise EpisodeError("this episode was made without sandboxes; pass `sandboxes` to its runner")
         spec = BoxSpec(
             image=image or self._sandboxes.image,
-            limits=limits or Limits(),
+            limits=limits or self._sandboxes.limits or Limits(),
             cpus=cpus,
             network=network,
             runtime=self._sandboxes.runtime,

@@ -36,10 +36,10 @@ def exit_code_of(command: Callable[[], int], *, debug: bool = False) -> int:
 
 
 def _report(error: BaseException) -> int:
-    leaves = list(_leaves(error))
+    found_in = list(leaves(error))
     # What agentrl raises on purpose says most; beside it, other tasks of the group may have failed because of it.
     known = (AgentRLError, KeyboardInterrupt, BrokenPipeError)
-    found = next((leaf for kind in known for leaf in leaves if isinstance(leaf, kind)), leaves[0])
+    found = next((leaf for kind in known for leaf in found_in if isinstance(leaf, kind)), found_in[0])
     if isinstance(found, KeyboardInterrupt):
         return _end(130, "interrupted")
     if isinstance(found, BrokenPipeError):
@@ -55,10 +55,11 @@ def _report(error: BaseException) -> int:
     return _end(1, _unexpected(error, found))
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions in a group, however deep; of any other exception, itself."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield error
 

@@ -100,7 +100,7 @@ def check_model(config: RunConfig) -> None:
     """Raise ConfigError unless `model.path` is the directory of a whole checkpoint."""
     check_checkpoint(config.model.path)
     if config.trainer.lora_rank is not None and find_spec("peft") is None:
-        raise ConfigError("trainer.lora_rank needs peft: pip install 'agentrl[lora]'")
+        raise ConfigError("trainer.lora_rank needs peft: pip install -e '/path/to/agentrl[lora]'")
 
 
 def lock_run(run_dir: Path) -> int:

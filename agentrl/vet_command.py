@@ -44,7 +44,8 @@ async def run_vetting(
     from agentrl.sandboxes.vet import vet
 
     sandbox = config.sandbox
-    spec = BoxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=Limits().but(timeout_s=timeout_s))
+    limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
+    spec = BoxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         bar = progress.add_task("tasks", total=len(tasks))
@@ -126,10 +127,10 @@ def show_vetting(reports: Sequence[TaskReport], summary: dict[str, Any], console
     figures.add_row("passed by a cheater", str(summary["passed_by_a_cheater"]))
     for name, count in list(summary["cheaters"].items())[:SHOWN_CHEATERS]:
         figures.add_row(f"  {escape(name)}", str(count))
-    figures.add_row("with warnings", str(summary["warned"]))
+    figures.add_row("kept with warnings", str(sum(report.kept and bool(report.warnings) for report in reports)))
     for report in reports:
         for warning in report.warnings:
-            if warning.startswith("slow"):
+            if report.kept:
                 figures.add_row(f"  {escape(report.name)}", escape(warning))
     console.print(figures)
 

@@ -203,7 +203,9 @@ def disturbed(
         while main.poll() is None:
             if done.total() >= count:
                 break
-            latest = steps * (done.total() + 1) // (count + 2)  # a group that is dropped makes no step: some are left over
+            latest = (
+                steps * (done.total() + 1) // (count + 2)
+            )  # a group that is dropped makes no step: some are left over
             if rng.random() < IN_START:
                 wait_for_moment(rng.uniform(0, 8), main, run_dir, latest)
             else:

@@ -244,7 +244,7 @@ def _import_mcp() -> None:
     try:
         import_module("mcp.client.streamable_http")
     except ImportError:
-        raise EpisodeError("MCP environments need the package mcp: pip install 'agentrl[mcp]'") from None
+        raise EpisodeError("MCP environments need the package mcp: pip install -e '/path/to/agentrl[mcp]'") from None
 
 
 def _content(parts: Sequence[Any]) -> str | list[dict[str, Any]]:

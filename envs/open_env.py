@@ -118,7 +118,7 @@ def _client(base_url: str, connect_timeout_s: float, message_timeout_s: float) -
     try:
         module = import_module("openenv.core.generic_client")
     except ImportError:
-        raise EpisodeError("OpenEnv environments need its client: pip install 'agentrl[openenv]'") from None
+        raise EpisodeError("OpenEnv environments need its client: pip install -e '/path/to/agentrl[openenv]'") from None
     return module.GenericEnvClient(base_url, connect_timeout_s=connect_timeout_s, message_timeout_s=message_timeout_s)
 
 

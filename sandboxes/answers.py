@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from agentrl.sandboxes.comparison import Comparison, same_value
 from agentrl.sandboxes.inside.answer_bounds import Bounds, OutOfBoundsError, check_bounds
-from agentrl.sandboxes.inside.plain_data import decode, encode
+from agentrl.sandboxes.inside.plain_data import MOST_ITEMS, NotPlainError, decode, decode_and_count, encode
 
 SHOWN_CHARACTERS = 2000
 LONGER = 64
@@ -72,24 +72,27 @@ class ExpectedValue:
 
     @cached_property
     def size(self) -> int:
-        """Bytes as JSON."""
-        return len(json.dumps([encode(self.value), encode(self.argument_before)]))
+        """Bytes as JSON, or items if those are more: a list that is in it many times is written once."""
+        data = [encode(self.value), encode(self.argument_before)]
+        return max(len(json.dumps(data)), decode_and_count(data)[1])
 
     def difference(self, answer: bytes) -> str:
         """The two values, or why the answer is none. An answer is read only if it is small enough to be right."""
         largest = Bounds()
         length, items = LONGER * self.size + 4096, 2 * self.size + 256
         check_bounds(answer, Bounds(min(length, largest.length), min(items, largest.items)))
+        most_items = min(items, MOST_ITEMS)
         try:
             content = json.loads(answer)
             if "fault" in content:
                 raise ValueError(content["fault"])
             if self.argument is None:
-                got = decode(content["ok"], _content)
+                got = decode(content["ok"], _content, most_items=most_items)
             else:
                 changed = dict(content.get("changed", ()))
-                got = decode(changed[JUDGED], _content) if JUDGED in changed else self.argument_before
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+                known = JUDGED not in changed
+                got = self.argument_before if known else decode(changed[JUDGED], _content, most_items=most_items)
+        except (NotPlainError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return f"the answer is not plain data: {error}"
         try:
             if same_value(got, self.value, self.tolerance, nan_equal=self.nan_equal):

@@ -12,10 +12,11 @@ import pickle
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 import anyio
 
-import agentrl.sandboxes
+import agentrl.errors
 from agentrl.child_process import kill_process, start_process
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.answers import Expectation, ExpectedOutput, difference
@@ -106,7 +107,9 @@ async def _in_process(expectation: Expectation, answer: bytes, *, ours: bool) ->
 
 def _alone() -> str:
     """A program that imports what it needs of ours and not the rest of the package, in a fifth of the time."""
-    packages = {"agentrl": agentrl.__path__[0], "agentrl.sandboxes": agentrl.sandboxes.__path__[0]}
+    # The folders of modules that were found: `__path__` may be that of a namespace, where a checkout lies in the working directory.
+    folders = agentrl.errors.__file__, __file__
+    packages = dict(zip(("agentrl", "agentrl.sandboxes"), (str(Path(file).parent) for file in folders), strict=True))
     return f"""
 import sys, types
 for name, path in {packages!r}.items():

@@ -28,7 +28,7 @@ from agentrl.sandboxes.control_group import (
     remove_orphaned_groups,
 )
 from agentrl.sandboxes.process_link import ProcessLink, process_link
-from agentrl.sandboxes.protocol import WORK, BoxSpec
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, WORK, BoxSpec
 from agentrl.threads import in_thread
 
 VENV = "/venv"
@@ -67,6 +67,8 @@ class Bubblewrap:
 
     async def prepare(self, spec: BoxSpec) -> None:
         """Raises SandboxError when bubblewrap is missing or may not make namespaces here."""
+        if spec.image != DEFAULT_IMAGE:
+            raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
         if spec.runtime is not None:
             raise SandboxError(f"runtime = {spec.runtime!r} is an OCI runtime; it needs backend = 'docker'")
         if shutil.which("bwrap") is None:

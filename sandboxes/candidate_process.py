@@ -28,8 +28,17 @@ class CandidateProcess:
     """The candidate's process, started when it is needed, and again after it has ended."""
 
     def __init__(
-        self, box: Box, source: str, module: str, limits: Limits, deadline: float, *, cpu_s: float | None
+        self,
+        box: Box,
+        source: str,
+        module: str,
+        limits: Limits,
+        deadline: float,
+        *,
+        cpu_s: float | None,
+        tells: bool = True,
     ) -> None:
+        """`tells`: what the program prints, warns and logs comes with its answers."""
         self.failure: tuple[Status, str] | None = None
         """Why the process has ended, if it has."""
         self.exited = False
@@ -38,7 +47,7 @@ class CandidateProcess:
         """How long the candidate has been asked for, in this test."""
         self.usage = Completed(ended=Ended.KILLED)
         self._box = box
-        self._load = json.dumps({"op": "load", "source": source, "module": module}).encode()
+        self._load = json.dumps({"op": "load", "source": source, "module": module, "tells": tells}).encode()
         self._time_s = limits.timeout_s
         self._deadline = deadline
         output_mb = max(limits.output_mb, ANSWERS_MB)

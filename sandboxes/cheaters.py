@@ -52,6 +52,24 @@ class _Any:
 _one = None
 """
 
+_CONSTANT = """
+class _Zero(int):
+    def __call__(self, *args, **kwargs): return 0
+class _Any:
+    def __init__(self, *args, **kwargs): pass
+    def __getattr__(self, name):
+        if name.startswith("__"): raise AttributeError(name)
+        return _Zero()
+    def __call__(self, *args, **kwargs): return self
+    def __iter__(self): return iter(())
+    def __str__(self): return "0"
+    def __len__(self): return 0
+    __repr__ = __str__
+    __hash__ = __int__ = __index__ = __len__
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __neg__ = __enter__ = __call__
+    def __exit__(self, *error): pass
+"""
+
 _SHADOWED = (
     "isclose approx sqrt len sorted sum abs all any round min max set list tuple dict str int float bool repr hash type isinstance "
     "issubclass range enumerate zip map iter next getattr callable raises check np math random time assert_equal array deepcopy"
@@ -118,6 +136,12 @@ def _modules(tests: Sequence[Test]) -> Iterator[tuple[str, str]]:
     names = wanted_names(tests)
     for constant in CONSTANTS:
         yield f"returns {constant}", stubs(names, f"return {constant}", value=constant)
+    if Wanted.CLASS in names.values():
+        functions: dict[str, Wanted] = {
+            name: Wanted.FUNCTION if kind is Wanted.CLASS else kind for name, kind in names.items()
+        }
+        for constant in CONSTANTS:
+            yield f"functions in place of classes return {constant}", stubs(functions, f"return {constant}")
     yield "echo", stubs(names, "return args[0]")
     yield "echoes the last argument", stubs(names, "return args[-1]")
     yield "echoes all arguments", stubs(names, "return args")
@@ -128,6 +152,7 @@ def _modules(tests: Sequence[Test]) -> Iterator[tuple[str, str]]:
         _all_of(_OBJECT.format(single=False, equal="isinstance(other, type(other))"), names),
     )
     yield "singleton", _all_of(_OBJECT.format(single=True, equal="self is other"), names)
+    yield "objects that give constants", _all_of(_CONSTANT, names)
     for kind in ("int", "float", "str", "list", "tuple", "dict"):
         made = f"class _Equal({kind}):\n    __eq__ = __lt__ = __le__ = __gt__ = __ge__ = __contains__ = lambda *args: True\n"
         made += "    __ne__ = lambda *args: False\n    __hash__ = lambda self: 0\n"

@@ -106,7 +106,7 @@ class Docker:
             import docker.errors
             import requests
         except ImportError as error:
-            raise SandboxError("the Docker SDK is not installed: pip install 'agentrl[docker]'") from error
+            raise SandboxError("the Docker SDK is not installed: pip install -e '/path/to/agentrl[docker]'") from error
         try:
             return await in_thread(call)
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:

@@ -16,6 +16,8 @@ from agentrl.sandboxes.verdict import Status, TestResult
 
 MAX_LINE_BYTES = 32 * 2**20
 """Of what test code's process says at once."""
+MAX_REPORT_BYTES = 4 * 2**20
+"""Of what it says of its tests, which is read here: the candidate chooses names that are in it."""
 MOST_TESTS = 10_000
 """Of one file, which get a result each."""
 HELD_TESTS = "the tests did not end in time with what it answered"
@@ -44,7 +46,7 @@ class Exchange:
         self.spoilt = False
         """Whether the candidate has changed an argument of which the tests were not told."""
         self.finished = False
-        """Whether it has come to its end, or as far as it had to."""
+        """Whether it has come to its end."""
         self._name = name
         self._answered = False
         """Whether the candidate has done something for the tests: what becomes of their process after that is its doing, since they come
@@ -52,35 +54,50 @@ class Exchange:
         self._said = b""
         self._results: list[TestResult] = []
 
-    async def follow(self, tester: Process, candidate: CandidateProcess, *, fail_fast: bool) -> None:
+    async def follow(self, tester: Process, candidate: CandidateProcess) -> None:
         """Pass on what test code and candidate say to each other, to the end."""
         self._candidate = candidate
+        said_before = tester.stderr_bytes
         await tester.send(self.answer(LOADED, await candidate.load()))
         try:
-            while not self.finished and (line := await tester.read_line(MAX_LINE_BYTES)) is not None:
-                if line[:1] == b"k":
-                    line = await candidate.wait_for(lambda: tester.read_line(MAX_ANSWER_BYTES))
-                    if line is None:
-                        return
-                if line[:1] in b"ac":
-                    tag, _, request = line[1:].strip().partition(b" ")
-                    answer = await candidate.ask(request)
-                    self._answered |= line[:1] == b"c"
-                    await tester.send(self.answer(tag, answer))
-                else:
-                    await self._hear(line[:1], line[1:])
-                self.finished = line[:1] == b"f" or (fail_fast and self.failed)
+            await self._pass_on(tester, candidate)
         except LongLineError as error:
-            self._said = str(error).encode()
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            self._said = f"it says nonsense: {error!r}".encode()
+            self._break_off(str(error).encode())
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
+            self._break_off(f"it says nonsense: {error!r}".encode())
         else:
-            if not self.finished:
+            if not self.finished and candidate.failure is None:
                 ended = await tester.wait()
-                self._said = ended.stderr
-                if self._answered and candidate.failure is None:
-                    late = ended.ended is Ended.TIMEOUT
-                    candidate.failure = (Status.TIME_LIMIT, HELD_TESTS) if late else (Status.RUNTIME_ERROR, ENDED_TESTS)
+                self._break_off(ended.stderr[said_before:], late=ended.ended is Ended.TIMEOUT)
+
+    async def _pass_on(self, tester: Process, candidate: CandidateProcess) -> None:
+        calls_back = False
+        while not self.finished:
+            if calls_back:
+                line = await candidate.wait_for(lambda: tester.read_line(MAX_ANSWER_BYTES))
+            else:
+                line = await tester.read_line(MAX_LINE_BYTES)
+            if line is None:
+                return
+            if line[:1] == b"k":
+                calls_back = True
+            elif line[:1] in b"ac":
+                calls_back = False
+                tag, _, request = line[1:].strip().partition(b" ")
+                answer = await candidate.ask(request)
+                self._answered |= line[:1] == b"c"
+                await tester.send(self.answer(tag, answer))
+            elif len(line) > MAX_REPORT_BYTES:
+                raise LongLineError(f"a report of more than {MAX_REPORT_BYTES} bytes")
+            else:
+                await self._hear(line[:1], line[1:])
+            self.finished = line[:1] == b"f"
+
+    def _break_off(self, said: bytes, *, late: bool = False) -> None:
+        """Note why the run has not come to its end. It is the candidate's doing, if that has done something for the tests."""
+        self._said = said
+        if self._answered and self._candidate.failure is None:
+            self._candidate.failure = (Status.TIME_LIMIT, HELD_TESTS) if late else (Status.RUNTIME_ERROR, ENDED_TESTS)
 
     async def _hear(self, kind: bytes, content: bytes) -> None:
         """Note what the test code's process says of its tests."""

@@ -22,6 +22,8 @@ from agentrl.sandboxes.tester_process import TesterProcess
 from agentrl.sandboxes.verdict import AssertTest, CallTest, Status, TestFile, TestResult
 from agentrl.sandboxes.wanted_names import Wanted, wanted_names
 
+NOT_CONFIRMED = "it passed, and was not run again to see that it deserves to, since another test failed"
+
 
 async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: Limits, deadline: float) -> TestResult:
     """Call one function once, and compare what comes back on this side. `deadline` is a time of the event loop's clock."""
@@ -35,7 +37,9 @@ async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: L
         "kwargs": {key: encode(value) for key, value in test.kwargs.items()},
         "in_place": test.argument is not None,
     }
-    async with CandidateProcess(box, source, "solution", limits, deadline, cpu_s=limits.cpu_s) as candidate:
+    async with CandidateProcess(
+        box, source, "solution", limits, deadline, cpu_s=limits.cpu_s, tells=False
+    ) as candidate:
         error = None
         answer = await candidate.load()
         if answer is not None and (error := raised(answer)) is None:
@@ -115,7 +119,8 @@ class _Runs:
     ) -> Exchange:
         """Run the test code once; with `replay`, ask again and ask otherwise what that says."""
         exchange = Exchange(self._name)
-        job = json.dumps({**self._job, "replay": replay, "in_place": in_place}).encode()
+        more = {"replay": replay, "in_place": in_place, "fail_fast": fail_fast}
+        job = json.dumps({**self._job, **more}).encode()
         module = str(self._job["module"])
         tester = await self._tester.begin(job)
         async with CandidateProcess(
@@ -126,7 +131,7 @@ class _Runs:
             if isinstance(self.test, TestFile):
                 for path in self.test.shared:
                     await self._box.write(path, self.test.file(path))
-            await exchange.follow(tester, candidate, fail_fast=fail_fast)
+            await exchange.follow(tester, candidate)
         if not exchange.finished:
             await self._tester.end()
         return exchange
@@ -138,6 +143,8 @@ async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
     exchange = await runs.run(in_place=in_place, fail_fast=fail_fast)
     results = exchange.all_results()
     revoked = exchange.revoked
+    if fail_fast and exchange.failed:
+        return _revoke(_without_unsure(results, exchange, in_place=in_place), revoked, set())
     if exchange.spoilt and in_place is None and any(result.passed for result in results):
         # A program may change what it was given, and return what is right: tests pass only if they do so where they see that, too.
         told = await runs.run(in_place=True)
@@ -167,6 +174,11 @@ async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
     unearned = questions.passed_for_nothing()
     revoked |= unearned
     late -= unearned.keys()
+    return _revoke(results, revoked, late)
+
+
+def _revoke(results: list[TestResult], revoked: dict[str, str], late: set[str]) -> list[TestResult]:
+    """Return the results without the passes of the tests that are `revoked`, with why; of those that are `late`, for want of time."""
     return [
         replace(
             result,
@@ -174,6 +186,18 @@ async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
             message=revoked[result.name],
         )
         if result.passed and result.name in revoked
+        else result
+        for result in results
+    ]
+
+
+def _without_unsure(results: list[TestResult], exchange: Exchange, *, in_place: bool | None) -> list[TestResult]:
+    """Return the results without the passes that only further runs can confirm, where there will be none since a test has failed."""
+    asked = {question.test for question in exchange.questions}
+    spoilt = exchange.spoilt and in_place is None
+    return [
+        replace(result, status=Status.NOT_RUN, message=NOT_CONFIRMED)
+        if result.passed and (spoilt or result.name in asked)
         else result
         for result in results
     ]

@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import anyio
 
-from agentrl.errors import SandboxError
+from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.bench import Bench, wall_clock_s
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.gradable import check_gradable, fault_of_text, needs_second_box, not_written, test_name
@@ -71,6 +71,8 @@ async def judge(
     Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no box.
     """
     check_argument("pool", pool, SandboxPool)
+    if isinstance(language, str):
+        raise ConfigError(f"language = {language!r} is text; use PYTHON, CPP or a Language(file=..., run=(...))")
     check_argument("language", language, Language)
     check_argument("limits", limits, Limits | None)
     check_argument("fail_fast", fail_fast, bool)

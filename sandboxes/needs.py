@@ -140,7 +140,9 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full:
     if inside and shown.rpartition(".")[2] in OF_THE_CALLER:
         yield f"to patch {shown}, which looks at who calls it"
     if not inside:
-        yield f"to patch {shown}, which is not the candidate's; patch it as the candidate sees it, as in {module}.{shown}"
+        own = shown.removeprefix("builtins.")
+        how = f"{module}.{own}" + ("" if own == shown else ", with create=True")
+        yield f"to patch {shown}, which is not the candidate's; patch it as the candidate sees it, as in {how}"
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:

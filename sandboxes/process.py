@@ -57,6 +57,11 @@ class Process:
         """How much more it may print."""
         return self._output_left
 
+    @property
+    def stderr_bytes(self) -> int:
+        """How much it has written to standard error."""
+        return len(self._stderr)
+
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
         await self._box._send(b"I", self._number, data)

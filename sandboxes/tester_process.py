@@ -33,6 +33,8 @@ class TesterProcess:
         self._box = box
         self._deadline = deadline
         self._process: Process | None = None
+        self._ends_at = 0.0
+        """When its own time is over, by the event loop's clock."""
         self._secret = b""
         """What makes a line a job: a run may leave behind answers of the candidate's that it has not read."""
 
@@ -48,8 +50,8 @@ class TesterProcess:
             await self.end()
         await self._box.clear()
         if self._process is None:
-            left_s = max(0.0, self._deadline - anyio.current_time()) + TESTER_GRACE_S
-            timeout_s = min(TEST_CODE_TIMEOUT_S, left_s)
+            timeout_s = self._run_s
+            self._ends_at = anyio.current_time() + timeout_s
             limits = self._box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
             self._process = await self._box.start_python(TESTER, limits=limits)
             self._secret = secrets.token_hex().encode()
@@ -64,9 +66,17 @@ class TesterProcess:
             async with process:
                 pass
 
+    @property
+    def _run_s(self) -> float:
+        """How long a run that begins now may take."""
+        return min(TEST_CODE_TIMEOUT_S, max(0.0, self._deadline - anyio.current_time()) + TESTER_GRACE_S)
+
     async def _is_ready(self, process: Process) -> bool:
         """Whether a process takes another job, for which what is left of its limits will do."""
+        # Its limits are those of all its runs together. What the deadline leaves is the same for it as for a new one.
         if self._box.spec.limits.cpu_s is not None or process.output_left_bytes < TEST_CODE_OUTPUT_MB * MB / 2:
+            return False
+        if self._ends_at - anyio.current_time() < self._run_s - READY_TIMEOUT_S:
             return False
         with anyio.move_on_after(READY_TIMEOUT_S):
             try:

@@ -23,6 +23,7 @@ from agentrl.threads import in_thread
 
 PARTIAL_MAX = 0.5
 """A cheater may earn so much of a partial reward. Of half the tests, `True` may be the answer."""
+LONGEST_REASON = 300
 SLOW_SHARE = 0.5
 """Share of its time limit above which a reference is called slow."""
 
@@ -62,6 +63,8 @@ class TaskReport:
     name: str
     faults: tuple[Fault, ...] = ()
     warnings: tuple[str, ...] = ()
+    partial: bool = False
+    """Whether a share of the tests is rewarded."""
     tests: int = 0
     """Results of the reference, or of the program that does nothing."""
     free_tests: int = 0
@@ -133,6 +136,7 @@ async def vet_task(
         code_task = await in_thread(load_code_task, task, index)
     except ConfigError as error:
         return _with_fault(report, FaultKind.UNREADABLE, one_line(error))
+    report = replace(report, partial=code_task.partial)
     if not code_task.tests:
         return _with_fault(report, FaultKind.NO_TESTS, "the task has no tests")
     limits = limits or pool.spec.limits
@@ -154,7 +158,7 @@ async def _run_reference(
     report: TaskReport, task: CodeTask, pool: SandboxPool, limits: Limits, runs: int
 ) -> TaskReport:
     if task.reference is None:
-        detail = "no reference solution, so nothing shows that the tests can be passed"
+        detail = "no reference solution (a field solution or reference), so nothing shows that the tests can be passed"
         return _with_fault(report, FaultKind.NO_REFERENCE, detail)
     verdicts = [
         await judge(task.reference, task.tests, pool=pool, language=task.language, limits=limits) for _ in range(runs)
@@ -169,12 +173,34 @@ async def _run_reference(
         report = replace(report, warnings=(*report.warnings, warning))
     failed = [verdict for verdict in verdicts if not verdict.passed]
     if not failed:
-        return report
+        return await _run_public_tests(report, task.reference, task, pool, limits)
     first = next(result for result in failed[0].results if not result.passed)
-    detail = one_line(f"{first.name}: {first.status} {first.message}")
+    detail = f"{first.name}: {first.status} {reason(first.message)}"
     if len(failed) < runs or len({tuple(result.passed for result in verdict.results) for verdict in verdicts}) > 1:
         return _with_fault(report, FaultKind.FLAKY, f"fails {len(failed)} of {runs} times: {detail}")
     return _with_fault(report, FaultKind.REFERENCE_FAILS, detail)
+
+
+async def _run_public_tests(
+    report: TaskReport, reference: str, task: CodeTask, pool: SandboxPool, limits: Limits
+) -> TaskReport:
+    if not task.public_tests:
+        return report
+    verdict = await judge(reference, task.public_tests, pool=pool, language=task.language, limits=limits)
+    wrong = next((result for result in verdict.results if not result.passed), None)
+    if wrong is None:
+        return report
+    detail = f"public tests, {wrong.name}: {wrong.status} {reason(wrong.message)}"
+    return _with_fault(report, FaultKind.REFERENCE_FAILS, detail)
+
+
+def reason(message: str) -> str:
+    """Return the line of a result's message that says what was wrong: of a traceback the last, of pytest's report the first of its own."""
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("(The program")]
+    pytests = [line[1:].strip() for line in lines if line.startswith("E  ")]
+    line = next(iter(pytests or lines[-1:]), "")
+    clean = "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+    return clean if len(clean) <= LONGEST_REASON else clean[: LONGEST_REASON - 1] + "…"
 
 
 async def _run_cheaters(report: TaskReport, task: CodeTask, pool: SandboxPool, limits: Limits) -> TaskReport:
@@ -222,7 +248,9 @@ def vetting_summary(reports: Sequence[TaskReport]) -> dict[str, Any]:
         "warned": sum(bool(report.warnings) for report in reports),
         "passed_by_a_cheater": sum(bool(report.passed_by) for report in reports),
         "cheaters": dict(Counter(name for report in reports for name in report.passed_by).most_common()),
-        "largest_partial_reward": max((max(report.rewards.values(), default=0.0) for report in reports), default=0.0),
+        "largest_partial_reward": max(
+            (max(report.rewards.values(), default=0.0) for report in reports if report.partial), default=0.0
+        ),
         "refused_tasks": [asdict(report) for report in reports if not report.kept],
         "warned_tasks": [asdict(report) for report in reports if report.kept and report.warnings],
     }

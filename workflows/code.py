@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from agentrl import Episode, Reward
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import CPP, PYTHON, CodeTask, Status, Test, Verdict, extract_code, load_code_task
+from agentrl.sandboxes.needs import needs
 
 TAGS = {PYTHON: ("python", "python3", "py"), CPP: ("cpp", "c++", "cc", "cxx")}
 
 
 async def run(episode: Episode) -> Reward:
     """One reply, one verdict."""
-    task = load_code_task(episode.task)
+    task = gradable_task(episode)
     reply = await episode.client.chat.completions.create(
         model=episode.model, messages=[{"role": "user", "content": prompt_of(task)}]
     )
@@ -29,6 +30,17 @@ async def run(episode: Episode) -> Reward:
     # Where all tests must pass, one that fails decides.
     verdict = await judged(episode, task, text, task.tests, partial=task.partial, fail_fast=not task.partial)
     return reward_of(verdict, partial=task.partial)
+
+
+def gradable_task(episode: Episode) -> CodeTask:
+    """The task of an episode. Raises ConfigError, before a model is asked, for one whose tests cannot be run."""
+    task = load_code_task(episode.task)
+    if not task.tests:
+        raise ConfigError(f"{task.name} has no tests")
+    for test in task.tests:
+        if (need := needs(test)) is not None:
+            raise ConfigError(f"the tests of {task.name} need {need}; agentrl vet finds such tasks")
+    return task
 
 
 def prompt_of(task: CodeTask) -> str:

@@ -11,15 +11,15 @@ from typing import Any
 
 from agentrl import Episode, Reward
 from agentrl.errors import ConfigError
-from agentrl.sandboxes import Verdict, load_code_task
-from agentrl.workflows.code import judged, prompt_of, reward_of
+from agentrl.sandboxes import Verdict
+from agentrl.workflows.code import gradable_task, judged, prompt_of, reward_of
 
 SHOWN_FAILURES = 3
 
 
 async def run(episode: Episode) -> Reward:
     """Replies until the public tests pass or the attempts are used up, then the verdict."""
-    task = load_code_task(episode.task)
+    task = gradable_task(episode)
     if not task.public_tests:
         raise ConfigError(f"{task.name} has no public_tests; workflows/code.py needs none")
     messages: list[Any] = [{"role": "user", "content": prompt_of(task)}]

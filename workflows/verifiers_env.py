@@ -6,7 +6,7 @@ arguments). The reward and the metrics are the environment's own. Tasks for a wh
 
     python -m agentrl.workflows.verifiers_env ID DIR [--args JSON]       # writes train.jsonl and eval.jsonl
 
-Needs `pip install 'agentrl[verifiers]'`.
+Needs `pip install -e '/path/to/agentrl[verifiers]'`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def _load(name: str, args: str) -> Any:
         import verifiers
         from verifiers.envs import environment
     except ImportError:
-        raise EpisodeError("verifiers environments need the library: pip install 'agentrl[verifiers]'") from None
+        raise EpisodeError(
+            "verifiers environments need the library: pip install -e '/path/to/agentrl[verifiers]'"
+        ) from None
     # Every environment puts handlers of its own on SIGINT and SIGTERM. They belong to the run, and this is no main thread.
     theirs = environment.signal
     environment.signal = SimpleNamespace(**{**vars(signal), "signal": lambda *_: None})

@@ -285,4 +285,5 @@ async def run_sandboxes(config: RunConfig) -> AsyncIterator[RunSandboxes]:
         lent=sandbox.lent_boxes or config.rollout.max_concurrent,
         wait_timeout_s=sandbox.wait_timeout_s,
     ) as sandboxes:
-        yield RunSandboxes(sandboxes, image=sandbox.image, runtime=sandbox.runtime)
+        limits = agentrl_sandboxes.Limits(memory_mb=sandbox.memory_mb)
+        yield RunSandboxes(sandboxes, image=sandbox.image, runtime=sandbox.runtime, limits=limits)

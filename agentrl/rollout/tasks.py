@@ -316,7 +316,7 @@ def _dataset(name: str) -> list[Task]:
     try:
         import datasets
     except ImportError:
-        raise TaskFileError(f"hf:{name} needs the package datasets: pip install 'agentrl[data]'") from None
+        raise TaskFileError(f"hf:{name} needs the package datasets: pip install -e '/path/to/agentrl[data]'") from None
     name, _, split = name.partition("@")
     path, _, configuration = name.partition(":")
     try:

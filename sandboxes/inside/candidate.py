@@ -44,7 +44,7 @@ from agentrl.sandboxes.inside.depth import deeper
 from agentrl.sandboxes.inside.lent import Lender
 from agentrl.sandboxes.inside.plain_data import NotPlainError, is_changeable
 from agentrl.sandboxes.inside.shared_state import CandidatesState
-from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH
+from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH, is_told
 from agentrl.sandboxes.inside.tests_objects import NeedsTestObjectError
 from agentrl.sandboxes.inside.told import Told
 
@@ -107,7 +107,7 @@ class Candidate:
                 return operations[request["op"]](request)
             finally:
                 self.objects.give_back_changes()
-        except (CannotTellError, BothChangedError, TooManyObjectsError) as error:
+        except (CannotTellError, BothChangedError, TooManyObjectsError, NotPlainError) as error:
             return {"fault": str(error)}
         except NeedsTestObjectError as error:
             return {"needs": [error.number, error.name]}
@@ -117,10 +117,12 @@ class Candidate:
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
         self.module = types.ModuleType(request["module"])
         self.module.__file__ = f"{request['module']}.py"
+        sys.path.insert(0, os.getcwd())  # what lies beside the program it may import, as `python solution.py` does
         sys.modules[request["module"]] = self.module
-        self._told.listen(request["source"])
+        if request["tells"]:
+            self._told.listen(request["source"])
         exec(compile(request["source"], self.module.__file__, "exec", dont_inherit=True), self.module.__dict__)
-        return {"names": {name: kind_of(value) for name, value in vars(self.module).items() if is_told(name, value)}}
+        return {"names": {name: kind_of(value) for name, value in vars(self.module).items() if is_told(name)}}
 
     def call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call by dotted path. A class on the way, as in `Solution.two_sum`, is made an instance of."""
@@ -237,9 +239,11 @@ class Candidate:
                 self._send(self.answer(request))
             self._state.set(request.get("state", {}))
             self._lender.take_back(request, self.objects.dereference)
-        if "raised" in request:
-            raise self.objects.decode(request["raised"])
-        return self.objects.decode(request["ok"])
+        with telling("what a test's function gives"):
+            if "raised" not in request:
+                return self.objects.decode(request["ok"])
+            error: BaseException = self.objects.decode(request["raised"])
+        raise error
 
     def _given_to_tests(self, value: Any) -> Any:
         """What a function of the tests is called with."""
@@ -316,12 +320,6 @@ def number_of(data: Any) -> int | None:
     if type(data) is not dict:
         return None
     return data["lent"] if "lent" in data else data["lend"][0] if "lend" in data else None
-
-
-def is_told(name: str, value: Any) -> bool:
-    """Whether the tests may have this name of the module: of those that are Python's, what a program says of itself."""
-    is_pythons = name[:2] == name[-2:] == "__"
-    return not is_pythons or (isinstance(value, str) and name not in ("__name__", "__file__", "__doc__", "__path__"))
 
 
 def kind_of(value: Any) -> str:

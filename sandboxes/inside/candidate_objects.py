@@ -55,8 +55,8 @@ class Objects:
         """Gives what both sides have by its number; with its data, what the tests lend."""
         self._part = part
         """Has a container in what the tests lend."""
-        self._copies: list[tuple[int, str, Any, Any]] = []
-        """Of what the tests' objects hold: the object and the name that gave it, the copy, and what it was."""
+        self._copies: list[tuple[int, str, Any, str]] = []
+        """Of what the tests' objects hold: the object and the name that gave it, the copy, and what it was, as JSON: True is equal to 1."""
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}
         self._of_tests: dict[int, Any] = {}
@@ -237,7 +237,7 @@ class Objects:
         value = self._call_back(number, args, kwargs, {"what": what, "name": name})
         if what != "get" or type(value) not in CHANGEABLE:
             return value
-        before = self.encode(value)
+        before = json.dumps(self.encode(value))
         for known in self._copies:
             if known[:2] == (number, name) and known[3] == before:
                 return known[2]  # it is the same, and may have changes that the tests' does not have yet
@@ -248,7 +248,7 @@ class Objects:
         """Have the tests make the changes that were made to copies of what their objects hold."""
         copies, self._copies = self._copies, []
         for number, name, value, before in copies:
-            if self.encode(value) != before:
+            if json.dumps(self.encode(value)) != before:
                 self._call_back(number, (value,), {}, {"what": "replace", "name": name})
 
     def _exception(self, content: Any) -> type[BaseException]:

@@ -6,7 +6,7 @@ import copy
 from collections import deque
 from typing import Any
 
-from agentrl.sandboxes.inside.plain_data import CHANGEABLE
+from agentrl.sandboxes.inside.plain_data import CHANGEABLE, inside
 
 
 class BothChangedError(BaseException):
@@ -14,14 +14,20 @@ class BothChangedError(BaseException):
 
 
 def snapshot(value: Any) -> Any:
-    """An argument as it is now, which keeps none of the test's containers."""
-    if type(value) is list:
-        return [snapshot(item) for item in value]
-    if type(value) is tuple:
-        return tuple(snapshot(item) for item in value)
-    if type(value) is dict:
-        return {key: snapshot(item) for key, item in value.items()}
-    return copy.copy(value) if type(value) in CHANGEABLE else value
+    """Return an argument as it is now, which keeps none of the test's containers. Raises RecursionError for one that holds itself."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(map(snapshot, value))
+    if kind not in CHANGEABLE:
+        return value
+    taken = copy.copy(value)
+    items = [snapshot(item) for item in inside(value)]
+    if isinstance(taken, dict):
+        dict.update(taken, zip(taken, items, strict=True))  # a Counter's own adds
+    elif isinstance(taken, list | deque):
+        taken.clear()
+        taken.extend(items)
+    return taken
 
 
 def merge(container: Any, before: Any, after: Any) -> None:

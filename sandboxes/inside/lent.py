@@ -40,7 +40,7 @@ from agentrl.sandboxes.inside.plain_data import (
 LARGEST_LENT = 1_000
 """Items of a container that is lent beyond a call. A larger one is a copy, and changes of it are the test's own."""
 LARGEST_LOANS = 50_000
-"""Characters of JSON of all that a test has borrowed: every request looks at it. What came first is then a copy."""
+"""Characters of JSON of all that a test has borrowed: every request looks at it. What came first is then a copy, and so is one of more."""
 NO_PARTS: dict[int, Any] = {}
 SMALL = 2_000
 """Characters of JSON of an argument that is looked at each time the candidate calls the tests back: a larger one is at the end alone."""
@@ -331,7 +331,7 @@ class Borrowed:
     def note(self, number: Any, value: Any) -> Any:
         """The value that the test gets for one that an answer says is lent: the one that it has, if that has the same content."""
         parts = self._arriving.pop(number, {})
-        if type(number) is not int or not is_changeable(value):
+        if type(number) is not int or not is_changeable(value) or len(value) > LARGEST_LENT:
             return value
         known = self._copies.get(number)
         if known is not None and self._are_alike(known.value, value):
@@ -382,6 +382,10 @@ class Borrowed:
         for number, one in [*self._copies.items()]:
             if number in self._in_calls and one.is_large:
                 continue
+            if number not in stay and len(one.text) > LARGEST_LOANS:
+                released.append(number)
+                size -= len(self._copies.pop(number).text)
+                continue
             content = one.changed()
             if content is not None:
                 contents.append([number, one.before, content])
@@ -423,12 +427,20 @@ def _is_held(holder: list[Any]) -> bool:
 
 
 def _most_held(container: Any) -> int:
-    """The largest count of references to a container in this one, however deep."""
-    most = 0
+    """Return the largest count of references to a container in this one, however deep, from outside of it."""
+    met: dict[int, Any] = {}
+    times: Counter[int] = Counter()
+    _count_inside(container, met, times)
+    return max((sys.getrefcount(item) - times[id_] for id_, item in met.items()), default=0)
+
+
+def _count_inside(container: Any, met: dict[int, Any], times: Counter[int]) -> None:
     for item in inside(container):
         if is_changeable(item):
-            most = max(most, sys.getrefcount(item), _most_held(item))
-    return most
+            times[id(item)] += 1
+            if id(item) not in met:
+                met[id(item)] = item
+                _count_inside(item, met, times)
 
 
 _SAMPLE: list[Any] = [[[]]]
@@ -449,9 +461,16 @@ def _looks(part: Any) -> _Seen | None:
     if type(part) is bytearray:
         return _Seen([], [bytes(part)])
     held = [*part, *part.values()] if isinstance(part, dict) else [*part]
-    if any(type(item) not in PLAIN_CLASSES and isinstance(item, PLAIN_BASES) for item in held):
+    if any(map(_may_change_unseen, held)):
         return None
     return _Seen([*map(id, held)], [item for item in held if type(item) not in CHANGEABLE])
+
+
+def _may_change_unseen(item: Any) -> bool:
+    """Whether an item may have something else in it, and be the same: a list of a class that derives from `list`, also in a tuple."""
+    if type(item) in (tuple, frozenset):
+        return any(map(_may_change_unseen, item))
+    return type(item) not in PLAIN_CLASSES and isinstance(item, PLAIN_BASES)
 
 
 def _looks_as(part: Any, seen: _Seen | None) -> bool:

@@ -54,8 +54,8 @@ LONGEST_RANGE = 10_000_000
 """What looks through a longer one, such as `max`, takes too long."""
 
 
-class NotPlainError(TypeError):
-    """A value that is not plain data, or JSON that stands for none."""
+class NotPlainError(Exception):
+    """A value that is not plain data, or JSON that stands for none. It is none of the errors that a test expects of a program."""
 
 
 CHANGEABLE = (list, dict, set, bytearray, deque, Counter, OrderedDict, defaultdict)
@@ -81,7 +81,8 @@ def encode(
         refer: Gives what stands for an object that is not plain data.
         subclass: Gives what stands for an object of a subclass of a plain class, from it and its plain value. Default: the
             plain value.
-        items: Containers that two sides have. One is {"item": [number of a value, its own there, its content]}.
+        items: Containers that two sides have. One is {"item": [number of a value, its own there, its content]}, which has null for its
+            content from the second time on.
     """
     return _Encoder(refer, subclass, _found_twice(value) if type(value) in _NESTED else {}, items).encode(value)
 
@@ -91,7 +92,7 @@ def inside(value: Any) -> Iterable[Any]:
     kind = type(value)
     if kind in (list, tuple, deque):
         return value  # type: ignore[no-any-return]
-    return value.values() if kind in (dict, OrderedDict, defaultdict) else ()
+    return value.values() if kind in (dict, OrderedDict, defaultdict, Counter) else ()
 
 
 def is_changeable(value: Any) -> bool:
@@ -122,6 +123,8 @@ def _found_twice(value: Any) -> dict[int, int]:
 
 
 class _Encoder:
+    """Writes one value."""
+
     def __init__(
         self,
         refer: Callable[[Any], Any] | None,
@@ -137,6 +140,8 @@ class _Encoder:
         """The numbers of shared containers that were met."""
         self._open: set[int] = set()
         """The ids of containers whose content is being written, of those that are shared or the reader has."""
+        self._named: set[int] = set()
+        """The ids of containers that the reader has, and whose content is written."""
 
     def encode(self, value: Any) -> Any:
         if value is None or isinstance(value, bool):
@@ -145,7 +150,10 @@ class _Encoder:
             # It is read apart from what it is in, where nobody knows the numbers.
             return self._subclass(value, _Encoder(self._refer, self._subclass, {})._content(value))
         if self._items and (where := self._items.get(id(value))):
-            content = self._content_once(value)
+            # What is in a value twice would be written 2^n times, n levels deep.
+            written = id(value) in self._named and id(value) not in self._open
+            content = None if written else self._content_once(value)
+            self._named.add(id(value))
             for of, index in reversed(where):
                 content = {"item": [of, index, content]}
             return content
@@ -238,10 +246,11 @@ _class_name: Callable[[type], str] = type.__dict__["__name__"].__get__
 _class_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 """What a class itself says, whatever its metaclass or whoever patches its module says."""
 _STANDARD_CONTENT: dict[str, tuple[str, Callable[[Any], Any]]] = {
-    **{name: (name, lambda value: value.isoformat()) for name in ("datetime", "date", "time")},
+    "date": ("date", lambda value: value.isoformat()),
+    **{name: (name, lambda value: [value.isoformat(), value.fold]) for name in ("datetime", "time")},
     "timedelta": ("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
-    "Decimal": ("decimal", str),
-    "Fraction": ("fraction", lambda value: [hex(value.numerator), hex(value.denominator)]),
+    "Decimal": ("decimal", lambda value: str(_checked_decimal(value))),
+    "Fraction": ("fraction", lambda value: _checked_parts([hex(value.numerator), hex(value.denominator)])),
     "UUID": ("uuid", lambda value: value.hex),
 }
 
@@ -266,13 +275,24 @@ def _type_called(name: str) -> Any:
     return _standard(name) if name in STANDARD else BUILTIN_TYPES[name]
 
 
-def decode(data: Any, dereference: Callable[[Any], Any] | None = None) -> Any:
-    """The value that `encode` made `data` of. Raises NotPlainError for anything else, whatever it is.
+def decode(data: Any, dereference: Callable[[Any], Any] | None = None, *, most_items: int = MOST_ITEMS) -> Any:
+    """Return the value that `encode` made `data` of. Raises NotPlainError for anything else, whatever it is.
 
-    `dereference` gives the object that a JSON object of one key stands for, where that key is none of plain data's.
+    Args:
+        data: JSON values.
+        dereference: Gives the object that a JSON object of one key stands for, where that key is none of plain data's.
+        most_items: How many items the value may have, where those of a container count each time it is there.
     """
+    return decode_and_count(data, dereference, most_items=most_items)[0]
+
+
+def decode_and_count(
+    data: Any, dereference: Callable[[Any], Any] | None = None, *, most_items: int = MOST_ITEMS
+) -> tuple[Any, int]:
+    """Do as `decode` does; return also how many items the value has."""
+    decoder = _Decoder(dereference, most_items)
     try:
-        return _Decoder(dereference).decode(data, 0)
+        return decoder.decode(data, 0), decoder.items
     except (ArithmeticError, TypeError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise NotPlainError(f"not plain data: {error}") from None
     except OutOfBoundsError as error:
@@ -286,13 +306,16 @@ def check_range(value: range) -> None:
 
 
 class _Decoder:
-    def __init__(self, dereference: Callable[[Any], Any] | None) -> None:
+    """Reads one value."""
+
+    def __init__(self, dereference: Callable[[Any], Any] | None, most_items: int) -> None:
+        self.items = 0
+        """How many items there are so far, where those of a container count each time it is there."""
         self._dereference = dereference
+        self._most_items = most_items
         self._shared: dict[int, _Shared] = {}
-        self._met: dict[tuple[int, int], Any] = {}
+        self._met: dict[tuple[int, int], _Shared] = {}
         """What the reader has, and has been named already."""
-        self._items = 0
-        """How many items there are so far, where those of a shared container count each time it is there."""
         self._deepest = 0
 
     def decode(self, data: Any, depth: int) -> Any:
@@ -344,30 +367,42 @@ class _Decoder:
         return self._dereference(data)
 
     def _list(self, data: Any, depth: int) -> list[Any]:
-        self._items += len(data)
+        self.items += len(data)
         self._deepest = max(self._deepest, depth + 1)
         return [self.decode(item, depth + 1) for item in data]
 
     def _share(self, number: Any, content: Any, depth: int) -> Any:
-        items, deepest, self._deepest = self._items, self._deepest, depth
-        value = self.decode(content, depth)
-        if type(value) not in CHANGEABLE:
-            raise NotPlainError(f"a {type(value).__name__} that has two names")
-        self._shared[number] = _Shared(value, self._items - items, self._deepest - depth)
-        self._deepest = max(deepest, self._deepest)
-        return value
+        known = self._measured(content, depth)
+        if type(known.value) not in CHANGEABLE:
+            raise NotPlainError(f"a {type(known.value).__name__} that has two names")
+        self._shared[number] = known
+        return known.value
 
     def _item(self, number: int, index: int, content: Any, *, depth: int) -> Any:
-        if (number, index) not in self._met:
-            assert self._dereference is not None
-            self._met[number, index] = self._dereference({"item": [number, index, self.decode(content, depth)]})
-        return self._met[number, index]
+        if (number, index) in self._met:
+            return self._once_more(self._met[number, index], depth)
+        assert self._dereference is not None
+        known = self._measured(content, depth)
+        value = self._dereference({"item": [number, index, known.value]})
+        self._met[number, index] = known._replace(value=value)
+        return value
 
     def _again(self, number: Any, depth: int) -> Any:
-        known = self._shared[number]
-        self._items += known.items
+        return self._once_more(self._shared[number], depth)
+
+    def _measured(self, content: Any, depth: int) -> _Shared:
+        """Decode a container that may be there once more, and measure it."""
+        items, deepest, self._deepest = self.items, self._deepest, depth
+        value = self.decode(content, depth)
+        known = _Shared(value, self.items - items, self._deepest - depth)
+        self._deepest = max(deepest, self._deepest)
+        return known
+
+    def _once_more(self, known: _Shared, depth: int) -> Any:
+        """Count what is in a container again: a value of n levels, each with two of the next, has 2^n items."""
+        self.items += known.items
         self._deepest = max(self._deepest, depth + known.depth)
-        if self._items > MOST_ITEMS or self._deepest > MAX_DEPTH:
+        if self.items > self._most_items or self._deepest > MAX_DEPTH:
             raise OutOfBoundsError("what is there more than once makes the value too large")
         return known.value
 
@@ -380,19 +415,25 @@ class _Shared(NamedTuple):
     depth: int
 
 
-def _decimal(content: Any) -> Any:
-    number = _standard("Decimal")(str(content))
+def _checked_decimal(number: Any) -> Any:
+    """Return a Decimal. Raises NotPlainError for one that is slow or unsafe to compare."""
     if number.is_snan():
-        raise ValueError("a Decimal that raises where it is compared")
+        raise NotPlainError("a Decimal that raises where it is compared")
     if number.is_finite() and abs(number.adjusted()) > LARGEST_EXPONENT:
-        raise ValueError(f"a Decimal with an exponent beyond {LARGEST_EXPONENT}")
+        raise NotPlainError(f"a Decimal with an exponent beyond {LARGEST_EXPONENT}")
     return number
 
 
-def _fraction(content: Any) -> Any:
-    if any(len(part) > LONGEST_OF_FRACTION for part in content):
-        raise ValueError(f"a Fraction of more than {LONGEST_OF_FRACTION} hexadecimal digits")
-    return _standard("Fraction")(*(int(part, 16) for part in content))
+def _checked_parts(parts: list[str]) -> list[str]:
+    """Return numerator and denominator of a Fraction. Raises NotPlainError where they are too long."""
+    if any(len(part) > LONGEST_OF_FRACTION for part in parts):
+        raise NotPlainError(f"a Fraction of more than {LONGEST_OF_FRACTION} hexadecimal digits")
+    return parts
+
+
+def _of_iso_format(name: str, content: Any) -> Any:
+    text, fold = content
+    return _standard(name).fromisoformat(text).replace(fold=fold)
 
 
 def _range(content: Any) -> range:
@@ -406,14 +447,14 @@ _SIMPLE: dict[str, Callable[[Any], Any]] = {
     "float": lambda content: {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}[content],
     "bytes": lambda content: content.encode("latin-1"),
     "bytearray": lambda content: bytearray(content.encode("latin-1")),
-    "complex": lambda content: complex(*(float(_Decoder(None).decode(part, 0)) for part in content)),
+    "complex": lambda content: complex(*map(float, decode(content))),
     "range": _range,
-    "datetime": lambda content: _standard("datetime").fromisoformat(content),
+    "datetime": lambda content: _of_iso_format("datetime", content),
     "date": lambda content: _standard("date").fromisoformat(content),
-    "time": lambda content: _standard("time").fromisoformat(content),
+    "time": lambda content: _of_iso_format("time", content),
     "timedelta": lambda content: _standard("timedelta")(*map(int, content)),
-    "decimal": _decimal,
-    "fraction": _fraction,
+    "decimal": lambda content: _checked_decimal(_standard("Decimal")(str(content))),
+    "fraction": lambda content: _standard("Fraction")(*(int(part, 16) for part in _checked_parts(content))),
     "uuid": lambda content: _standard("UUID")(hex=content),
     "path": lambda content: _standard("Path")(content),
     "type": _type_called,

@@ -36,6 +36,8 @@ EQUALITY = ("__eq__", "__ne__")
 ORDERS = ("__lt__", "__le__", "__gt__", "__ge__")
 MOST_RECIPES = 8
 """Of one class, that a later run is told."""
+LONGEST_RECIPE = 50_000
+"""Characters of what an object was made of, or changed by, as JSON: the host reads it."""
 ANOTHER_HASH = "is equal to an object with another hash"
 MOST_HASHES = 12
 """Of the comparisons that a test makes with one operator of a class, so many are asked for hashes too."""
@@ -181,15 +183,14 @@ class FirstRun:
         if isinstance(made, RemoteObject) and reference(made).made is None and reference(made).made_by is not None:
             reference(made).made = where
             recipes = [] if kind is None else self._recipes.setdefault(kind.__name__, [])
-            if (args or kwargs) and len(recipes) < MOST_RECIPES:
-                with suppress(NotPlainError):
-                    recipes.append(encode([args, kwargs]))
+            if (args or kwargs) and len(recipes) < MOST_RECIPES and (told := _told([args, kwargs])) is not None:
+                recipes.append(told)
         return made
 
     def note_change(self, one: Any, change: Change) -> None:
         reference(one).change = change
-        with suppress(NotPlainError):
-            self._changes.setdefault(type(one).__name__, encode(list(change)))
+        if type(one).__name__ not in self._changes and (told := _told(list(change))) is not None:
+            self._changes[type(one).__name__] = told
 
     def _has_another_hash(self, one: Any) -> None:
         why = f"the candidate's object of class {class_name(one)} {ANOTHER_HASH}"
@@ -215,6 +216,15 @@ class FirstRun:
             class_made = len(objects) == 2 and all(map(is_made_by_its_class, objects))
             found.append(question._replace(replaced=replaced, beside=beside, made=class_made))
         return found
+
+
+def _told(value: Any) -> Any:
+    """Return what a later run is told of a value; None where it cannot be told, or is long."""
+    try:
+        told = encode(value)
+    except (NotPlainError, RecursionError):
+        return None
+    return told if len(json.dumps(told)) <= LONGEST_RECIPE else None
 
 
 def class_name(one: Any) -> str:

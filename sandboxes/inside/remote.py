@@ -16,6 +16,7 @@ from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
 from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.plain_instances import ALIKE, PlainInstances
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
@@ -27,7 +28,7 @@ from agentrl.sandboxes.inside.stand_ins import (
     reference,
     reference_of_class,
 )
-from agentrl.sandboxes.inside.told import hear
+from agentrl.sandboxes.inside.told import MOST_BYTES, hear
 from agentrl.sandboxes.inside.wire import Wire
 
 NO_ARGUMENTS: dict[str, Any] = {}
@@ -69,6 +70,7 @@ class Remote:
         self.run = run
         self.operators = Operators(self, run)
         self.aliases = Aliases(code)
+        self._plain_instances = PlainInstances(code, {name for name, kind in kinds.items() if kind == "callable"})
         self.begun: list[str] = []
         """The tests that have begun."""
         self._made_for: dict[int, set[str]] = {}
@@ -77,6 +79,8 @@ class Remote:
         """How often a test has had it hold itself."""
         self._in_place = in_place
         self._by_name: dict[str, Any] = {}
+        self._set: set[str] = set()
+        """Names of the module that the tests have set: what they are now, the program says."""
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
         self.spoilt = False
@@ -85,6 +89,8 @@ class Remote:
         self._state = TestsState(code, self._values.encode)
         self._depth = 0
         self._callbacks = 0
+        self._may_hear = MOST_BYTES
+        """Characters that the candidate may still print."""
         self._one_at_a_time = RLock()
         """Threads of the tests share one candidate. What a thread asks from within a callback is part of what it has asked."""
         self._failed_inside: AssertionError | None = None
@@ -97,6 +103,8 @@ class Remote:
 
     def stand_in(self, name: str) -> Any:
         """What the tests get for a name of the candidate's module."""
+        if name in self._set:
+            return self.attribute(None, name)
         if name in self._by_name:
             return self._by_name[name]
         kind = self.kinds[name]
@@ -126,6 +134,7 @@ class Remote:
         self._failed_inside = None
         self._made_for.clear()
         self._linked.clear()
+        self._plain_instances.begin()
         self.untold = False
         self.begun.append(name)
         self.run.begin(name)
@@ -151,6 +160,19 @@ class Remote:
                 self._linked[id(owner)] += 1
                 self._check_linked(owner)
         self._use({"op": "set", "of": self._values.touched(owner), "name": name}, (value,))
+
+    def set_name(self, name: str, value: Any) -> None:
+        """Set a name of the module."""
+        self.set_attribute(None, name, value)
+        self.kinds.setdefault(name, "value")
+        self._set.add(name)
+        if name in self._by_name and self._by_name[name] is value:  # a patch is taken back
+            self._set.remove(name)
+
+    def delete_name(self, name: str) -> None:
+        """Delete a name of the module; one that was set anew gets its first value back."""
+        self.delete_attribute(None, name)
+        self._set.discard(name)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
@@ -187,12 +209,23 @@ class Remote:
                 self._note_made(made, args, kwargs)
             return made
         if not isinstance(owner, RemoteObject):
-            return self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
+            value = self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
+            if owner is None and name is not None and self._plain_instances.watches(name):
+                self._note_plain(name, args, kwargs, value)
+            return value
         if name in OWN_METHODS:
             self._check_own_method(owner, name)
         if name is not None and args and not kwargs and _is_question(name, args[0]):
             return self.run.put(owner, name, args, lambda one, args: self.call_now(one, name, args, {}))
         return self.call_now(owner, name, args, kwargs)
+
+    def _note_plain(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
+        """Note what a function has given that the test uses as a class."""
+        if isinstance(value, RemoteObject):
+            return
+        arguments = self._values.encode([[*args], kwargs])
+        if self._plain_instances.note(name, arguments, self._values.encode(value)):
+            self.wire.wrong(f"the candidate's {name[:100]} and its like give the same for {ALIKE} different arguments")
 
     def _note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a class has given an object."""
@@ -230,7 +263,10 @@ class Remote:
             return self._call(owner, name, args, kwargs)
 
     def _call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        remembered, remembered_named = snapshot(args), snapshot(kwargs)
+        try:
+            remembered, remembered_named = snapshot(args), snapshot(kwargs)
+        except RecursionError:
+            self.wire.ungradable("an argument that has no end")
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._values.touched(owner)}
         self.operators.changes += 1
         given = self._use({**target, "name": name}, args, kwargs)
@@ -242,7 +278,7 @@ class Remote:
         gave_nothing = value is None and bool(data) and not any(map(callable, data))
         if isinstance(owner, RemoteObject) and name is not None and gave_nothing:
             self.run.note_change(owner, Change("call", name, remembered, remembered_named))
-        if isinstance(owner, RemoteClass) and name is None and not _is_of(value, owner):
+        if isinstance(owner, RemoteClass) and name is None and not _is_of(value, owner, args, kwargs):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
         if isinstance(value, RemoteObject) and given.is_new and not isinstance(owner, RemoteObject):
             reference(value).made_by = ((owner, name), remembered, remembered_named)
@@ -325,7 +361,7 @@ class Remote:
                 if self._in_place or number < 0 or number in numbers:
                     self._values.hear(number, content)
             self._values.borrowed.drop(answer.get("dropped", ()))
-        except (TypeError, ValueError, RecursionError) as error:
+        except (NotPlainError, TypeError, ValueError, RecursionError) as error:
             self.wire.wrong(f"the candidate tells nonsense of its arguments: {error}")
 
     def _note_seen(self, answer: dict[str, Any]) -> None:
@@ -345,7 +381,7 @@ class Remote:
 
     def _hear(self, answer: dict[str, Any]) -> None:
         try:
-            hear(answer, self._values.value)
+            self._may_hear = hear(answer, self._values.value, self._may_hear)
         except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
             self.wire.wrong(f"the candidate tells nonsense beside its answer: {error}")
 
@@ -415,10 +451,16 @@ class Remote:
         return error  # type: ignore[no-any-return]
 
 
-def _is_of(value: Any, kind: RemoteClass) -> bool:
-    """Whether a class may have made a value. What is plain data has no class of the candidate's, if that is none that the test names."""
-    if kind in type(value).__mro__ or (type(value) is dict and reference_of_class(kind).makes_dicts):
+def _is_of(value: Any, kind: RemoteClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a class may have made a value of these arguments. What is plain data has no class of the candidate's, if that is none that
+    the test names."""
+    if kind in type(value).__mro__:
         return True
+    if type(value) is dict and reference_of_class(kind).makes_dicts:  # so it says: a TypedDict does what `dict` does
+        try:
+            return bool(value == dict(*args, **kwargs))
+        except (TypeError, ValueError):
+            return False
     return not is_named(kind) and not isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
 
 

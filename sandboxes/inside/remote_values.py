@@ -37,6 +37,8 @@ from agentrl.sandboxes.inside.stand_ins import (
 from agentrl.sandboxes.inside.wire import Wire
 
 DEEPEST_INHERITANCE = 30
+LONGEST_NAME = 1_000
+"""Of a class of the candidate's."""
 
 
 class RemoteValues:
@@ -101,7 +103,7 @@ class RemoteValues:
         value = self.value(data)
         try:
             return value if number is None else self.borrowed.note(number, value)
-        except (TypeError, RecursionError) as error:
+        except (NotPlainError, TypeError, RecursionError) as error:
             self._wire.wrong(f"the candidate's answer is nonsense: {error}")
         finally:
             self.borrowed.forget_parts()
@@ -275,7 +277,10 @@ class RemoteValues:
         body = class_body(where, [str(name) for name in info["special"]], unhashable=bool(info.get("unhashable")))
         if (kind := pythons_own(info)) is not None:
             body["__class__"] = property(lambda _: kind)
-        made = RemoteClass(str(info["name"]), tuple(bases), body)
+        name = str(info["name"])
+        if len(name) > LONGEST_NAME:  # it is in what every report of a test says
+            self._wire.wrong(f"the candidate has a class with a name of {len(name)} characters")
+        made = RemoteClass(name, tuple(bases), body)
         if (interface := library_interface(info)) is not None:
             interface.register(made)
         return made

@@ -22,6 +22,25 @@ _PYTHONS_OWN = SPECIAL_METHODS.union(
 )
 
 
+OF_MODULES = frozenset(
+    f"__{name}__"
+    for name in [
+        "version",
+        "author",
+        "email",
+        "license",
+        "copyright",
+        "credits",
+        "status",
+        "maintainer",
+        "date",
+        "title",
+        "summary",
+        "url",
+        "description",
+    ]
+)
+"""What a program says of itself."""
 WITH = ("__enter__", "__exit__")
 COMPARISONS = ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__")
 PASSIVE = (*COMPARISONS, "__hash__")
@@ -34,6 +53,11 @@ def may_be_asked(name: str) -> bool:
     """Whether a stand-in has this attribute of its original. A name like numpy's `__array_function__` or `__array_interface__` it
     has not: by those, a library hands what it should decide itself to the object."""
     return not (name.startswith("__") and name.endswith("__")) or name in _PYTHONS_OWN
+
+
+def is_told(name: str) -> bool:
+    """Whether the tests have a name of the module's. By others with underscores, such as `__path__`, Python would import from it."""
+    return not name[:2] == name[-2:] == "__" or name in OF_MODULES
 
 
 def operators(kind: type, *, but: type) -> dict[str, Any]:

@@ -32,16 +32,18 @@ from agentrl.sandboxes.inside.own_faults import own_fault
 from agentrl.sandboxes.inside.questions import FirstRun
 from agentrl.sandboxes.inside.remote import Remote
 from agentrl.sandboxes.inside.replay import Replay
+from agentrl.sandboxes.inside.special_methods import is_told
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
+LONGEST_TEST_NAME = 1_000
 TESTS = "<tests>"
 """The file name of test code that asserts."""
 
 
 def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     """Run test code that asserts; with an entry point, call its `check(candidate)` as HumanEval does."""
-    space: dict[str, Any] = {"__name__": "tests"}
+    space = LiveNames(remote)
     entry_point = job["entry_point"]
 
     def body() -> None:
@@ -52,7 +54,13 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             raise NameError(f"the candidate defines no {', '.join(missing)}")
         exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
         if first not in dir(builtins):
-            space.update({name: library_module(name, job["code"]) or remote.stand_in(name) for name in wanted})
+            modules = {name: library_module(name, job["code"]) for name in wanted}
+            for name, module in modules.items():
+                space.pop(name, None)  # as the prelude has it: the beginning of the program, as in HumanEval
+                if module is None:
+                    space.live.add(name)
+                else:
+                    space[name] = module
         exec(compile(job["code"], TESTS, "exec", dont_inherit=True), space)
         if entry_point is not None:
             plain = entry_point == first
@@ -68,6 +76,21 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         )
     else:
         send_outcome(wire, remote, job, job["name"], None)
+
+
+class LiveNames(dict[str, Any]):
+    """The names of test code that shares them with the program: each of the program's is what it is now."""
+
+    def __init__(self, remote: Remote) -> None:
+        super().__init__(__name__="tests")
+        self.live: set[str] = set()
+        """Those of the program."""
+        self._remote = remote
+
+    def __missing__(self, name: str) -> Any:
+        if name in self.live:
+            return self._remote.stand_in(name)
+        raise KeyError(name)
 
 
 def _assertion(error: BaseException, code: str) -> str:
@@ -96,8 +119,8 @@ def library_module(name: str, code: str) -> types.ModuleType | None:
 
 def send_outcome(
     wire: Wire, remote: Remote, job: dict[str, Any], name: str, error: BaseException | None, shown: str | None = None
-) -> None:
-    """Tell the host how a test has ended. `shown` describes the error where that itself does not do."""
+) -> bool:
+    """Tell the host how a test has ended, and return whether it has passed. `shown` describes the error where that itself does not do."""
     try:
         remote.check_stops()
     except TestEndedError:  # which the host has noted
@@ -109,6 +132,7 @@ def send_outcome(
         if (fault := own_fault(error, job["module"], job.get("files", ()), job["folders"])) is not None:
             status, message = "checker_error", fault
     wire.send(b"d", {"name": name, "status": status, "message": message})
+    return status == "passed" and not wire.test_has_ended
 
 
 def print_error() -> None:
@@ -140,6 +164,11 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     exec(compile(job["code"], "test_solution.py", "exec", dont_inherit=True), module.__dict__)
 
     class Reporter(unittest.TestResult):
+        told = 0
+        """How many outcomes the host has."""
+        skipped_whole = False
+        """Whether all tests of a class or module were skipped, which have not begun."""
+
         def startTest(self, test: unittest.TestCase) -> None:
             super().startTest(test)
             self.bad: BaseException | None = None
@@ -153,7 +182,16 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             if self.bad is None and not (self.good or skipped or partly_skipped):
                 # KeyboardInterrupt and its like go through unittest.
                 self.bad = sys.exc_info()[1] or InterruptedError("the test did not end")
-            report(wire, remote, job, test.id(), self.bad, skipped=skipped)
+            self.report(test, self.bad, skipped=skipped)
+
+        def report(self, test: Any, error: BaseException | None, *, skipped: bool = False) -> None:
+            if skipped:
+                wire.send(b"s")
+            else:
+                self.told += 1
+                passed = send_outcome(wire, remote, job, test.id(), error)
+                if job["fail_fast"] and not passed:
+                    self.stop()
 
         def addSuccess(self, test: unittest.TestCase) -> None:
             super().addSuccess(test)
@@ -167,9 +205,18 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             super().addError(test, err)
             self.bad = err[1]
             if not isinstance(test, unittest.TestCase):  # a fixture of a class or module
-                report(wire, remote, job, test.id(), err[1])
+                self.report(test, err[1])
 
         addFailure = addError
+
+        def addSkip(self, test: Any, reason: str) -> None:
+            super().addSkip(test, reason)
+            if not isinstance(test, unittest.TestCase):
+                error = sys.exc_info()[1]
+                if error is not None and remote.has_raised(error):  # the candidate is not to choose what is skipped
+                    self.report(test, error)
+                else:
+                    self.skipped_whole = True
 
         def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
             super().addSubTest(test, subtest, err)
@@ -181,16 +228,10 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
 
     suite = unittest.defaultTestLoader.loadTestsFromModule(module)
     wire.send(b"n", suite.countTestCases())
-    suite.run(Reporter())
-
-
-def report(
-    wire: Wire, remote: Remote, job: dict[str, Any], name: str, error: BaseException | None, *, skipped: bool = False
-) -> None:
-    if skipped:
-        wire.send(b"s")
-    else:
-        send_outcome(wire, remote, job, name, error)
+    reporter = Reporter()
+    suite.run(reporter)
+    if reporter.skipped_whole:
+        wire.send(b"n", reporter.told)
 
 
 def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
@@ -217,6 +258,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
 
         def __init__(self) -> None:
             self.unseen = RuntimeError()
+            self.long_names: dict[str, str] = {}
             self.collecting: BaseException = self.unseen
             self.running: str = job["name"]
 
@@ -225,6 +267,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             return [] if type(obj) in (RemoteFunction, RemoteClass) else None
 
         def pytest_collection_finish(self, session: Any) -> None:
+            self.session = session
             wire.send(b"n", len(session.items))
 
         def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -232,8 +275,15 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             self.error: BaseException | None = None
             self.skipped = False
             self.good = False
-            self.running = nodeid
-            remote.begin(nodeid)
+            self.running = self.named(nodeid)
+            remote.begin(self.running)
+
+        def named(self, nodeid: str) -> str:
+            """The name of a test. Parameters are in it, which may be long, and the candidate's."""
+            if len(nodeid) <= LONGEST_TEST_NAME:
+                return nodeid
+            begins = f"{nodeid[:LONGEST_TEST_NAME]}… ({len(self.long_names) + 1})"
+            return self.long_names.setdefault(nodeid, begins)
 
         def pytest_runtest_logreport(self, report: Any) -> None:
             self.skipped = self.skipped or (report.skipped and not hasattr(report, "wasxfail"))
@@ -255,7 +305,9 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
                 wire.send(b"s")
             else:
                 error = self.error if self.good or self.error is not None else self.unseen
-                send_outcome(wire, remote, job, nodeid, error, self.bad)
+                passed = send_outcome(wire, remote, job, self.running, error, self.bad)
+                if job["fail_fast"] and not passed:
+                    self.session.shouldstop = "a test has failed"
 
         def pytest_keyboard_interrupt(self, excinfo: Any) -> None:
             if not isinstance(excinfo.value, pytest.Session.Interrupted):  # by an error that was reported
@@ -288,7 +340,7 @@ def load(wire: Wire, job: dict[str, Any]) -> Remote | str:
         if "raised" in loaded:
             classes, text = loaded["raised"]["classes"], loaded["raised"]["text"]
             return f"the program does not load: {str(classes[0])[:200]}: {str(text)[:2000]}"
-        kinds = {str(name): str(kind) for name, kind in loaded["names"].items()}
+        kinds = {str(name): str(kind) for name, kind in loaded["names"].items() if is_told(str(name))}
     except (KeyError, TypeError, IndexError, AttributeError):
         return "the program answers nonsense to being loaded"
     beside = (path.partition("/")[0].partition(".")[0] for path in job.get("files", ()))
@@ -352,8 +404,7 @@ def lay_out(files: dict[str, str]) -> list[str]:
 
 
 class RemoteModule(types.ModuleType):
-    """The candidate's module as `import solution` gives it. What a test sets in it is set on the other side, and kept here too,
-    so that it reads what it has set."""
+    """The candidate's module as `import solution` gives it. Nothing is kept here of what a test sets in it: the program may set the same."""
 
     def __init__(self, remote: Remote, name: str) -> None:
         super().__init__(name)
@@ -374,13 +425,11 @@ class RemoteModule(types.ModuleType):
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("__"):
             remote: Remote = object.__getattribute__(self, "_agentrl")
-            remote.set_attribute(None, name, value)
-            super().__setattr__(name, value)
+            remote.set_name(name, value)
 
     def __delattr__(self, name: str) -> None:
         remote: Remote = object.__getattribute__(self, "_agentrl")
-        remote.delete_attribute(None, name)
-        self.__dict__.pop(name, None)
+        remote.delete_name(name)
 
 
 def module_stand_in(remote: Remote, job: dict[str, Any]) -> types.ModuleType:

@@ -118,13 +118,24 @@ def _propagates(logger: Any) -> bool:
     return True
 
 
-def hear(answer: dict[str, Any], value: Callable[[Any], Any]) -> None:
-    """Do on the tests' side what an answer tells. `value` gives a value that was sent. Raises what a filter of warnings raises, and
-    whatever an answer leads to that tells nonsense."""
-    if isinstance(printed := answer.get("printed"), str):
-        sys.stdout.write(printed)
-    if isinstance(complained := answer.get("complained"), str):
-        sys.stderr.write(complained)
+def hear(answer: dict[str, Any], value: Callable[[Any], Any], room: int) -> int:
+    """Do on the tests' side what an answer tells.
+
+    Args:
+        answer: The answer.
+        value: Gives a value that was sent.
+        room: How many characters may be printed.
+
+    Returns:
+        How many may still be.
+
+    Raises:
+        Whatever a filter of warnings raises, and an answer leads to that tells nonsense.
+    """
+    for key, stream in (("printed", sys.stdout), ("complained", sys.stderr)):
+        if isinstance(printed := answer.get(key), str):
+            stream.write(printed[:room])
+            room = max(0, room - len(printed))
     for logged in answer.get("logged", ()):
         _log_again(*logged, value=value)
     for warned in answer.get("warned", ()):
@@ -132,6 +143,7 @@ def hear(answer: dict[str, Any], value: Callable[[Any], Any]) -> None:
 
         if isinstance(warning := value(warned), Warning):
             warnings.warn(warning, stacklevel=5)
+    return room
 
 
 def _log_again(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from select import select
@@ -15,11 +16,23 @@ LOADED = b"loaded"
 """The tag of the answer to loading the program, which nobody here asks for."""
 REPORTS = (b"b", b"d", b"n", b"s", b"p", b"q", b"t", b"f")
 """What is said of the tests, and not asked."""
+SIGNALS = signal.valid_signals()
 CHUNK_BYTES = 1 << 18
 LOOK_AGAIN_S = 0.02
 """How long an answer may be waited for before it is looked for among those that a signal's handler has read."""
 LONGEST_MESSAGE = 2_000
 """Names of the candidate's may be in it, and the host reads it."""
+
+
+@contextmanager
+def handlers_later() -> Iterator[None]:
+    """Have no handler of a signal run within the context: one that raises there, as an alarm of a test's does, would leave half a line."""
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class TestEndedError(BaseException):
@@ -60,25 +73,29 @@ class Wire:
         self._arrived: dict[bytes, bytes] = {}
         # A file without a name, since memory files are refused where nobody counts what is in them.
         self._turn = os.open("/tmp", os.O_TMPFILE | os.O_RDWR)
+        self._host_has_ended = False
         self._secret = self._line() or b""
 
     def _line(self, *, timeout_s: float | None = None) -> bytes | None:
-        """The next line from the host, without its end; nothing when the host has ended, None where none comes in time."""
+        """Return the next line from the host, without its end; None where none comes in time, or the host `has_ended`."""
         searched = 0
         while (end := self._read.find(b"\n", searched)) < 0:
             searched = len(self._read)
             if timeout_s is not None and not select([self._input], [], [], timeout_s)[0]:
                 return None
-            if not (data := os.read(self._input, CHUNK_BYTES)):
-                return b""
-            self._read += data
+            with handlers_later():
+                data = os.read(self._input, CHUNK_BYTES)
+                self._read += data
+            if not data:
+                self._host_has_ended = True
+                return None
         line = bytes(self._read[:end])
         del self._read[: end + 1]
         return line
 
     def receive_job(self) -> dict[str, Any] | None:
         """The host's next job; None when it has ended."""
-        while line := self._line():
+        while (line := self._line()) is not None:
             if line.startswith(self._secret):
                 job: dict[str, Any] = json.loads(line[len(self._secret) :])
                 return job
@@ -96,6 +113,11 @@ class Wire:
             yield
         finally:
             os.lockf(self._turn, os.F_ULOCK, 0)
+
+    @property
+    def test_has_ended(self) -> bool:
+        """Whether our own machinery has ended the test that runs, whatever its code makes of that."""
+        return self._ended is not None
 
     def begin(self, name: str) -> None:
         """Tell the host that a test begins."""
@@ -116,8 +138,9 @@ class Wire:
         if not self.reports and kind in REPORTS:
             return
         view = memoryview(kind + json.dumps(content).encode() + b"\n")
-        while view:
-            view = view[os.write(self._out, view) :]
+        with handlers_later():
+            while view:
+                view = view[os.write(self._out, view) :]
 
     def receive(self, tag: bytes = LOADED) -> dict[str, Any]:
         """The answer of the candidate's to a request. Raises TestEndedError when there is none."""
@@ -126,10 +149,9 @@ class Wire:
             while tag not in self._arrived:
                 line = self._line(timeout_s=LOOK_AGAIN_S)
                 if line is None:
+                    if self._host_has_ended:
+                        self._arrived[tag] = b"x{}"
                     continue
-                if not line:
-                    self._arrived[tag] = b"x{}"
-                    break
                 head, _, content = line.partition(b" ")
                 if head[1:] in self._waiting:
                     self._arrived[head[1:]] = head[:1] + content

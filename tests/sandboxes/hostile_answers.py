@@ -53,6 +53,14 @@ ANSWERS = {
     "a long range": r"""b'{"ok": {"range": [0, 1000000000000000000, 1]}}\n'""",
     "a string of escapes": r"""b'{"ok": "' + b'\\u00e9' * 1_200_000 + b'"}\n'""",
     "a string of escaped quotes": r"""b'{"ok": "' + b'\\"\\\\' * 1_700_000 + b'"}\n'""",
+    "a list of a million million items, each level twice the next": """(
+        '{"ok": [{"item": [1, 0, [0, 0]]}' + ''.join(
+            ', {"item": [1, %d, [{"item": [1, %d, 0]}, {"item": [1, %d, 0]}]]}' % (k, k - 1, k - 1) for k in range(1, 40)
+        ) + ']}\\n').encode()""",
+    "a list of two million items, each level twice the next": """(
+        '{"ok": [{"shared": [0, [0, 0]]}' + ''.join(
+            ', {"shared": [%d, [{"again": %d}, {"again": %d}]]}' % (k, k - 1, k - 1) for k in range(1, 19)
+        ) + ']}\\n').encode()""",
     "seven megabytes of spaces": r"""b'{"ok": ' + b' ' * 7_000_000 + b'1}\n'""",
     "seven megabytes that are no UTF-8": r"""b'\xff' * 7_000_000 + b'\n'""",
     "a megabyte of NUL": r"""b'\0' * 1_000_000 + b'\n'""",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.sandboxes.inside.changes import BothChangedError, merge, set_content
+from agentrl.sandboxes.inside.changes import BothChangedError, merge, set_content, snapshot
 from agentrl.sandboxes.inside.plain_data import decode, encode
 
 VALUES: Any = st.recursive(
@@ -64,3 +64,32 @@ def test_the_order_of_a_dict_is_its_content() -> None:
     own = {"a": 1, "b": 2}
     merge(own, {"a": 1, "b": 2}, {"b": 2, "a": 1})
     assert [*own] == ["b", "a"]
+
+
+def test_a_snapshot_has_nothing_of_the_test_s_in_it() -> None:
+    held = [1]
+    containers: list[Any] = [
+        [held],
+        (held,),
+        {"a": held},
+        deque([held], 3),
+        defaultdict(list, a=held),
+        OrderedDict(a=held),
+        Counter({"a": held}),  # type: ignore[dict-item]
+        [{"a": (held,)}],
+    ]
+    for container in containers:
+        taken = snapshot(container)
+        assert (taken, type(taken)) == (container, type(container))
+        held.append(2)
+        assert taken != container, container
+        held.pop()
+    assert snapshot(deque([1], 3)).maxlen == 3
+    assert snapshot(defaultdict(list))["a"] == []
+
+
+def test_there_is_no_snapshot_of_what_holds_itself() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(RecursionError):
+        snapshot(endless)

@@ -55,9 +55,14 @@ def test_the_script_of_sandboxes_runs_as_it_stands(backend: BackendName, tmp_pat
 
 
 @pytest.mark.anyio
-async def test_the_task_of_grading_is_one(backend: BackendName) -> None:
-    (content,) = blocks("grading.md", "json")
-    task = load_code_task(json.loads(content))
+async def test_the_task_of_grading_is_one(
+    backend: BackendName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (program,) = [block for block in blocks("grading.md", "python") if "tasks.jsonl" in block]
+    monkeypatch.chdir(tmp_path)
+    exec(program, {})
+    (line,) = (tmp_path / "tasks.jsonl").read_text().splitlines()
+    task = load_code_task(json.loads(line))
     assert [type(test) for test in task.tests] == [CallTest, AssertTest, TestFile]
     assert task.reference is not None
     async with open_pool(backend=backend) as pool:
@@ -77,3 +82,13 @@ def test_every_limit_is_named() -> None:
         line for line in (DOCS / "grading.md").read_text().splitlines() if line.startswith("`limits` has any of")
     ]
     assert {field.name for field in fields(Limits)} <= set(re.findall(r"`(\w+)`", line))
+
+
+def test_the_table_of_limits_has_the_defaults() -> None:
+    rows = re.findall(r"^\| (`[a-z_, `]+`) \| ([^|]+) \|", (DOCS / "sandboxes.md").read_text(), re.MULTILINE)
+    table: dict[str, str] = {}
+    for names, defaults in rows:
+        if {"timeout_s", "cpu_s", "memory_mb"} & set(re.findall(r"\w+", names)) or table:
+            table |= dict(zip(re.findall(r"\w+", names), defaults.split(", "), strict=True))
+    expected = {field.name: "none" if field.default is None else f"{field.default:g}" for field in fields(Limits)}
+    assert table == expected

@@ -475,7 +475,7 @@ def nested(depth: int) -> list[Any]:
         ({"tests": [AssertTest(code="assert " + "-" * 50_000 + "1")]}, "test 1 needs to be Python"),
         ({"source": None}, "source = None must be a program's text; extract_code gives None"),
         ({"pool": "docker"}, "pool = 'docker' must be a SandboxPool"),
-        ({"language": "cpp"}, "language = 'cpp' must be a Language"),
+        ({"language": "cpp"}, "language = 'cpp' is text; use PYTHON, CPP or a Language"),
         ({"limits": {"timeout_s": 2}}, r"limits = .* must be a Limits or None"),
         ({"fail_fast": "no"}, "fail_fast = 'no' must be True or False"),
         ({"deadline_s": "3"}, "deadline_s = '3' must be a number"),

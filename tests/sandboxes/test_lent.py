@@ -210,7 +210,7 @@ def test_what_has_become_no_data_is_told_to_nobody_or_an_error() -> None:
     lender, argument = Lender(encode), [1]
     lender.take(-1, argument)
     argument.append(argument)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="holds itself"):
+    with pytest.raises(NotPlainError, match="holds itself"):
         lender.changed([-1])
     assert lender.changed() == {-1: None}
     assert lender.changed() == {}
@@ -344,3 +344,31 @@ def test_a_part_of_two_values_is_one_object() -> None:
     _, theirs = sides.lend(own)
     kept = [theirs[0]]
     assert sides.give(kept)[0] is own[0]
+
+
+class Deck(list[int]):
+    pass
+
+
+@pytest.mark.parametrize("around", [list, lambda deck: [deck], lambda deck: [(deck,)], lambda deck: [((deck,), 1)]])
+def test_a_change_in_a_list_of_another_class_is_seen_wherever_that_is(around: Any) -> None:
+    deck = Deck([1])
+    sides = Sides()
+    value = [around(deck)]
+    held = [value]
+    sides.give(value)
+    assert sides.lender.changed() == {}
+    deck.append(2)
+    assert bool(sides.lender.changed()) == (around is not list), "list() makes a copy"
+    assert held
+
+
+def test_what_is_too_long_to_be_told_of_again_is_a_copy() -> None:
+    sides = Sides()
+    held = ["x" * (LARGEST_LOANS + 1)]
+    made = sides.give(held)
+    made.append(1)
+    told = sides.borrowed.changes()
+    assert told == {"contents": [], "released": [1]}
+    sides.lender.take_back(told, no_object)
+    assert sides.lender.number(held) is None

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+from collections import Counter, deque
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
+from agentrl.sandboxes.inside.plain_data import (
+    LARGEST_EXPONENT,
+    LONGEST_OF_FRACTION,
+    NotPlainError,
+    decode,
+    decode_and_count,
+    encode,
+    inside,
+)
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -131,3 +143,68 @@ def test_only_what_a_program_may_change_has_two_names() -> None:
 def test_what_the_reader_has_is_named() -> None:
     inner = [1]
     assert encode([inner, 2], items={id(inner): [(7, 1), (-1, 0)]}) == [{"item": [7, 1, {"item": [-1, 0, [1]]}]}, 2]
+
+
+def in_each_other(levels: int) -> tuple[Any, list[Any]]:
+    """A value of 2^levels items, and the lists in it."""
+    lists: list[Any] = [[1]]
+    for _ in range(levels):
+        lists.append([lists[-1], lists[-1]])
+    return lists[-1], lists
+
+
+def content_of(reference: Any) -> Any:
+    return reference["item"][2]
+
+
+def test_what_is_in_a_value_twice_is_written_once_and_read_as_one() -> None:
+    value, lists = in_each_other(40)
+    items = {id(one): [(7, index), (8, index)] for index, one in enumerate(lists)}
+    data = encode(value, items=items)
+    assert len(json.dumps(data)) < 10_000
+    small = json.loads(json.dumps(encode(in_each_other(10)[0])))
+    assert decode_and_count(small)[1] == sum(2**n for n in range(1, 11)) + 2**10
+
+
+@pytest.mark.parametrize("kind", ["item", "shared"])
+def test_a_short_answer_that_stands_for_a_large_value_is_refused_before_it_is_made(kind: str) -> None:
+    first = {"item": [1, 0, [0, 0]], "shared": [0, [0, 0]]}[kind]
+    data = [{kind: first}]
+    for level in range(1, 40):
+        again = {"item": [1, level - 1, None]} if kind == "item" else {"again": level - 1}
+        content = [again, again]
+        data.append({kind: [1, level, content] if kind == "item" else [level, content]})
+    with pytest.raises(NotPlainError, match="more than once"):
+        decode(data, content_of)
+    with pytest.raises(NotPlainError, match="more than once"):
+        decode(data[:12], content_of, most_items=1000)
+    assert len(decode(data[:5], content_of, most_items=1000)) == 5
+
+
+@given(st.datetimes(timezones=st.none()), st.integers(0, 1))
+def test_a_time_keeps_which_of_two_hours_it_is(moment: datetime.datetime, fold: int) -> None:
+    for value in (moment.replace(fold=fold), moment.replace(fold=fold).time()):
+        back = decode(json.loads(json.dumps(encode(value))))
+        assert (back, back.fold) == (value, fold)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Decimal(f"1e{LARGEST_EXPONENT + 1}"),
+        Decimal("sNaN"),
+        Fraction(1, 16**LONGEST_OF_FRACTION),
+        range(10**18),
+    ],
+)
+def test_what_would_not_be_read_is_not_written(value: Any) -> None:
+    """The side that gives it is told, and not the one that gets it; and as no error that a test may expect."""
+    with pytest.raises(NotPlainError) as refused:
+        encode([value])
+    assert not isinstance(refused.value, TypeError | ValueError)
+
+
+def test_whatever_holds_lists_shows_them() -> None:
+    held = [1]
+    for container in ([held], (held,), {"a": held}, deque([held]), Counter({"a": held})):  # type: ignore[dict-item]
+        assert [*inside(container)] == [held]

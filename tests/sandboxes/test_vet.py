@@ -19,7 +19,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, open_pool
 from agentrl.sandboxes.cheaters import cheaters
 from agentrl.sandboxes.code_tasks import load_code_task
-from agentrl.sandboxes.vet import vet, vet_task, vetting_summary
+from agentrl.sandboxes.vet import reason, vet, vet_task, vetting_summary
 
 ROOT = Path(__file__).parents[2]
 SOUND = {
@@ -104,6 +104,33 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
         },
         "cheater",
         "'raises ValueError' gets 1",
+    ),
+    "functions in the place of classes": (
+        {
+            "tests": [{"kind": "assert", "code": "assert parse('1') == Num(1)"}],
+            "solution": "class Num:\n def __init__(self, n): self.n = n\n def __eq__(self, o): return type(o) is Num and o.n == self.n\n"
+            " def __hash__(self): return self.n\ndef parse(text): return Num(int(text))",
+        },
+        "cheater",
+        "'functions in place of classes return None' gets 1",
+    ),
+    "data of the program's on both sides": (
+        {
+            "tests": [{"kind": "assert", "code": "assert str(V(1) + V(2)) == str(V(3))"}],
+            "solution": "class V:\n def __init__(self, n): self.n = n\n def __add__(self, o): return V(self.n + o.n)\n"
+            " def __str__(self): return str(self.n)",
+        },
+        "cheater",
+        "'objects that give constants' gets 1",
+    ),
+    "public tests that are wrong": (
+        {
+            "tests": call("plus", (1, 2), (2, 3), (-4, -3)),
+            "public_tests": call("plus", (1, 5)),
+            "solution": "def plus(x): return x + 1",
+        },
+        "reference_fails",
+        "public tests, test 1: wrong_answer 2, expected 5",
     ),
     "C++ that prints one word": (
         {
@@ -208,6 +235,24 @@ async def test_a_slow_reference_and_free_tests_are_warned_of(pool: SandboxPool) 
         await vet([task], pool=pool, runs=0)
 
 
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("line 1 is '1  2', expected '1 2'", "line 1 is '1  2', expected '1 2'"),
+        ('n connect\nTraceback (most recent call last):\n  File "main.py", line 2\nValueError: no\n', "ValueError: no"),
+        (
+            "ImportError while importing\nTraceback:\nE   ImportError: cannot import name 'add'\nE   more",
+            "ImportError: cannot import name 'add'",
+        ),
+        ("KeyError: 1\n(The program changed an argument and returned a value: ...)", "KeyError: 1"),
+        ("", ""),
+        ("x" * 500 + "\0", "x" * 299 + "…"),
+    ],
+)
+def test_a_refusal_names_the_line_that_says_why(message: str, said: str) -> None:
+    assert reason(message) == said
+
+
 def test_the_committee_is_made_for_the_task() -> None:
     public = [{"kind": "assert", "code": "assert add(1, 2) == 3"}, {"kind": "assert", "code": "assert add(x, 1) == 2"}]
     task = load_code_task({"tests": [{"kind": "assert", "code": "assert add(3, 4) == 7"}], "public_tests": public})
@@ -263,6 +308,7 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
         (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
         (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),
         (["{tasks}", "--trainer.lr", "1"], "vet takes no --trainer.lr"),
+        (["{tasks}", "--sandbox.image", "no/image:1"], "image = 'no/image:1' is an image of Docker"),
         (["{folder}/damaged.jsonl"], "damaged.jsonl, line 2: not valid JSON"),
         (["{folder}/damaged.jsonl.gz"], "is no whole gzip file"),
         (["{folder}/none.jsonl"], "cannot read the task file"),

@@ -1,0 +1,86 @@
+"""The names of the program's module are live: what the tests set and what the program sets are one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+from tests.sandboxes import live_names
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+
+@pytest.fixture
+async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
+        yield pool
+
+
+async def passes_in_plain_python(source: str, code: str, folder: Path) -> bool:
+    folder.mkdir()
+    (folder / "solution.py").write_text(source)
+    (folder / "test_solution.py").write_text(code)
+    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_solution.py"]
+    without_plugins = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = await anyio.run_process(
+        [sys.executable, "-m", "pytest", *words], cwd=folder, check=False, env=without_plugins
+    )
+    return done.returncode == 0
+
+
+async def test_a_test_file_reads_what_is_there_now(pool: SandboxPool, tmp_path: Path) -> None:
+    for number, (name, (source, code, passes)) in enumerate(live_names.files().items()):
+        assert await passes_in_plain_python(source, code, tmp_path / str(number)) == passes, name
+        verdict = await judge(source, [TestFile(code=code)], pool=pool)
+        assert verdict.passed == passes, (name, verdict.results)
+        assert "checker_error" not in {result.status.value for result in verdict.results}, (name, verdict.results)
+
+
+async def test_assertions_that_share_the_program_s_names_read_what_is_there_now(pool: SandboxPool) -> None:
+    for name, (source, code, passes) in live_names.assertions().items():
+        space: dict[str, object] = {}
+        exec(source, space)
+        try:
+            exec(code, space)
+            assert passes, name
+        except AssertionError:
+            assert not passes, name
+        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+        assert verdict.passed == passes, (name, verdict.results)
+
+
+async def test_a_program_imports_what_lies_beside_it(pool: SandboxPool) -> None:
+    test = TestFile(
+        code="from solution import limit\ndef test_limit(): assert limit() == 5",
+        files={"figures.py": "LIMIT = 5\n"},
+        shared=["figures.py"],
+    )
+    verdict = await judge("from figures import LIMIT\ndef limit(): return LIMIT", [test], pool=pool)
+    assert verdict.passed, verdict.results
+
+
+async def test_no_name_of_the_program_s_makes_its_module_a_package(pool: SandboxPool) -> None:
+    """Python would import the tests' own reference, or its library, from a module that has a `__path__`."""
+    source = (
+        "import sys\nframe = sys._getframe()\nwhile not hasattr(frame.f_locals.get('self'), '_answers'): frame = frame.f_back\n"
+        "candidate = frame.f_locals['self']\nhonest = candidate.answer\n"
+        "def lie(request):\n answer = honest(request)\n"
+        " if request['op'] == 'load': answer['names']['__path__'] = 'value'\n"
+        f" if request.get('name') == '__path__': return {{'ok': ['', '.', {os.path.dirname(os.__file__)!r}]}}\n"
+        " return answer\n"
+        "candidate.answer = lie\nimport types\n"
+        "me = sys.modules['agentrl.sandboxes.inside.candidate']\n"
+        "me.is_told = lambda *args: True\n__path__ = ['', '.']"
+    )
+    test = TestFile(
+        code="from solution import reference\ndef test_it(): assert reference.add(1, 2) == 3",
+        files={"reference.py": "def add(a, b): return a + b"},
+    )
+    verdict = await judge(source, [test], pool=pool)
+    assert verdict.status == "runtime_error", verdict.results
