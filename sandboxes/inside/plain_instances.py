@@ -15,7 +15,7 @@ from typing import Any
 from agentrl.sandboxes.inside.aliases import COMPARE
 
 ALIKE = 3
-"""So many calls with different arguments that give equal data: two may mean the same, as `P(1, 2)` and `P(x=1, y=2)` do."""
+"""So many calls with different arguments that give equal data: two may mean the same, as `P(1)` and `P(1, 0)` do."""
 
 
 class PlainInstances:
