@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.apart import check_comparison
 from agentrl.sandboxes.checked_fields import check_argument, shown
-from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
+from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
 from agentrl.sandboxes.needs import needs
 from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.verdict import (
@@ -50,7 +50,7 @@ def check_gradable(source: str, tests: Sequence[Test], language: Language, limit
             raise ConfigError(f"{test_name(test, index)} needs {need}")
         if isinstance(test, CallTest):
             try:
-                encode([list(test.args), test.kwargs, test.expected])
+                decode(encode([list(test.args), test.kwargs, test.expected]))
             except RecursionError:
                 raise ConfigError(
                     f"{test_name(test, index)}, a CallTest of {test.function}: its data is nested too deep"
