@@ -155,9 +155,12 @@ class Candidate:
         return self.invoke(lambda value: setattr(owner, name, value), request)
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete an attribute; one of the module or a class that was set anew gets its first value back, as mock.patch leaves it."""
+        """Delete an attribute; one of a class that was set anew gets its first value back, as mock.patch leaves it."""
         owner, name = self._owner(request), request["name"]
-        if (id(owner), name) in self.originals:
+        if owner is self.module:
+            self.originals.setdefault((id(owner), name), getattr(owner, name))
+            delattr(owner, name)
+        elif (id(owner), name) in self.originals:
             setattr(owner, name, self.originals[id(owner), name])
         else:
             delattr(owner, name)

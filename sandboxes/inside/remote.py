@@ -15,8 +15,7 @@ from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named
 from agentrl.sandboxes.inside.own_faults import OURS
-from agentrl.sandboxes.inside.plain_data import NotPlainError
-from agentrl.sandboxes.inside.plain_instances import ALIKE, PlainInstances
+from agentrl.sandboxes.inside.plain_data import PLAIN_BASES, NotPlainError
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
@@ -70,7 +69,6 @@ class Remote:
         self.run = run
         self.operators = Operators(self, run)
         self.aliases = Aliases(code)
-        self._plain_instances = PlainInstances(code, {name for name, kind in kinds.items() if kind == "callable"})
         self.begun: list[str] = []
         """The tests that have begun."""
         self._made_for: dict[int, set[str]] = {}
@@ -81,6 +79,10 @@ class Remote:
         self._by_name: dict[str, Any] = {}
         self._set: set[str] = set()
         """Names of the module that the tests have set: what they are now, the program says."""
+        self._deleted: dict[str, tuple[str, Any]] = {}
+        """Names of the module that the tests have deleted, with what they were."""
+        self._own: set[tuple[Any, str]] = set()
+        """Of owners, the names that the tests have set to an object of their own, such as a mock."""
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
         self.spoilt = False
@@ -134,7 +136,6 @@ class Remote:
         self._failed_inside = None
         self._made_for.clear()
         self._linked.clear()
-        self._plain_instances.begin()
         self.untold = False
         self.begun.append(name)
         self.run.begin(name)
@@ -148,6 +149,10 @@ class Remote:
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
             reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
         self.aliases.note(owner, name, value, self.test)
+        if isinstance(value, RemoteObject) and not is_named(type(value)) and (id(owner), name) in self._own:
+            self.wire.wrong(
+                f"the candidate has put an object of its own in the place of what the test has set as {name[:100]}"
+            )
         if isinstance(value, RemoteObject) and isinstance(owner, RemoteObject) and name in OWN_METHODS:
             self._check_own_method(owner, name)
         return value
@@ -160,19 +165,25 @@ class Remote:
                 self._linked[id(owner)] += 1
                 self._check_linked(owner)
         self._use({"op": "set", "of": self._values.touched(owner), "name": name}, (value,))
+        (self._own.add if _is_of_the_tests(value) else self._own.discard)((id(owner), name))
 
     def set_name(self, name: str, value: Any) -> None:
         """Set a name of the module."""
         self.set_attribute(None, name, value)
-        self.kinds.setdefault(name, "value")
-        self._set.add(name)
-        if name in self._by_name and self._by_name[name] is value:  # a patch is taken back
-            self._set.remove(name)
+        kind, known = self._deleted.pop(name, (self.kinds.get(name, "value"), self._by_name.get(name)))
+        self.kinds[name] = kind
+        if known is not None and known is value:  # a patch is taken back
+            self._by_name[name] = known
+            self._set.discard(name)
+        else:
+            self._set.add(name)
 
     def delete_name(self, name: str) -> None:
-        """Delete a name of the module; one that was set anew gets its first value back."""
+        """Delete a name of the module."""
         self.delete_attribute(None, name)
         self._set.discard(name)
+        if name in self.kinds:
+            self._deleted[name] = self.kinds.pop(name), self._by_name.pop(name, None)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
@@ -209,23 +220,12 @@ class Remote:
                 self._note_made(made, args, kwargs)
             return made
         if not isinstance(owner, RemoteObject):
-            value = self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
-            if owner is None and name is not None and self._plain_instances.watches(name):
-                self._note_plain(name, args, kwargs, value)
-            return value
+            return self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
         if name in OWN_METHODS:
             self._check_own_method(owner, name)
         if name is not None and args and not kwargs and _is_question(name, args[0]):
             return self.run.put(owner, name, args, lambda one, args: self.call_now(one, name, args, {}))
         return self.call_now(owner, name, args, kwargs)
-
-    def _note_plain(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> None:
-        """Note what a function has given that the test uses as a class."""
-        if isinstance(value, RemoteObject) or kwargs:  # by name, an argument may be a default that others leave out
-            return
-        arguments = self._values.encode([*args])
-        if self._plain_instances.note(name, arguments, self._values.encode(value)):
-            self.wire.wrong(f"the candidate's {name[:100]} and its like give the same for {ALIKE} different arguments")
 
     def _note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note that a class has given an object."""
@@ -449,6 +449,11 @@ class Remote:
         if isinstance(error, StopIteration | StopAsyncIteration) and not iterates:
             self._stops.append(error)
         return error  # type: ignore[no-any-return]
+
+
+def _is_of_the_tests(value: Any) -> bool:
+    """Whether a value is an object of the tests' own, and no data."""
+    return not (value is None or isinstance(value, (*PLAIN_BASES, RemoteObject, RemoteClass, RemoteFunction)))
 
 
 def _is_of(value: Any, kind: RemoteClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -23,20 +23,23 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sized
 from typing import Any
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE
+from agentrl.sandboxes.inside.lent import LARGEST_LENT
 from agentrl.sandboxes.inside.names import free_names
 from agentrl.sandboxes.inside.own_faults import own_fault
 from agentrl.sandboxes.inside.questions import FirstRun
 from agentrl.sandboxes.inside.remote import Remote
 from agentrl.sandboxes.inside.replay import Replay
 from agentrl.sandboxes.inside.special_methods import is_told
-from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
 LONGEST_TEST_NAME = 1_000
+ATOMS = (int, float, complex, str, bytes, tuple, frozenset)
+"""Classes of values that nobody changes."""
 TESTS = "<tests>"
 """The file name of test code that asserts."""
 
@@ -56,9 +59,8 @@ def run_assertions(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         if first not in dir(builtins):
             modules = {name: library_module(name, job["code"]) for name in wanted}
             for name, module in modules.items():
-                space.pop(name, None)  # as the prelude has it: the beginning of the program, as in HumanEval
                 if module is None:
-                    space.live.add(name)
+                    space.share(name)
                 else:
                     space[name] = module
         exec(compile(job["code"], TESTS, "exec", dont_inherit=True), space)
@@ -83,14 +85,29 @@ class LiveNames(dict[str, Any]):
 
     def __init__(self, remote: Remote) -> None:
         super().__init__(__name__="tests")
-        self.live: set[str] = set()
-        """Those of the program."""
+        self._live: set[str] = set()
+        """Those of the program's values that it may set anew."""
         self._remote = remote
 
-    def __missing__(self, name: str) -> Any:
-        if name in self.live:
-            return self._remote.stand_in(name)
-        raise KeyError(name)
+    def share(self, name: str) -> None:
+        """Have a name of the program's. A list that is too long to be had anew each time is the test's own copy."""
+        value = self._remote.stand_in(name)
+        self[name] = value
+        too_long = (
+            isinstance(value, Sized) and not isinstance(value, RemoteObject | str | bytes) and len(value) > LARGEST_LENT
+        )
+        if self._remote.kinds[name] == "value" and not too_long:
+            self._live.add(name)
+
+    def __getitem__(self, name: str) -> Any:
+        known = super().__getitem__(name)
+        if name not in self._live:
+            return known
+        value = self._remote.stand_in(name)
+        if type(value) is type(known) and type(value) in ATOMS and value == known:
+            return known  # the same object, as in one process
+        self[name] = value
+        return value
 
 
 def _assertion(error: BaseException, code: str) -> str:
@@ -182,7 +199,7 @@ def run_unittest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             if self.bad is None and not (self.good or skipped or partly_skipped):
                 # KeyboardInterrupt and its like go through unittest.
                 self.bad = sys.exc_info()[1] or InterruptedError("the test did not end")
-            self.report(test, self.bad, skipped=skipped)
+            self.report(test, self.bad, skipped=skipped and self.bad is None)
 
         def report(self, test: Any, error: BaseException | None, *, skipped: bool = False) -> None:
             if skipped:
@@ -286,7 +303,8 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             return self.long_names.setdefault(nodeid, begins)
 
         def pytest_runtest_logreport(self, report: Any) -> None:
-            self.skipped = self.skipped or (report.skipped and not hasattr(report, "wasxfail"))
+            of_test = type(report) is pytest.TestReport  # and not of a subtest
+            self.skipped = self.skipped or (of_test and report.skipped and not hasattr(report, "wasxfail"))
             ended = report.when == "call" or hasattr(report, "wasxfail")
             self.good = self.good or (ended and not report.failed)
             if report.failed and self.bad is None:
@@ -301,7 +319,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
                 self.error = call.excinfo.value
 
         def pytest_runtest_logfinish(self, nodeid: str) -> None:
-            if self.skipped:
+            if self.skipped and self.bad is None:
                 wire.send(b"s")
             else:
                 error = self.error if self.good or self.error is not None else self.unseen
@@ -403,6 +421,24 @@ def lay_out(files: dict[str, str]) -> list[str]:
     return [folder]
 
 
+class ModuleNames(Mapping[str, Any]):
+    """The names of the candidate's module, each as it is now."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._remote.kinds:
+            raise KeyError(name)
+        return self._remote.stand_in(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._remote.kinds])
+
+    def __len__(self) -> int:
+        return len(self._remote.kinds)
+
+
 class RemoteModule(types.ModuleType):
     """The candidate's module as `import solution` gives it. Nothing is kept here of what a test sets in it: the program may set the same."""
 
@@ -418,12 +454,17 @@ class RemoteModule(types.ModuleType):
             raise AttributeError(f"the candidate's module has no {name!r}")
         return remote.stand_in(name)
 
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        """The names as `mock.patch` looks for them: it puts back what it finds here."""
+        return ModuleNames(object.__getattribute__(self, "_agentrl"))
+
     def __dir__(self) -> list[str]:
         remote: Remote = object.__getattribute__(self, "_agentrl")
         return sorted({*super().__dir__(), *remote.kinds})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("__"):
+        if is_told(name):
             remote: Remote = object.__getattribute__(self, "_agentrl")
             remote.set_name(name, value)
 
@@ -436,7 +477,8 @@ def module_stand_in(remote: Remote, job: dict[str, Any]) -> types.ModuleType:
     """What `import solution` gives. `from solution import *` gives only what the tests cannot have from anywhere else, so that no
     candidate puts its own `len` or `unittest` under them."""
     module = RemoteModule(remote, job["module"])
-    module.__dict__["__all__"] = sorted(free_names(job["code"], module=job["module"]) & remote.kinds.keys())
+    names = sorted(free_names(job["code"], module=job["module"]) & remote.kinds.keys())
+    types.ModuleType.__setattr__(module, "__all__", names)
     return module
 
 

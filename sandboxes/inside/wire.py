@@ -61,6 +61,7 @@ class Wire:
         self._ended: dict[str, Any] | None = None
         """Why the test that runs has ended, as TestEndedError is made of it."""
         self._input = os.dup(0)
+        os.set_blocking(self._input, False)
         self._out = os.dup(1)
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
@@ -81,10 +82,15 @@ class Wire:
         searched = 0
         while (end := self._read.find(b"\n", searched)) < 0:
             searched = len(self._read)
-            if timeout_s is not None and not select([self._input], [], [], timeout_s)[0]:
+            if not select([self._input], [], [], timeout_s)[0]:
                 return None
             with handlers_later():
-                data = os.read(self._input, CHUNK_BYTES)
+                try:
+                    data = os.read(self._input, CHUNK_BYTES)
+                except BlockingIOError:  # a signal's handler, or another process of the tests', has read it meanwhile
+                    if timeout_s is not None:
+                        return None
+                    continue
                 self._read += data
             if not data:
                 self._host_has_ended = True
@@ -184,6 +190,7 @@ class Wire:
             raise TestEndedError(**self._ended)
         self._requests += 1
         tag = b"%d.%d" % (os.getpid(), self._requests)
+        self._waiting.add(tag)  # before it is sent: a signal's handler that asks then may read the answer to this
         self.send((b"a" if looks else b"c") + tag + b" ", request)
         return self.receive(tag)
 

@@ -348,24 +348,7 @@ _CHEATS = {
 }
 
 
-_CONSTANT_FUNCTIONS = "def Num(*a): return {value}\nAdd = Mul = V = Num\ndef parse(text): return {value}"
-_FUNCTIONS_TEST = "assert parse('1+2') == Add(Num(1), Num(2))\nassert parse('3*4') == Mul(Num(3), Num(4))"
 _CHEATS |= {
-    **{
-        f"functions that give {value} in the place of classes": (
-            _CONSTANT_FUNCTIONS.format(value=value),
-            f"from solution import *\ndef test_parse():\n {_FUNCTIONS_TEST.replace(chr(10), chr(10) + ' ')}",
-        )
-        for value in ("0", "[]", "None", "()", "'x'")
-    },
-    "functions, compared by unittest": (
-        _CONSTANT_FUNCTIONS.format(value="0"),
-        "import unittest\nfrom solution import *\nclass T(unittest.TestCase):\n def test(self): self.assertEqual(V(1) + V(2), V(3))",
-    ),
-    "a sum of what functions give": (
-        _CONSTANT_FUNCTIONS.format(value="0"),
-        "import solution\ndef test_sum(): assert solution.V(1) + solution.V(2) == solution.V(3)",
-    ),
     "what says that it is a TypedDict": (
         "class D:\n __required_keys__ = ()\n def __new__(cls, *a, **k): return {}\nclass Num(D): pass\nclass Add(D): pass\n"
         "def parse(text): return {}",
@@ -373,6 +356,11 @@ _CHEATS |= {
     ),
 }
 _HONEST |= {
+    "functions that make values": (
+        "from fractions import Fraction\ndef Rational(n, d=1): return Fraction(n, d)\ndef Normalize(s): return ' '.join(s.lower().split())",
+        "from solution import *\ndef test_equal():\n assert Rational(1, 2) == Rational(2, 4) == Rational(-3, -6)\n"
+        " assert Normalize('Hello World') == Normalize('hello   world') == Normalize(' HELLO world')",
+    ),
     "functions in the place of classes": (
         "def Point(x, y=0): return (x, y)\ndef move(p, dx, dy): return Point(p[0] + dx, p[1] + dy)",
         "from solution import *\ndef test_move():\n assert move(Point(1, 2), 1, 1) == Point(2, 3)\n"

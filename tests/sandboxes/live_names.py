@@ -26,6 +26,9 @@ _COUNTER = """
         log = log + [1]
     def read(): return n, level, log, current
     def helper(): return "own"
+    DATA = list(range(3000))
+    ORIGIN = (0, 0)
+    def twice(x): return 2 * x
     def calls(): return helper()
 """
 
@@ -43,6 +46,14 @@ RESTORED = {
     "patch": "from unittest.mock import patch\ndef test_it():\n with patch('solution.helper') as fake:\n  fake.return_value = 'fake'\n"
     "  assert calls() == 'fake'\n  solution.helper.assert_called_once_with()\n assert calls() == 'own' and solution.helper() == 'own'",
     "patch.object": "from unittest.mock import patch\ndef test_it():\n with patch.object(solution, 'level', 'mid'):\n  assert solution.level == 'mid'\n  set_level('x')\n  assert solution.level == 'x'\n assert solution.level == 'low'",
+    "nested patches": "from unittest.mock import patch\ndef test_it():\n with patch('solution.helper', return_value=7):\n"
+    "  with patch('solution.helper', return_value=8): assert calls() == 8\n  assert calls() == 7\n assert calls() == 'own'",
+    "a name that is deleted": "import pytest\ndef test_it(monkeypatch):\n with monkeypatch.context() as m:\n  m.delattr(solution, 'helper')\n"
+    "  assert not hasattr(solution, 'helper')\n  with pytest.raises(NameError): calls()\n assert calls() == 'own' and solution.helper() == 'own'",
+    "a name that is deleted for good": "def test_it():\n del solution.level\n assert not hasattr(solution, 'level')\n solution.level = 'new'\n assert solution.level == 'new'",
+    "patch in setUp": "import unittest\nfrom unittest.mock import patch\nclass T(unittest.TestCase):\n"
+    " def setUp(self):\n  p = patch('solution.helper', return_value=5)\n  p.start()\n  self.addCleanup(p.stop)\n"
+    " def test_it(self):\n  with patch('solution.helper', return_value=6): self.assertEqual(calls(), 6)\n  self.assertEqual(calls(), 5)",
     "a fixture for each test": "import pytest\n@pytest.fixture(autouse=True)\ndef fresh(): solution.n = 0\n"
     "def test_one():\n add(1)\n assert solution.n == 1\ndef test_two():\n add(2)\n assert solution.n == 2",
 }
@@ -55,6 +66,11 @@ SHARED = {
     "a number, in a function": "def total(): return n\nadd(1)\nassert total() == 1",
     "an object": "c = keep()\nassert current is c",
     "a list": "renew()\nassert log == [1]",
+    "a long list in a loop": "for i in range(3000): assert twice(DATA[i]) == 2 * i",
+    "a long list that the test changes": "DATA.append(5)\nassert DATA[-1] == 5",
+    "a tuple": "assert ORIGIN is ORIGIN",
+    "names in a class": "class T:\n cases = [twice(2), n]\n best: int = len(DATA)\nassert T.cases == [4, 0] and T.best == 3000",
+    "globals": "assert twice(1) == 2 and n == 0 and 'twice' in globals() and globals().get('twice')(1) == 2 and globals()['n'] == 0",
 }
 """Assertions in one namespace with the program."""
 SHARED_WRONG = {"a number": "before = n\nadd(1)\nassert n == before"}

@@ -55,6 +55,61 @@ async def test_assertions_that_share_the_program_s_names_read_what_is_there_now(
         assert verdict.passed == passes, (name, verdict.results)
 
 
+FORGETS = "def send(to): raise OSError\nclass F:\n def __getattr__(self, name): return lambda *a, **k: None\n"
+REPLACED = {
+    "patch": "from unittest.mock import patch\nimport solution\ndef test_it():\n with patch('solution.send'):\n  solution.notify('bob')\n"
+    "  solution.send.assert_called_once_with('bob', 'hello bob')",
+    "monkeypatch": "from unittest.mock import Mock\nimport solution\ndef test_it(monkeypatch):\n monkeypatch.setattr(solution, 'send', Mock())\n"
+    " solution.notify('bob')\n solution.send.assert_called_once_with('bob', 'hello bob')",
+    "an attribute": "from unittest.mock import Mock\nfrom solution import V\ndef test_it():\n v = V()\n v.dep = Mock()\n v.run(5)\n"
+    " v.dep.assert_called_once_with(5, 'hello')",
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+async def test_no_program_answers_for_a_mock_that_it_has_put_out_of_the_way(pool: SandboxPool, name: str) -> None:
+    cheat = FORGETS + "def notify(to):\n global send\n send = F()\nclass V:\n def run(self, x): self.dep = F()"
+    honest = "def send(to): raise OSError\ndef notify(to): send(to, 'hello ' + to)\nclass V:\n def run(self, x): self.dep(x, 'hello')"
+    test = TestFile(code=REPLACED[name])
+    assert (await judge(honest, [test], pool=pool)).passed
+    assert (await judge(cheat, [test], pool=pool)).status == "wrong_answer"
+
+
+SKIPPED_AND_FAILED = {
+    "a subtest skips, and the test fails": "import pytest, solution\ndef test_a(subtests):\n with subtests.test('x'): pytest.skip()\n assert solution.f(1) == 100\n"
+    "def test_b(): assert solution.f(1) == 1",
+    "a subtest skips, and another fails": "import pytest, solution\ndef test_a(subtests):\n with subtests.test('x'): pytest.skip()\n"
+    " with subtests.test('y'): assert solution.f(1) == 100\ndef test_b(): assert solution.f(1) == 1",
+    "a fixture fails after a skip": "import pytest, solution\n@pytest.fixture\ndef checked():\n yield\n assert solution.f(1) == 100\n"
+    "def test_a(checked): pytest.skip()\ndef test_b(): assert solution.f(1) == 1",
+    "tearDown fails after a skip": "import unittest, solution\nclass T(unittest.TestCase):\n def tearDown(self): self.assertEqual(solution.f(1), 100)\n"
+    " def test_a(self): self.skipTest('no')\nclass U(unittest.TestCase):\n def test_b(self): self.assertEqual(solution.f(1), 1)",
+}
+
+
+@pytest.mark.parametrize("name", SKIPPED_AND_FAILED)
+async def test_a_failure_outweighs_a_skip(pool: SandboxPool, name: str) -> None:
+    code = SKIPPED_AND_FAILED[name]
+    test = TestFile(code=code, framework="unittest" if "unittest" in code else "pytest")
+    verdict = await judge("def f(x): return x", [test], pool=pool)
+    assert not verdict.passed, verdict.results
+
+
+async def test_a_test_of_which_a_part_is_skipped_passes(pool: SandboxPool) -> None:
+    code = "import pytest, solution\ndef test_a(subtests):\n with subtests.test('x'): pytest.skip()\n assert solution.f(1) == 1"
+    verdict = await judge("def f(x): return x", [TestFile(code=code)], pool=pool)
+    assert verdict.passed, verdict.results
+
+
+async def test_a_handler_may_ask_while_an_answer_is_awaited(pool: SandboxPool) -> None:
+    code = (
+        "import signal\nhits = []\nsignal.signal(signal.SIGALRM, lambda *_: hits.append(f(1)))\nsignal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)\n"
+        "for i in range(300): assert f(i) == i\nsignal.setitimer(signal.ITIMER_REAL, 0)\nassert hits"
+    )
+    verdict = await judge("def f(x): return x", [AssertTest(code=code)], pool=pool, deadline_s=30)
+    assert verdict.passed, verdict.results
+
+
 async def test_a_program_imports_what_lies_beside_it(pool: SandboxPool) -> None:
     test = TestFile(
         code="from solution import limit\ndef test_limit(): assert limit() == 5",
