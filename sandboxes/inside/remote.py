@@ -188,6 +188,7 @@ class Remote:
     def delete_attribute(self, owner: Any, name: str) -> None:
         self.operators.changes += 1
         self._use({"op": "del", "of": self._values.touched(owner), "name": name})
+        self._own.discard((id(owner), name))
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         request = {"op": "special", "name": name}

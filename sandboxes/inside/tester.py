@@ -23,18 +23,19 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE
 from agentrl.sandboxes.inside.lent import LARGEST_LENT
 from agentrl.sandboxes.inside.names import free_names
 from agentrl.sandboxes.inside.own_faults import own_fault
+from agentrl.sandboxes.inside.plain_data import CHANGEABLE
 from agentrl.sandboxes.inside.questions import FirstRun
 from agentrl.sandboxes.inside.remote import Remote
 from agentrl.sandboxes.inside.replay import Replay
 from agentrl.sandboxes.inside.special_methods import is_told
-from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
 LONGEST_TEST_NAME = 1_000
@@ -93,9 +94,7 @@ class LiveNames(dict[str, Any]):
         """Have a name of the program's. A list that is too long to be had anew each time is the test's own copy."""
         value = self._remote.stand_in(name)
         self[name] = value
-        too_long = (
-            isinstance(value, Sized) and not isinstance(value, RemoteObject | str | bytes) and len(value) > LARGEST_LENT
-        )
+        too_long = type(value) in (*CHANGEABLE, tuple) and len(value) > LARGEST_LENT
         if self._remote.kinds[name] == "value" and not too_long:
             self._live.add(name)
 
