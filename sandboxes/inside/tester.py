@@ -23,7 +23,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE
@@ -420,22 +420,21 @@ def lay_out(files: dict[str, str]) -> list[str]:
     return [folder]
 
 
-class ModuleNames(Mapping[str, Any]):
-    """The names of the candidate's module, each as it is now."""
+class ModuleNames(dict[str, Any]):
+    """The names of the candidate's module as its `__dict__` has them: each is looked up when it is asked for."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: Remote, own: dict[str, Any]) -> None:
+        super().__init__(own)
         self._remote = remote
 
-    def __getitem__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         if name not in self._remote.kinds:
             raise KeyError(name)
         return self._remote.stand_in(name)
 
-    def __iter__(self) -> Iterator[str]:
-        return iter([*self._remote.kinds])
 
-    def __len__(self) -> int:
-        return len(self._remote.kinds)
+OWN_NAMES = types.ModuleType.__dict__["__dict__"]
+"""Gives what a module itself has for its names."""
 
 
 class RemoteModule(types.ModuleType):
@@ -456,7 +455,7 @@ class RemoteModule(types.ModuleType):
     @property
     def __dict__(self) -> Any:  # type: ignore[override]
         """The names as `mock.patch` looks for them: it puts back what it finds here."""
-        return ModuleNames(object.__getattribute__(self, "_agentrl"))
+        return ModuleNames(object.__getattribute__(self, "_agentrl"), OWN_NAMES.__get__(self))
 
     def __dir__(self) -> list[str]:
         remote: Remote = object.__getattribute__(self, "_agentrl")
