@@ -47,16 +47,16 @@ async def run_vetting(
     limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
     spec = BoxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("tasks", total=len(tasks))
-        async with open_pool(
-            spec, backend=sandbox.backend, size=sandbox.boxes, wait_timeout_s=sandbox.wait_timeout_s
-        ) as pool:
-            image = f", image {spec.image}" if pool.backend.name == "docker" else ""
-            print(
-                f"judged with {pool.backend.name}{image}; vet with the sandbox.backend that you train with",
-                file=sys.stderr,
-            )
+    async with open_pool(
+        spec, backend=sandbox.backend, size=sandbox.boxes, wait_timeout_s=sandbox.wait_timeout_s
+    ) as pool:
+        image = f", image {spec.image}" if pool.backend.name == "docker" else ""
+        print(
+            f"judged with {pool.backend.name}{image}; vet with the sandbox.backend that you train with",
+            file=sys.stderr,
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("tasks", total=len(tasks))
             return await vet(tasks, pool=pool, runs=runs, on_report=lambda _: progress.advance(bar))
 
 

@@ -121,7 +121,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
             " def __str__(self): return str(self.n)",
         },
         "cheater",
-        "'objects that give constants' gets 1",
+        "'functions in place of classes return 0' gets 1",
     ),
     "public tests that are wrong": (
         {
