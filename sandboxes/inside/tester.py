@@ -433,7 +433,7 @@ class ModuleNames(dict[str, Any]):
         return self._remote.stand_in(name)
 
 
-OWN_NAMES = types.ModuleType.__dict__["__dict__"]
+OWN_NAMES: Any = vars(types.ModuleType)["__dict__"]
 """Gives what a module itself has for its names."""
 
 
