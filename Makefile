@@ -32,7 +32,7 @@ sandboxes:
 test: .venv/ready lint
 	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
 
-# mypy follows files, not import hooks: it is shown the folders under the names they are imported by.
+# mypy and import-linter follow files, not import hooks: they are shown the folders under the names they are imported by.
 lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -40,6 +40,7 @@ lint: .venv/ready
 	ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
 	ln -s $(CURDIR)/envs $(CURDIR)/sandboxes $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
 	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.build/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl
+	cd .build/typed && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache --no-logo
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -7,8 +7,8 @@ from typing import NoReturn
 def command() -> NoReturn:
     """Run the command of this process, and end the process with its exit code."""
     before = signal.signal(signal.SIGINT, signal.SIG_DFL)
-    from agentrl.cli import main
-    from agentrl.event_loop import end_process
+    from agentrl.cli.main import main
+    from agentrl.concurrency.event_loop import end_process
 
     signal.signal(signal.SIGINT, before)
     end_process(main())

@@ -12,18 +12,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from agentrl.errors import BadRewardError, ConfigError, EpisodeError
-from agentrl.failure_text import shown
+from agentrl.reporting.failure_text import shown
 
 if TYPE_CHECKING:
     import gymnasium
     from openai import AsyncOpenAI
 
+    from agentrl.concurrency.resources import Resources
     from agentrl.envs import AsyncToolEnv
     from agentrl.proxy import Session
-    from agentrl.resources import Resources
+    from agentrl.record.trajectory import Turn
     from agentrl.sandboxes import Box, Language, Limits, Sandboxes, SandboxPool, Test, Verdict
     from agentrl.sandboxes.pool import Loan, Purpose
-    from agentrl.trajectory import Turn
 
 Task = dict[str, Any]
 """One line of the task file."""
@@ -212,7 +212,7 @@ class Episode:
         partial: bool = False,
         deadline_s: float | None = None,
     ) -> Verdict:
-        """Run a program against tests in a sandbox: see `agentrl.sandboxes.judge`.
+        """Run a program against tests in a sandbox: see `agentrl.sandboxes.grading.judge`.
 
         With `partial`, the verdict has a `fraction` to reward: tests that programs pass which do nothing count for nothing
         (`agentrl.sandboxes.judge_partial`).

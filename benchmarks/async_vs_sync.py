@@ -75,7 +75,7 @@ def train(directory: Path, staleness: int, steps: int, window: int) -> Run:
     command = [
         sys.executable,
         "-m",
-        "agentrl.cli",
+        "agentrl",
         "train",
         str(WORKFLOW),
         *(f"--{k}={v}" for k, v in settings.items()),

@@ -34,12 +34,12 @@ from typing import Any
 
 import psutil
 
-from agentrl.audit import audit
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
+from agentrl.run.audit import audit
 
 ROOT = Path(__file__).parents[1]
-AGENTRL = [sys.executable, "-m", "agentrl.cli"]
+AGENTRL = [sys.executable, "-m", "agentrl"]
 DISTURBANCES = {
     "kill main": 4,
     "kill trainer": 3,

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.models import NANO
-from agentrl.run_directory import read_metrics
+from agentrl.run.run_directory import read_metrics
 
 ROOT = Path(__file__).parents[1]
 FIRST_STEP = 4
@@ -47,7 +47,7 @@ def speed_of(tasks: Path, run_dir: Path, steps: int, *, keep_calls: bool) -> Spe
     options = {"run_dir": run_dir, "steps": steps, "eval.tasks": tasks / "eval.jsonl", "eval.limit": 1}
     options["rollout.keep_calls"] = json.dumps(keep_calls)
     words += [f"--{key}={value}" for key, value in options.items()]
-    command = [sys.executable, "-m", "agentrl.cli", *words]
+    command = [sys.executable, "-m", "agentrl", *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as run:
         try:
             first, cpu_before_s = _wait_for_step(run, run_dir, FIRST_STEP)

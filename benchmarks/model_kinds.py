@@ -22,8 +22,8 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentrl.errors import ConfigError
+from agentrl.trainer.model.scored_model import ScoredModel
 from agentrl.trainer.packing import TrainingSequence, in_tree_order, prefix_tree
-from agentrl.trainer.scored_model import ScoredModel
 
 MOST_PARAMETERS = 20_000_000
 TOLERANCE = 1e-4

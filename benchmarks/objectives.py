@@ -17,7 +17,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from agentrl.models import NANO
-from agentrl.run_directory import read_metrics
+from agentrl.run.run_directory import read_metrics
 
 ROOT = Path(__file__).parents[1]
 GOAL = 0.9
@@ -63,7 +63,7 @@ def main() -> None:
                 **{f"trainer.{key}": value for key, value in OBJECTIVES[name].items()},
             }
             options = [f"--{key}={value}" for key, value in settings.items()]
-            words = ["-m", "agentrl.cli", "train", "--config", "workflows/quickstart.toml", *options]
+            words = ["-m", "agentrl", "train", "--config", "workflows/quickstart.toml", *options]
             subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=1800)
             summary = json.loads((run_dir / "summary.json").read_text())
             means = (row["reward_mean"] for row in read_metrics(run_dir))

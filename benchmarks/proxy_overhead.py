@@ -33,8 +33,8 @@ import httpx2
 import openai
 from aiohttp import web
 
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import Proxy, load_chat_format, open_proxy

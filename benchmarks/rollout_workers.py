@@ -18,8 +18,9 @@ from pathlib import Path
 import anyio
 
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling, VersionSpan
+from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
 from agentrl.models import NANO
+from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.rollout.open_runner import open_runner
 from agentrl.rollout.workflow import load_workflow
 

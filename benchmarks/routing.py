@@ -19,11 +19,11 @@ import anyio
 
 import agentrl.workflows
 from agentrl.config import EngineConfig, load_config
+from agentrl.engine.client.routing import Router
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client.sglang_server import SGLangServer
 from agentrl.engine.launch import open_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.engine.routing import Router
-from agentrl.engine.sglang import SGLangEngine
-from agentrl.engine.sglang_server import SGLangServer
 from agentrl.models import NANO
 
 

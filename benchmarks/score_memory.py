@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-import agentrl.trainer.scored_model as scored_model
-from agentrl.trainer.scored_model import ScoredModel, token_scores
+import agentrl.trainer.model.scored_model as scored_model
+from agentrl.trainer.model.scored_model import ScoredModel, token_scores
 
 
 def measured(way: str, tokens: int, vocabulary: int, width: int) -> dict[str, Any]:

@@ -18,9 +18,9 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.losses import policy_loss
+from agentrl.trainer.algorithms.losses import policy_loss
+from agentrl.trainer.model.scored_model import ScoredModel
 from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing, pack, prefix_tree
-from agentrl.trainer.scored_model import ScoredModel
 
 BUDGET = 8192
 VOCABULARY = 1024

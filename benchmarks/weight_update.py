@@ -27,8 +27,9 @@ from transformers import AutoModelForCausalLM
 import agentrl.workflows
 from agentrl.config import EngineConfig, load_config
 from agentrl.engine.launch import open_engine
-from agentrl.engine.protocol import Generation, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
+from agentrl.record.tokens import Generation
 
 REPLIES = 64
 TOKENS = 500

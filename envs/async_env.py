@@ -14,10 +14,10 @@ import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from openai import omit
 
+from agentrl.concurrency.resources import Resources
 from agentrl.envs.gym_env import GymEnv
 from agentrl.envs.tool_env import THREADS, Message, ToolEnv
 from agentrl.errors import EpisodeError
-from agentrl.resources import Resources
 
 CLOSE_TIMEOUT_S = 10.0
 _QUICK_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit)

@@ -18,10 +18,10 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.concurrency.resources import Held, Resources
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError, ToolCallError, ToolDefinitionError
-from agentrl.resources import Held, Resources
 
 PROBE_TIMEOUT_S = 5.0
 

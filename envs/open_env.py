@@ -19,10 +19,10 @@ from typing import Any
 import httpx2
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.concurrency.resources import Held
 from agentrl.envs.tool_env import Result, ToolEnv
 from agentrl.envs.tools import Tool
 from agentrl.errors import EpisodeError
-from agentrl.resources import Held
 
 _BESIDE = ("done", "reward", "metadata")
 """Fields of an observation that are not for the model."""

@@ -26,9 +26,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs.tools import Tool, tools_of
 from agentrl.errors import ToolCallError, ToolDefinitionError
-from agentrl.resources import Resources, open_resources
 
 T = TypeVar("T")
 

@@ -1,20 +1,16 @@
 """Sandboxes that run model-written code, and a judge of what it does. See docs/sandboxes.md and docs/grading.md."""
 
+from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
+from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.box import Box
-from agentrl.sandboxes.bubblewrap import Bubblewrap
 from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
-from agentrl.sandboxes.code_tasks import CodeTask, load_code_task
-from agentrl.sandboxes.comparison import Comparison, Exact, Floats, Tokens
-from agentrl.sandboxes.do_nothing import judge_partial
-from agentrl.sandboxes.docker_engine import Docker
-from agentrl.sandboxes.extract import CodeBlock, code_blocks, extract_code
-from agentrl.sandboxes.judge import judge
-from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
-from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
-from agentrl.sandboxes.python_session import Executed, PythonSession, python_session
-from agentrl.sandboxes.task_tests import load_tests
-from agentrl.sandboxes.verdict import (
+from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task
+from agentrl.sandboxes.grading.comparison import Comparison, Exact, Floats, Tokens
+from agentrl.sandboxes.grading.do_nothing import judge_partial
+from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
+from agentrl.sandboxes.grading.judge import judge
+from agentrl.sandboxes.grading.task_tests import load_tests
+from agentrl.sandboxes.grading.verdict import (
     CPP,
     PYTHON,
     AssertTest,
@@ -28,6 +24,10 @@ from agentrl.sandboxes.verdict import (
     TestResult,
     Verdict,
 )
+from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
+from agentrl.sandboxes.process import Process
+from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
+from agentrl.sandboxes.python_session import Executed, PythonSession, python_session
 
 __all__ = [
     "CPP",

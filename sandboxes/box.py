@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from agentrl.background import background_tasks
+from agentrl.concurrency.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from typing import Literal, get_args
 
 from agentrl.errors import ConfigError, SandboxError
+from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
+from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.no_isolation import NoIsolation
 from agentrl.sandboxes.box import Box, open_box
-from agentrl.sandboxes.bubblewrap import Bubblewrap
-from agentrl.sandboxes.docker_engine import Docker
-from agentrl.sandboxes.no_isolation import NoIsolation
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE, Backend, BoxSpec, Limits
 
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from agentrl.sandboxes.backends.box_start import FILES
 from agentrl.sandboxes.box import Box, open_box
-from agentrl.sandboxes.box_start import FILES
 from agentrl.sandboxes.choose import BackendName, choose_backend
 from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
 

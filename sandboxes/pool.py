@@ -14,17 +14,17 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from agentrl.background import background_tasks
+from agentrl.concurrency.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.box import Box, open_box
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
-from agentrl.sandboxes.partial_credit import Baselines
+from agentrl.sandboxes.measured_once import MeasuredOnce
 from agentrl.sandboxes.protocol import Backend, BoxSpec
 from agentrl.sandboxes.self_test import USERS_BETWEEN, works
 
@@ -104,7 +104,8 @@ class SandboxPool:
         self.closed = False
         """Whether its context has ended: nobody fills it again."""
         self.metrics = PoolMetrics()
-        self.baselines = Baselines()
+        self.baselines: MeasuredOnce[Any] = MeasuredOnce()
+        """Of tests that were graded here, what programs pass that do nothing."""
         self._wait_timeout_s = wait_timeout_s
         self._ready: deque[Loan] = deque()
         self._lent: set[Loan] = set()

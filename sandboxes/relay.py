@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import httpx2
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError
 from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.process import Process
-from agentrl.threads import in_thread
 
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"
 MAX_TRAFFIC_MB = 256.0

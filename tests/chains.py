@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from agentrl.manifest import Manifest, write_manifest
+from agentrl.rollout.manifest import Manifest, write_manifest
 from agentrl.rollout.store import Store
-from agentrl.trainer.checkpoint import state_on_disk
-from agentrl.trainer.digest import digest
-from agentrl.trainer.ranks import Ranks
-from agentrl.training_history import TrainedStep, trained_step
+from agentrl.rollout.training_history import TrainedStep, trained_step
+from agentrl.trainer.model.checkpoint import state_on_disk
+from agentrl.trainer.model.digest import digest
+from agentrl.trainer.model.ranks import Ranks
 
 Batch = tuple[int, Sequence[int]]
 """(step, group ids)."""

@@ -13,13 +13,13 @@ from typing import Any
 import anyio
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.audit import audit
 from agentrl.errors import StoreError
-from agentrl.manifest import _own_sum
 from agentrl.rollout.database import create_database
+from agentrl.rollout.manifest import _own_sum
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.store import KeptCall
-from agentrl.run_store import begin_store, write_noted
+from agentrl.run.audit import audit
+from agentrl.run.run_store import begin_store, write_noted
 from tests.power_cut_program import TASKS, life
 from tests.rollout.test_store import kept_choice, outcome
 

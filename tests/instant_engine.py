@@ -7,7 +7,8 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling, VersionSpan
+from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 STOP = 2
 

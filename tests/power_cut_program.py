@@ -1,4 +1,4 @@
-"""A run in miniature, for `tests.test_power_cut`: the real store, the real trainer and its real checkpoints, on a model of a
+"""A run in miniature, for `tests.run.test_power_cut`: the real store, the real trainer and its real checkpoints, on a model of a
 few hundred weights. It says in a file what has become durable.
 
     python -m tests.power_cut_program RUN_DIR MODEL MARKS
@@ -18,13 +18,13 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
-from agentrl.durable_trainer import DurableTrainer
 from agentrl.rollout.store import KeptCall, Store
-from agentrl.run_directory import appending, check_run_dir, config_text, prepare_run_dir, write_config
-from agentrl.run_store import begin_store, note_lines, write_noted
+from agentrl.rollout.training_history import TrainedStep
+from agentrl.run.durable_trainer import DurableTrainer
+from agentrl.run.run_directory import appending, check_run_dir, config_text, prepare_run_dir, write_config
+from agentrl.run.run_store import begin_store, note_lines, write_noted
+from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.trainer.process import TrainerProcess
-from agentrl.trainer_client import TrainerClient, Weights
-from agentrl.training_history import TrainedStep
 from tests.rollout.test_store import kept_choice, outcome
 
 TASKS = "7 tasks 0123, in order, in groups of 2"

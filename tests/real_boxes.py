@@ -12,7 +12,8 @@ import anyio
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, Box, BoxSpec, bubblewrap, choose_backend
+from agentrl.sandboxes import BackendName, Box, BoxSpec, choose_backend
+from agentrl.sandboxes.backends import bubblewrap
 from tests.components import missing
 
 REMEDY = {

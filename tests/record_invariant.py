@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentrl.engine.protocol import Generation, OnProgress, Sampling
-from agentrl.engine.sglang import SGLangEngine
-from agentrl.trajectory import TokenRecord
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.protocol import OnProgress, Sampling
+from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord
 
 
 class Tapped:

@@ -13,18 +13,18 @@ from typing import Any
 import anyio
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.child_process import ChildProcess
+from agentrl.concurrency.child_process import ChildProcess
 from agentrl.config import RunConfig, load_config
-from agentrl.durable_trainer import DurableTrainer
-from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.models import NANO
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
-from agentrl.run_directory import write_config
+from agentrl.run.durable_trainer import DurableTrainer
+from agentrl.run.run_directory import write_config
+from agentrl.run.trainer_client import TrainerClient
+from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.process import Commands
-from agentrl.trainer.ranks import Ranks
-from agentrl.trainer_client import TrainerClient
-from agentrl.trajectory import TokenRecord
 
 GROUPS_A_BATCH, GROUP_SIZE = 2, 3
 SETTINGS: dict[str, Any] = {

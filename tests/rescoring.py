@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.models import NANO
-from agentrl.trajectory import TokenRecord
+from agentrl.record.trajectory import TokenRecord
 
 
 class Rescorer:

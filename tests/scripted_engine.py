@@ -8,7 +8,8 @@ from pathlib import Path
 
 import anyio.lowlevel
 
-from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling, VersionSpan
+from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 
 @dataclass

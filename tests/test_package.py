@@ -45,7 +45,7 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
         "proxy/server",
         "envs/calculator",
         "sandboxes/__init__",
-        "trainer/losses",
+        "trainer/algorithms/losses",
         "workflows/calculator",
     ):
         assert f"agentrl/{part}.py" in names
@@ -54,8 +54,8 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
         "models/nano/model.safetensors",
         "models/nano/tokenizer.json",
         "models/nano_player/model.safetensors",
-        "template/environment_test.py",
-        "template/run.toml",
+        "cli/template/environment_test.py",
+        "cli/template/run.toml",
         "workflows/frozen_lake.jsonl",
         "workflows/quickstart.toml",
     ):
@@ -75,7 +75,9 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_the_rollout_side_imports_no_torch_and_no_sibling_package() -> None:
-    modules = "agentrl.cli, agentrl.train, agentrl.terminal, agentrl.evaluate, agentrl.engine.launch"
+    modules = (
+        "agentrl.cli.main, agentrl.run.train, agentrl.cli.terminal, agentrl.evaluation.evaluate, agentrl.engine.launch"
+    )
     script = (
         f"import sys, {modules}\n"
         "print([m for m in sys.modules if m.split('.')[0] == 'torch'"

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from agentrl.models import NANO
-from agentrl.trajectory import Turn
+from agentrl.record.trajectory import Turn
 
 PROCESSOR = {"patch_size": 8, "temporal_patch_size": 2, "merge_size": 2}
 SIZE = {"shortest_edge": 256, "longest_edge": 16384}

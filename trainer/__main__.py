@@ -1,6 +1,6 @@
 """`python -m agentrl.trainer RUN_DIR WEIGHTS_DIR [CONFIG]`; see `agentrl.trainer.process`."""
 
-from agentrl.garbage import loading
+from agentrl.machine.garbage import loading
 
 with loading():
     from agentrl.trainer.process import main

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.trainer.objectives import Sequences
+from agentrl.trainer.algorithms.objectives import Sequences
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,13 @@ from torch import Tensor
 
 from agentrl.config import TrainerConfig
 from agentrl.errors import CheckpointError
-from agentrl.manifest import Manifest
-from agentrl.trainer.advantages import has_gradient, whitened, with_distillation, with_kl_penalty
-from agentrl.trainer.checkpoint import (
+from agentrl.rollout.manifest import Manifest
+from agentrl.rollout.training_history import TrainedStep
+from agentrl.trainer.algorithms.advantages import has_gradient, whitened, with_distillation, with_kl_penalty
+from agentrl.trainer.algorithms.critic import Critic, Returns, explained_variance
+from agentrl.trainer.algorithms.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
+from agentrl.trainer.algorithms.objectives import m2_cutoff, token_shares
+from agentrl.trainer.model.checkpoint import (
     read_checkpoint,
     read_published,
     staged_checkpoint,
@@ -22,16 +26,12 @@ from agentrl.trainer.checkpoint import (
     trained_state,
     write_weights,
 )
-from agentrl.trainer.critic import Critic, Returns, explained_variance
-from agentrl.trainer.digest import digest
-from agentrl.trainer.dropout import gradient_pass, recompute_activations
-from agentrl.trainer.lora import adapter_off, add_adapter
-from agentrl.trainer.losses import LossStats, Mismatch, interpolated, mismatch, policy_loss, regularizers
-from agentrl.trainer.objectives import m2_cutoff, token_shares
+from agentrl.trainer.model.digest import digest
+from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
+from agentrl.trainer.model.lora import adapter_off, add_adapter
+from agentrl.trainer.model.ranks import Ranks, whole
+from agentrl.trainer.model.scored_model import ScoredModel, Scores, load_model
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack
-from agentrl.trainer.ranks import Ranks, whole
-from agentrl.trainer.scored_model import ScoredModel, Scores, load_model
-from agentrl.training_history import TrainedStep
 
 MAX_SKIPPED_IN_A_ROW = 3
 """Optimizer steps with a gradient that is not finite, after which the run ends, with a checkpoint of what was before."""
@@ -339,7 +339,7 @@ class Policy:
         return target
 
     def digest(self) -> str:
-        """The digest of all that training changes (`agentrl.trainer.digest`)."""
+        """The digest of all that training changes (`agentrl.trainer.model.digest`)."""
         return digest(trained_state(self.model, self.optimizer, self.critic).items(), self.ranks)
 
     def model_digest(self) -> str:
@@ -347,7 +347,7 @@ class Policy:
         return digest(self.model.named_parameters(), self.ranks)
 
     def save(self, directory: Path, model_path: Path) -> None:
-        """Write a checkpoint (`agentrl.trainer.checkpoint`), with the tokenizer and whatever else is beside the model."""
+        """Write a checkpoint (`agentrl.trainer.model.checkpoint`), with the tokenizer and whatever else is beside the model."""
         self.staged(directory, model_path)()
 
     def staged(

@@ -14,7 +14,7 @@ standard input closes. Episodes it reads from the run's store, weights it publis
     {"op": "send_bucket", "index": 0}              -> {}
     any of them, failed                            -> {"error": TEXT, "lost": false, "disk": false}
 
-A step is all or nothing. The process keeps the chain of what it has trained (`agentrl.training_history`), `after` and `chain` say what the
+A step is all or nothing. The process keeps the chain of what it has trained (`agentrl.rollout.training_history`), `after` and `chain` say what the
 run takes it to be, and where that is not so nothing is done. After an error in the middle of a step no command but the end of
 the process is obeyed. `lost` says that only a new process, from a checkpoint, goes on; `disk`, that it was the disk that refused.
 """
@@ -41,17 +41,17 @@ from safetensors import SafetensorError
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.errors import AgentRLError, TrainerNotWholeError
+from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.rollout.store import Store, StoredEpisode
-from agentrl.run_directory import read_config
-from agentrl.trainer.advantages import mask_turns, overlong_penalty, turn_advantages, turn_rewards
+from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
+from agentrl.run.run_directory import read_config
+from agentrl.trainer.algorithms.advantages import mask_turns, overlong_penalty, turn_advantages, turn_rewards
+from agentrl.trainer.algorithms.teacher import with_teacher
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
+from agentrl.trainer.model.ranks import FirstRankError, Ranks, gathered, join_ranks
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import FirstRankError, Ranks, gathered, join_ranks
 from agentrl.trainer.step_metrics import distance_to_teacher, staleness, step_metrics
-from agentrl.trainer.teacher import with_teacher
-from agentrl.training_history import TrainedStep, first_chain, trained_step
-from agentrl.trajectory import TokenRecord, Trajectory
 
 BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""

@@ -24,10 +24,10 @@ from renderers import build_training_sample
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
-from agentrl.manifest import check_files
 from agentrl.proxy import ChatFormat, load_chat_format
+from agentrl.rollout.manifest import check_files
 from agentrl.rollout.tasks import GroupTask, Tasks, training_and_held_out
-from agentrl.run_directory import (
+from agentrl.run.run_directory import (
     appending,
     check_model,
     check_run_dir,
@@ -40,9 +40,9 @@ from agentrl.run_directory import (
     write_config,
     write_whole,
 )
+from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import Ranks, join_ranks
 
 LIKELIHOOD = {
     "objective": "likelihood",

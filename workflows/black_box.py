@@ -23,7 +23,7 @@ import anyio
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
-from agentrl.child_process import start_process
+from agentrl.concurrency.child_process import start_process
 from agentrl.sandboxes.relay import INSIDE_KEY, Finished, run_with_model
 from agentrl.workflows.chat import score
 

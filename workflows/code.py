@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from agentrl import Episode, Reward
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import CPP, PYTHON, CodeTask, Status, Test, Verdict, extract_code, load_code_task
-from agentrl.sandboxes.needs import needs
+from agentrl.sandboxes.grading.needs import needs
 
 TAGS = {PYTHON: ("python", "python3", "py"), CPP: ("cpp", "c++", "cc", "cxx")}
 

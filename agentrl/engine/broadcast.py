@@ -17,11 +17,11 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.client.sglang_server import SGLangServer
 from agentrl.engine.launch import free_port
-from agentrl.engine.sglang import SGLangEngine
-from agentrl.engine.sglang_server import SGLangServer
 from agentrl.errors import AgentRLError, EngineError
-from agentrl.logger import logger
+from agentrl.reporting.logger import logger
 
 log = logger(__name__)
 

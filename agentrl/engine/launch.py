@@ -18,14 +18,14 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.child_process import child_process
+from agentrl.concurrency.child_process import child_process
+from agentrl.concurrency.threads import in_thread
 from agentrl.config import EngineConfig
 from agentrl.engine import serve_sglang
-from agentrl.engine.fleet import EngineLimits
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import ConfigError, EngineError, one_line
-from agentrl.process_limits import raise_file_limit
-from agentrl.threads import in_thread
+from agentrl.machine.process_limits import raise_file_limit
 
 
 def check_engine(config: EngineConfig) -> None:

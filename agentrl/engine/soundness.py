@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.engine.protocol import Generation, VersionSpan
+from agentrl.record.tokens import Generation, VersionSpan
 
 MAX_LOGPROB = 2e-3
 """Rounding may take the logprob of a certain token above 0 by so much; more is no logprob. The embedded engine and SGLang

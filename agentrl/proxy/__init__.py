@@ -1,11 +1,11 @@
 """The OpenAI-compatible server that records what the policy said, token by token."""
 
+from agentrl.config.proxy import ProxyLimits
 from agentrl.proxy.chat_format import ChatFormat, load_chat_format
 from agentrl.proxy.http_door import open_proxy
 from agentrl.proxy.journal import Journal, RecordedCalls, recorded_choices
 from agentrl.proxy.server import Proxy
 from agentrl.proxy.session import SamplingDefaults, Session
-from agentrl.proxy_config import ProxyLimits
 
 __all__ = [
     "ChatFormat",

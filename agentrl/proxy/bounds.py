@@ -10,9 +10,9 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from agentrl.config.proxy import ProxyLimits
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.json_text import MAX_JSON_DEPTH, too_deep
-from agentrl.proxy_config import ProxyLimits
 
 
 def too_large(limits: ProxyLimits) -> ApiError:

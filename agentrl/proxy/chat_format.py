@@ -20,9 +20,9 @@ from typing import Any
 from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
 from renderers.base import MODEL_RENDERER_MAP, RenderedTokens, ToolCallParseStatus, is_multimodal
 
-from agentrl.engine.protocol import ImageSpan
 from agentrl.errors import ConfigError, one_line
 from agentrl.proxy.tokenizer import LeanTokenizer
+from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
 Tool = dict[str, Any]

@@ -17,14 +17,14 @@ import anyio
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from agentrl.concurrency.forks import kept_from_forks
+from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
-from agentrl.forks import kept_from_forks
-from agentrl.logger import logger
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import too_large
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.server import Body, Proxy, Reply
-from agentrl.proxy_config import ProxyLimits
+from agentrl.proxy.server import Body, Proxy, Response
+from agentrl.reporting.logger import logger
 
 log = logger(__name__)
 # aiohttp logs heads that it cannot read, and they hold keys.
@@ -41,7 +41,7 @@ COMMENT = b":\n\n"
 SLOWEST_READER = 16 * 2**10
 """Bytes a second that a client reads of its reply at least."""
 
-Handle = Callable[[str, str, Mapping[str, str], Body], Awaitable[Reply]]
+Handle = Callable[[str, str, Mapping[str, str], Body], Awaitable[Response]]
 
 
 @asynccontextmanager

@@ -20,9 +20,10 @@ from typing import Any, Protocol
 
 import pydantic_core
 
-from agentrl.engine.protocol import Draft, Generation, ImageSpan, Sampling
-from agentrl.recorded_choice import RecordedChoice
-from agentrl.trajectory import TokenRecord
+from agentrl.engine.protocol import Draft, Sampling
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.trajectory import TokenRecord
 
 
 class Journal(Protocol):

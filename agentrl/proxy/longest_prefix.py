@@ -12,7 +12,7 @@ from array import array
 from bisect import insort
 from collections.abc import Sequence
 
-from agentrl.trajectory import Turn
+from agentrl.record.trajectory import Turn
 
 
 class Recorded:

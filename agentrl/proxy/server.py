@@ -1,7 +1,7 @@
 """The proxy: sessions, and the model APIs over two doors that lead to the same place.
 
 episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages
-                                       ├── Proxy.handle ─────────► Policy ─► Engine
+                                       ├── Proxy.handle ─────────► CompletionService ─► Engine
 any other program ── loopback HTTP ────┘
 """
 
@@ -18,24 +18,24 @@ import anyio
 import anyio.abc
 import httpx2
 
+from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
 from agentrl.errors import EngineError, TooManySessionsError
-from agentrl.logger import logger
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
-from agentrl.proxy.chat import ChatCompletions
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completions import Completions
+from agentrl.proxy.completion_service import CompletionService, Json, PreparedCompletion, Send, logprob_bytes, record
+from agentrl.proxy.dialects.chat import ChatCompletions
+from agentrl.proxy.dialects.completions import Completions
+from agentrl.proxy.dialects.messages import Messages
+from agentrl.proxy.dialects.openapi import openapi_document
+from agentrl.proxy.dialects.responses import Responses
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.journal import Journal
 from agentrl.proxy.json_text import json_pieces, to_json
-from agentrl.proxy.messages import Messages
-from agentrl.proxy.openapi import openapi_document
-from agentrl.proxy.policy import Call, Json, Policy, Send, logprob_bytes, record
-from agentrl.proxy.responses import Responses
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import Sessions
-from agentrl.proxy_config import ProxyLimits
+from agentrl.reporting.logger import logger
 
 T = TypeVar("T")
 Body = bytes | Callable[[], Awaitable[bytes]]
@@ -48,7 +48,7 @@ _OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
 
 
 @dataclass
-class Reply:
+class Response:
     """An HTTP reply: `body`, or server-sent events as they come."""
 
     body: bytes = b""
@@ -90,7 +90,9 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self._work = FairWork(self.limits.threads)
-        policy = Policy(self.engine, self.chat_format, self.model, self.limits, self._work, training=self.training)
+        policy = CompletionService(
+            self.engine, self.chat_format, self.model, self.limits, self._work, training=self.training
+        )
         self._messages = Messages(policy)
         self._endpoints: dict[str, Endpoint] = {
             "/v1/chat/completions": ChatCompletions(policy),
@@ -113,20 +115,20 @@ class Proxy:
         """End a session: its record is final, and its key is answered with 409."""
         self.sessions.close(session)
 
-    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Reply:
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
         """Answer one HTTP request. Its body is read once its key is known to be good."""
         with refusals(method, path) as answered:
             answered.reply = await self._answer(method, path, headers, body)
         return answered.reply
 
-    async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Reply:
+    async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
         key = headers.get("x-api-key") or bearer_key(headers)
         model = {"id": self.model, "object": "model", "created": 0, "owned_by": "agentrl"}
         known = {"/health", "/openapi.json", "/v1/models", f"/v1/models/{self.model}", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/health":
                 await self.engine.health()
-                return Reply(b'{"status":"ok"}')
+                return Response(b'{"status":"ok"}')
             case "GET", "/v1/models":
                 self.sessions.find(key)
                 return _json({"object": "list", "data": [model]})
@@ -134,7 +136,7 @@ class Proxy:
                 self.sessions.find(key)
                 return _json(model)
             case "GET", "/openapi.json":
-                return Reply(to_json(openapi_document()))
+                return Response(to_json(openapi_document()))
             case "POST", _ if path == COUNT_TOKENS:
                 return await self._count(self.sessions.find(key), body)
             case "POST", _ if path in self._endpoints:
@@ -143,25 +145,25 @@ class Proxy:
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
-    async def _count(self, session: Session, body: Body) -> Reply:
+    async def _count(self, session: Session, body: Body) -> Response:
         with self._busy(session):
             received = await self._received(body)
             count = await self._prepared(session, received, lambda: self._messages.count(session, received))
         return _json(count)
 
-    async def _reply(self, path: str, session: Session, body: Body) -> Reply:
+    async def _reply(self, path: str, session: Session, body: Body) -> Response:
         endpoint = self._endpoints[path]
         with self._busy(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(session, received))
-            asked: list[Call] = calls if isinstance(calls, list) else [calls]
+            asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             for call in asked:
                 call.recall()
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
                 return written
-        return Reply(events=self._events(path, asked, lambda send: endpoint.stream(request, calls, send)))
+        return Response(events=self._events(path, asked, lambda send: endpoint.stream(request, calls, send)))
 
     async def _received(self, body: Body) -> bytes:
         received = body if isinstance(body, bytes) else await body()
@@ -176,7 +178,7 @@ class Proxy:
             size += 2**20  # images take a while to cut
         return await self._work.run(session.key, size, prepare)
 
-    async def _written(self, session: Session, content: Json, echoed: int) -> Reply:
+    async def _written(self, session: Session, content: Json, echoed: int) -> Response:
         tokens = next((n for name, n in (content.get("usage") or {}).items() if name in _OUTPUT_TOKENS), 0)
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
@@ -199,7 +201,7 @@ class Proxy:
             activity.last_used = time.monotonic()
 
     async def _events(
-        self, path: str, calls: list[Call], stream: Callable[[Send], Awaitable[None]]
+        self, path: str, calls: list[PreparedCompletion], stream: Callable[[Send], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves.
 
@@ -248,8 +250,8 @@ class Proxy:
             return to_json(event)
         return (await self._large_json(session, event)).body
 
-    async def _large_json(self, session: Session, content: Json) -> Reply:
-        return Reply(await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content))))
+    async def _large_json(self, session: Session, content: Json) -> Response:
+        return Response(await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content))))
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
         """A transport that hands requests straight to this proxy, for clients in this process."""
@@ -260,7 +262,7 @@ class Proxy:
 class Answered:
     """What came of a request."""
 
-    reply: Reply = field(default_factory=Reply)
+    reply: Response = field(default_factory=Response)
     error: ApiError | None = None
     """Why it was refused."""
 
@@ -305,9 +307,9 @@ def bearer_key(headers: Mapping[str, str]) -> str:
     return headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
-def refusal(error: ApiError, path: str) -> Reply:
+def refusal(error: ApiError, path: str) -> Response:
     """The reply that says why there is none, in the words of the API of `path`."""
-    return Reply(to_json(_error_json(error, path)), error.status)
+    return Response(to_json(_error_json(error, path)), error.status)
 
 
 def _error_json(error: ApiError, path: str) -> Json:
@@ -319,8 +321,8 @@ def _event_json(error: ApiError, path: str, sent: int) -> Json:
     return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)
 
 
-def _json(content: Json) -> Reply:
-    return Reply(to_json(content))
+def _json(content: Json) -> Response:
+    return Response(to_json(content))
 
 
 class _InProcessTransport(httpx2.AsyncBaseTransport):

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 import anyio
 import pydantic_core
 
-from agentrl.engine.protocol import Generation, ImageSpan
 from agentrl.errors import EpisodeError
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.journal import Journal
 from agentrl.proxy.json_text import read_json
 from agentrl.proxy.longest_prefix import Recorded, bytes_of_ids, bytes_of_text
-from agentrl.trajectory import TokenRecord, Turn
+from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.trajectory import TokenRecord, Turn
 
 MAX_ROLE_CHARACTERS = 64
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 
 import anyio
 
+from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.journal import Journal
 from agentrl.proxy.session import Activity, SamplingDefaults, Session
-from agentrl.proxy_config import ProxyLimits
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
 """Keys of ended sessions that are still told apart from unknown ones (409 instead of 401)."""

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 
 from agentrl.errors import StoreError, one_line
-from agentrl.evidence import stored_json
-from agentrl.manifest import Manifest
-from agentrl.training_history import TrainedStep
+from agentrl.machine.evidence import stored_json
+from agentrl.rollout.manifest import Manifest
+from agentrl.rollout.training_history import TrainedStep
 
 SCHEMA = """
 CREATE TABLE batches (

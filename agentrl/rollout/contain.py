@@ -21,10 +21,10 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from agentrl.code_place import place_of_task
-from agentrl.event_loop import leave_behind
-from agentrl.logger import logger
-from agentrl.users_signals import begin_users_call
+from agentrl.concurrency.event_loop import leave_behind
+from agentrl.concurrency.users_signals import begin_users_call
+from agentrl.reporting.code_place import place_of_task
+from agentrl.reporting.logger import logger
 
 log = logger(__name__)
 T = TypeVar("T")

@@ -18,19 +18,19 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
+from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError, error_line
-from agentrl.health import HealthCounts
-from agentrl.logger import logger
+from agentrl.reporting.logger import logger
 from agentrl.rollout.gate import StalenessGate
+from agentrl.rollout.health import HealthCounts
 from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.store import Store, StoredGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
-from agentrl.threads import in_thread, in_users_thread
 
 log = logger(__name__)
 

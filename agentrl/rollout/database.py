@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from agentrl.disk import sync
 from agentrl.errors import DiskError, StoreError
-from agentrl.privacy import private
+from agentrl.machine.disk import sync
+from agentrl.machine.privacy import private
 
 READERS_TIMEOUT_MS = 200
 """How long a durable transaction waits for readers, which keep it from emptying the log. It is durable in the log anyway."""

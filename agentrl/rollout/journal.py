@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 
 import anyio
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.engine.protocol import Draft
 from agentrl.proxy import RecordedCalls
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.rollout.store import KeptCall, Store
-from agentrl.threads import in_thread
 
 DRAFTS_EVERY_S = 1.0
 """What growing replies have is written so often: a crash costs at most so much of each."""

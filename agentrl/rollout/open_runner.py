@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.config import ModelConfig, RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
@@ -14,7 +15,6 @@ from agentrl.proxy import ChatFormat, ProxyLimits, SamplingDefaults, load_chat_f
 from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner, run_sandboxes
 from agentrl.rollout.tasks import TaskList, Tasks
 from agentrl.rollout.workflow import Workflow
-from agentrl.threads import in_thread
 
 
 async def chat_format_of(model: ModelConfig) -> ChatFormat:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from agentrl.failure_text import storable
-from agentrl.trajectory import TokenRecord
+from agentrl.record.trajectory import TokenRecord
+from agentrl.reporting.failure_text import storable
 
 
 @dataclass(frozen=True, kw_only=True)

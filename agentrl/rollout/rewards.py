@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.run_directory import figures
+from agentrl.rollout.step_figures import figures
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,17 @@ import anyio
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
+from agentrl.concurrency.resources import Resources, open_resources
+from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, Kept, Reward, RunSandboxes, Task, add_metrics
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
-from agentrl.failure_text import describe
 from agentrl.proxy import Journal, Proxy, SamplingDefaults
-from agentrl.resources import Resources, open_resources
+from agentrl.record.trajectory import TokenRecord
+from agentrl.reporting.failure_text import describe
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.workflow import Workflow
-from agentrl.threads import in_thread
-from agentrl.trajectory import TokenRecord
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""

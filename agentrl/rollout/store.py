@@ -8,7 +8,7 @@ An episode is committed before it counts as finished. A batch is entered in the 
 which contains it: after a crash, groups that only lost steps had used are unused again, and none is trained on twice.
 That transaction is durable: a power cut takes later ones at most, never a part of one. What happens to groups, episodes,
 checkpoints, lives and files is added to the ledger in the same transaction (`agentrl.rollout.ledger`); calls are covered by one
-figure (`agentrl.rollout.calls`). `agentrl.audit` proves all that from these tables.
+figure (`agentrl.rollout.calls`). `agentrl.run.audit` proves all that from these tables.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from agentrl.errors import StoreError
-from agentrl.manifest import Manifest
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout import batches, calls, ledger
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.database import (
@@ -38,11 +38,11 @@ from agentrl.rollout.database import (
     reporting,
     transaction,
 )
+from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import score_checkpoints
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_form import choice_of, choice_to_blob, episode_fault, record_of, record_to_blob
-from agentrl.trajectory import TokenRecord
 
 T = TypeVar("T")
 

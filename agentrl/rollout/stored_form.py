@@ -8,10 +8,10 @@ import zlib
 
 import pydantic_core
 
-from agentrl.engine.protocol import Generation
 from agentrl.engine.soundness import Expected, fault_of, fault_of_id
-from agentrl.recorded_choice import RecordedChoice
-from agentrl.trajectory import TokenRecord, Turn
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord, Turn
 
 _UNREADABLE = (zlib.error, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 

@@ -21,14 +21,16 @@ import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
 
 from agentrl import errors
-from agentrl.background import background_tasks
-from agentrl.child_process import ChildProcess, child_process
+from agentrl.concurrency.background import background_tasks
+from agentrl.concurrency.child_process import ChildProcess, child_process
+from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine import Engine, Generation
+from agentrl.engine import Engine
 from agentrl.engine.protocol import Draft
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
 from agentrl.proxy import Journal
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.worker_channel import (
     GONE,
@@ -53,7 +55,6 @@ from agentrl.rollout.worker_channel import (
     Run,
     Start,
 )
-from agentrl.threads import in_thread
 
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""

@@ -21,13 +21,14 @@ import anyio
 from anyio.abc import SocketStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from agentrl.engine.protocol import Generation, ImageSpan, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError
 from agentrl.proxy import SamplingDefaults
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
-from agentrl.trajectory import TokenRecord
 
 MAX_FRAME_BYTES = 2**28
 LENGTH_BYTES = 4

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.engine.protocol import Draft, Generation, ImageSpan, OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
 from agentrl.errors import EngineError
 from agentrl.proxy import RecordedCalls
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.worker_channel import (
     GONE,
     Answer,

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.background import background_tasks
+from agentrl.concurrency.background import background_tasks
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task

@@ -27,10 +27,10 @@ import anyio
 import anyio.lowlevel
 from anyio.abc import SocketStream, TaskGroup
 
+from agentrl.concurrency.event_loop import end_process, run_loop
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
-from agentrl.event_loop import end_process, run_loop
-from agentrl.garbage import settled
+from agentrl.machine.garbage import settled
 from agentrl.rollout.open_runner import in_process_runner
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner

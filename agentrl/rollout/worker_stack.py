@@ -10,7 +10,7 @@ from contextvars import Context
 from dataclasses import dataclass
 from types import FrameType
 
-from agentrl.code_place import place_of
+from agentrl.reporting.code_place import place_of
 
 _RUN_HANDLE = asyncio.events.Handle._run.__code__
 

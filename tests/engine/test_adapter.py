@@ -17,11 +17,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import EngineConfig, TrainerConfig
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.launch import open_engine
-from agentrl.engine.protocol import Generation, Sampling
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
+from agentrl.record.tokens import Generation
 from agentrl.trainer.policy import Policy
 from tests.components import wait_until
 from tests.engine.test_contract import Server

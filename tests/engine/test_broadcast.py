@@ -15,10 +15,11 @@ from safetensors.torch import load_file
 
 from agentrl.engine.broadcast import Broadcast
 from agentrl.engine.launch import open_engine
-from agentrl.engine.protocol import Generation, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
+from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord
 from agentrl.trainer.broadcast import WeightGroup, buckets_of
-from agentrl.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.engine.test_launch import server_pids
 from tests.real_sglang import sglang_config

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from agentrl.engine.continuous_batching import BatchingEngine
-from agentrl.engine.protocol import Generation, Sampling, VersionSpan
-from agentrl.engine.request_sampler import Request, draw
+from agentrl.engine.embedded.continuous_batching import BatchingEngine
+from agentrl.engine.embedded.request_sampler import Request, draw
+from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
-from agentrl.trajectory import TokenRecord
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 from tests.rescoring import Rescorer
 
 

@@ -9,12 +9,12 @@ import pytest
 from aiohttp import web
 from pydantic import ValidationError
 
-from agentrl.engine.fleet import EngineLimits
-from agentrl.engine.growing_reply import VERSION_DIGITS
+from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.growing_reply import VERSION_DIGITS
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import ADAPTER_CONFIG, Sampling
-from agentrl.engine.sglang import sglang_engine
 from agentrl.errors import EngineError
-from agentrl.serve import WeightsBody
+from agentrl.run.serve import WeightsBody
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server, sound_states
 
 pytestmark = pytest.mark.anyio

@@ -8,9 +8,10 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.protocol import Generation, Sampling
-from agentrl.engine.sglang import sglang_engine
-from agentrl.trajectory import TokenRecord
+from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.protocol import Sampling
+from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.rescoring import Rescorer
 

@@ -14,10 +14,11 @@ import pytest
 
 from agentrl.config import EngineConfig, load_config
 from agentrl.engine.launch import local_servers, open_engine
-from agentrl.engine.protocol import Generation, Sampling
+from agentrl.engine.protocol import Sampling
 from agentrl.errors import ConfigError, EngineError
 from agentrl.models import NANO
-from agentrl.trajectory import TokenRecord
+from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer

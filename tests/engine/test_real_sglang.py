@@ -19,13 +19,14 @@ import pytest
 from aiohttp import web
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.fleet import EngineLimits
-from agentrl.engine.protocol import Generation, Sampling
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy
-from agentrl.trajectory import TokenRecord
+from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord
 from tests.conftest import start_server, stop_server
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.rescoring import Rescorer

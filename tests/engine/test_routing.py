@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.engine.routing import Router
+from agentrl.engine.client.routing import Router
 
 
 @dataclass(eq=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import EngineError
 from tests.engine.scripted_server import scripted_server
 

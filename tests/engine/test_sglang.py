@@ -8,11 +8,12 @@ import anyio
 import psutil
 import pytest
 
-from agentrl.engine.fleet import EngineLimits
-from agentrl.engine.protocol import Generation, Sampling, VersionSpan, join
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
+from agentrl.record.tokens import Generation, VersionSpan, join
 from tests.conftest import start_server, stop_server
 
 pytestmark = pytest.mark.anyio

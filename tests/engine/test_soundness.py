@@ -16,13 +16,14 @@ from aiohttp import web
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentrl.engine.fleet import EngineLimits
-from agentrl.engine.growing_reply import GrowingReply
-from agentrl.engine.protocol import Draft, Generation, Sampling, VersionSpan
-from agentrl.engine.server_errors import BadReplyError
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.growing_reply import GrowingReply
+from agentrl.engine.client.server_errors import BadReplyError
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.protocol import Draft, Sampling
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
+from agentrl.record.tokens import Generation, VersionSpan
 from tests.components import wait_until
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server, sound_states
 

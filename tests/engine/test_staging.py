@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.engine.sglang import sglang_engine
-from agentrl.engine.staging import staged
+from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client.staging import staged
 from agentrl.errors import EngineError
-from agentrl.process_limits import SHARED_MEMORY
-from agentrl.shared_memory import shared_memory_directory
+from agentrl.machine.process_limits import SHARED_MEMORY
+from agentrl.machine.shared_memory import shared_memory_directory
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ async def test_servers_read_the_copy_and_a_refused_one_is_removed(
             made.append(directory)
             yield directory
 
-    monkeypatch.setattr("agentrl.engine.staging.shared_memory_directory", noted)
+    monkeypatch.setattr("agentrl.engine.client.staging.shared_memory_directory", noted)
     async with sglang_engine([server_url]) as engine:
         await engine.update_weights(versions[1], 1)
         (server,) = engine.fleet.in_service()

@@ -14,9 +14,10 @@ import psutil
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.protocol import Draft, Generation, Sampling
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
-from agentrl.trajectory import TokenRecord
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.protocol import Draft, Sampling
+from agentrl.record.tokens import Generation
+from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.rescoring import Rescorer
 

@@ -13,12 +13,12 @@ import httpx2
 import openai
 import pytest
 
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy
 from agentrl.proxy.chat_format import AssistantMessage
-from agentrl.proxy.policy import Delta, _Sent
+from agentrl.proxy.completion_service import Delta, _Sent
 from agentrl.rollout.run_episode import IN_PROCESS_URL
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ import pydantic
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from tests.components import missing

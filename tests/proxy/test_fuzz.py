@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentrl.proxy import ChatFormat, open_proxy
-from agentrl.serve import Service
+from agentrl.run.serve import Service
 from benchmarks.fuzz_proxy import ADMIN_KEY, fuzz_bytes
 from tests.instant_engine import InstantEngine
 

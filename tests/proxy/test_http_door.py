@@ -19,7 +19,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from agentrl.proxy import ChatFormat, Proxy, open_proxy
-from agentrl.proxy.openapi import MODEL_APIS, openapi_document
+from agentrl.proxy.dialects.openapi import MODEL_APIS, openapi_document
 from tests.components import missing, wait_until
 from tests.instant_engine import InstantEngine
 from tests.proxy.test_bounds import CHAT, asked, opened

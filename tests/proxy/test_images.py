@@ -12,10 +12,10 @@ import openai
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.protocol import ImageSpan
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, load_chat_format, open_proxy
-from agentrl.trajectory import TokenRecord
+from agentrl.record.tokens import ImageSpan
+from agentrl.record.trajectory import TokenRecord
 from tests.conftest import start_server, stop_server
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 from tests.tiny_vl import largest_difference, make_tiny_vl, picture

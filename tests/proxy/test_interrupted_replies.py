@@ -12,8 +12,8 @@ import anyio
 import openai
 import pytest
 
-from agentrl.engine.fleet import EngineLimits
-from agentrl.engine.sglang import SGLangEngine, sglang_engine
+from agentrl.engine.client.fleet import EngineLimits
+from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from tests.engine.scripted_server import Answer, Json, ScriptedServer, scripted_server
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.proxy import ChatFormat, Session
-from agentrl.trajectory import TokenRecord, Turn
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord, Turn
 
 TURNS = 500
 

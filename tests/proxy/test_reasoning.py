@@ -7,28 +7,31 @@ from typing import Any
 
 import pytest
 
-from agentrl.engine.protocol import Generation, Sampling, VersionSpan
+from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat
-from agentrl.proxy.messages import _content
-from agentrl.proxy.messages_request import MessagesRequest
-from agentrl.proxy.policy import Ask, Call, Reply, _Sent
-from agentrl.proxy.responses import _EventStream, _output
-from agentrl.proxy.responses_request import ResponsesRequest
+from agentrl.proxy.completion_service import Completion, CompletionRequest, PreparedCompletion, _Sent
+from agentrl.proxy.dialects.messages import _content
+from agentrl.proxy.dialects.messages_request import MessagesRequest
+from agentrl.proxy.dialects.responses import _EventStream, _output
+from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.session import Prompt, Session
+from agentrl.record.tokens import Generation, VersionSpan
 
 SAID = "<think>\nadd them\n</think>\n\n42<|im_end|>"
 
 
-def reply(chat_format: ChatFormat) -> Reply:
+def reply(chat_format: ChatFormat) -> Completion:
     ids = chat_format.tokenizer.encode(SAID, add_special_tokens=False)
     spans = [VersionSpan(0, 0, len(ids))]
     generation = Generation(output_ids=ids, logprobs=[-1.0] * len(ids), versions=spans, finish="stop")
-    return Reply(generation, chat_format.parse(ids, None))
+    return Completion(generation, chat_format.parse(ids, None))
 
 
-def call() -> Call:
+def call() -> PreparedCompletion:
     prompt = Prompt([1], None, b"")
-    return Call("resp_1", Session(), Ask(model="nano"), prompt, Sampling(max_new_tokens=9), None, [])
+    return PreparedCompletion(
+        "resp_1", Session(), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
+    )
 
 
 def test_thinking_is_parted_from_the_text_and_its_tokens_are_counted(nano_format: ChatFormat) -> None:
@@ -71,7 +74,9 @@ def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: 
         {"type": "function_call", "call_id": "c", "name": "f", "arguments": '{"x": 1}'},
         {"type": "function_call_output", "call_id": "c", "output": "7"},
     ]
-    responses = ResponsesRequest.model_validate_json(json.dumps({"model": "nano", "input": items})).to_ask([])
+    responses = ResponsesRequest.model_validate_json(
+        json.dumps({"model": "nano", "input": items})
+    ).to_completion_request([])
     blocks = [
         {"type": "thinking", "thinking": "add them", "signature": "s"},
         {"type": "text", "text": "42"},
@@ -83,7 +88,7 @@ def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: 
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "7"}]},
     ]
     body = {"model": "nano", "max_tokens": 1, "messages": said}
-    messages = MessagesRequest.model_validate_json(json.dumps(body)).to_ask()
+    messages = MessagesRequest.model_validate_json(json.dumps(body)).to_completion_request()
     assert list(responses.messages) == list(messages.messages)
     assert responses.messages[1] == {
         "role": "assistant",

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.proxy import ChatFormat, Session
+from agentrl.record.tokens import Generation, VersionSpan
 
 USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
 SAID: Any = {"role": "assistant", "content": "2"}

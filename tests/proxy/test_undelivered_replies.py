@@ -13,10 +13,11 @@ import httpx2
 import openai
 import pytest
 
-from agentrl.engine.protocol import Draft, Generation
+from agentrl.engine.protocol import Draft
 from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, Session, open_proxy
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio

@@ -13,8 +13,9 @@ from typing import Any
 import anyio
 
 from agentrl import Episode
+from agentrl.concurrency.event_loop import run_loop
+from agentrl.concurrency.threads import in_thread
 from agentrl.config import RolloutConfig
-from agentrl.event_loop import run_loop
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
@@ -22,7 +23,6 @@ from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
-from agentrl.threads import in_thread
 from tests.scripted_engine import ScriptedEngine
 
 GROUP_SIZE = 3

@@ -8,15 +8,15 @@ import httpx2
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.envs.calculator import TOOL
 from agentrl.episode import Episode
 from agentrl.errors import BadRewardError, EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.workflow import Workflow
-from agentrl.trajectory import TokenRecord
 
 pytestmark = pytest.mark.anyio
 USER: list[Any] = [{"role": "user", "content": "1 + 1 ="}]

@@ -20,7 +20,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.config import RolloutConfig
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TooManyFailuresError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.controller import Batch, Controller

@@ -14,16 +14,17 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
-from agentrl.engine.protocol import Draft, Generation, VersionSpan
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.protocol import Draft
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.workflow import Workflow
-from agentrl.trajectory import TokenRecord
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.engine.protocol import FinishReason, Generation, VersionSpan
 from agentrl.errors import DiskError, StoreError
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import FinishReason, Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import KeptCall, Store, StoredGroup
-from agentrl.trajectory import TokenRecord
 from tests.chains import commit, manifest_of
 
 

@@ -20,15 +20,16 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from agentrl.audit import audit
 from agentrl.config import RolloutConfig, RunConfig, SandboxConfig, load_config
-from agentrl.engine.protocol import Generation, ImageSpan, Sampling, VersionSpan
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError, WorkflowError
 from agentrl.models import NANO
 from agentrl.proxy import SamplingDefaults
-from agentrl.recorded_choice import RecordedChoice
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_runner import open_runner
@@ -37,11 +38,11 @@ from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.worker_channel import Ended, Generate, Run, decode, encode
 from agentrl.rollout.worker_pool import WorkerRunner, share_of_worker
-from agentrl.train import train
-from agentrl.trajectory import TokenRecord
+from agentrl.run.audit import audit
+from agentrl.run.train import train
 from tests.components import wait_until
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
-from tests.test_train import environment, left_behind, metrics
+from tests.run.test_train import environment, left_behind, metrics
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 BOUND_S = 200  # starting a process takes seconds, and on a busy machine many
@@ -331,7 +332,7 @@ async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_the
         "trainer.lr": 1e-4,
     }
     options = [f"--{key}={value}" for key, value in values.items()]
-    command = [sys.executable, "-m", "agentrl.cli", "train", "workflows/calculator.py", *options]
+    command = [sys.executable, "-m", "agentrl", "train", "workflows/calculator.py", *options]
     env, log = environment(tmp_path / "run"), tmp_path / "out"
     with log.open("wb") as out, anyio.fail_after(400):
         async with await anyio.open_process(command, cwd=ROOT, env=env, stdout=out, stderr=out) as run:
@@ -357,7 +358,7 @@ HOST = """
 import sys, anyio
 from pathlib import Path
 from agentrl.config import RunConfig
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.rollout.open_runner import open_runner
 
 async def main():

@@ -181,5 +181,5 @@ def comparing() -> Iterator[int]:
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):
             for pid in (task / "children").read_text().split():
-                if b"agentrl.sandboxes.answers" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                if b"agentrl.sandboxes.grading.answers" in Path(f"/proc/{pid}/cmdline").read_bytes():
                     yield int(pid)

@@ -12,9 +12,10 @@ import anyio
 import pytest
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes import IOTest, Status, Tokens, apart
-from agentrl.sandboxes.answers import ExpectedOutput, ExpectedValue, raised
-from agentrl.sandboxes.apart import SHORT_BYTES, check_comparison, compare_answer
+from agentrl.sandboxes import IOTest, Status, Tokens
+from agentrl.sandboxes.grading import apart
+from agentrl.sandboxes.grading.answers import ExpectedOutput, ExpectedValue, raised
+from agentrl.sandboxes.grading.apart import SHORT_BYTES, check_comparison, compare_answer
 from tests.sandboxes.hostile_answers import comparing
 
 pytestmark = pytest.mark.anyio

@@ -20,12 +20,12 @@ from agentrl.sandboxes import (
     Ended,
     IOTest,
     Limits,
-    box_start,
     choose_backend,
     judge_partial,
     open_pool,
     sandbox,
 )
+from agentrl.sandboxes.backends import box_start
 from agentrl.sandboxes.box import open_box
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
 from tests.components import wait_until

@@ -9,7 +9,7 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import CPP, AssertTest, CallTest, IOTest
-from agentrl.sandboxes.code_tasks import CodeTask, load_code_task
+from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task
 
 PAIRS = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
 METHOD = "class Solution:\n    def add(self, a, b): return a + b\n"

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import Exact, Floats, Tokens
-from agentrl.sandboxes.answers import ExpectedValue, difference
-from agentrl.sandboxes.comparison import Comparison, same_value
+from agentrl.sandboxes.grading.answers import ExpectedValue, difference
+from agentrl.sandboxes.grading.comparison import Comparison, same_value
 
 words = st.lists(st.text(st.characters(categories=["L", "N"]), min_size=1), max_size=6)
 spaces = st.sampled_from([" ", "\n", "  \t", "\r\n"])

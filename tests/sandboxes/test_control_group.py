@@ -11,8 +11,8 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.sandboxes import BackendName, Limits, sandbox
-from agentrl.sandboxes import control_group as module
-from agentrl.sandboxes.control_group import (
+from agentrl.sandboxes.backends import control_group as module
+from agentrl.sandboxes.backends.control_group import (
     ControlGroup,
     make_group,
     parent_groups,

@@ -17,10 +17,10 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes import BackendName, BoxSpec, Docker, IOTest, Limits, judge, open_pool, sandbox
+from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
+from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL, connect
+from agentrl.sandboxes.backends.owner import owner
 from agentrl.sandboxes.box import open_box
-from agentrl.sandboxes.bubblewrap import PRISTINE_RIGHTS
-from agentrl.sandboxes.docker_engine import OWNER_LABEL, connect
-from agentrl.sandboxes.owner import owner
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE
 from tests.components import missing, wait_until
 
@@ -122,7 +122,7 @@ async def test_an_image_that_cannot_be_had_is_an_error_with_its_name(docker: Bac
 
 
 async def test_the_default_image_is_built_where_it_is_missing(docker: BackendName) -> None:
-    from agentrl.sandboxes import docker_engine
+    from agentrl.sandboxes.backends import docker_engine
 
     # The Dockerfile with a base that is here: the one it names is in a registry.
     progress: list[str] = []
@@ -158,7 +158,7 @@ async def test_a_runtime_is_passed_through(docker: BackendName) -> None:
 
 
 async def test_a_pull_shows_each_layer_at_every_tenth() -> None:
-    from agentrl.sandboxes.docker_engine import _follow
+    from agentrl.sandboxes.backends.docker_engine import _follow
 
     sizes = [{"status": "Downloading", "id": "abc", "progressDetail": {"current": n, "total": 100}} for n in range(101)]
     progress: list[str] = []

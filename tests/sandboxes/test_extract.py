@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.sandboxes import code_blocks, extract_code
-from agentrl.sandboxes.extract import MAX_PARSED_CHARACTERS
+from agentrl.sandboxes.grading.extract import MAX_PARSED_CHARACTERS
 
 REPLY = """First try:
 ```python

@@ -11,10 +11,10 @@ from typing import Any
 import anyio
 import pytest
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.rollout.tasks import load_tasks
 from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool
-from agentrl.sandboxes.code_tasks import load_code_task
-from agentrl.threads import in_thread
+from agentrl.sandboxes.grading.code_tasks import load_code_task
 from tests.sandboxes.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
 
 

@@ -31,7 +31,7 @@ from agentrl.sandboxes import (
     judge,
     open_pool,
 )
-from agentrl.sandboxes.judge import default_deadline_s
+from agentrl.sandboxes.grading.judge import default_deadline_s
 from tests.components import missing
 from tests.real_boxes import as_an_ordinary_user, kill_first_process
 from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests

@@ -8,7 +8,7 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import AssertTest, BackendName, CallTest, TestFile, judge, open_pool
-from agentrl.sandboxes.needs import needs
+from agentrl.sandboxes.grading.needs import needs
 
 REFUSED = {
     "inspect.getsource": "import inspect, solution\ndef test(): assert 'for' in inspect.getsource(solution.f)",

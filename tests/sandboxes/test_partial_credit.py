@@ -23,9 +23,10 @@ from agentrl.sandboxes import (
     judge_partial,
     open_pool,
 )
-from agentrl.sandboxes.do_nothing import do_nothing_programs
-from agentrl.sandboxes.partial_credit import KEPT_BASELINES, Baseline, Baselines, baseline_of, partial_credit
-from agentrl.sandboxes.wanted_names import Wanted, wanted_names
+from agentrl.sandboxes.grading.do_nothing import do_nothing_programs
+from agentrl.sandboxes.grading.partial_credit import Baseline, baseline_of, partial_credit
+from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
+from agentrl.sandboxes.measured_once import KEPT, MeasuredOnce
 
 SUBLIST = TestFile(
     code="""
@@ -138,7 +139,7 @@ def test():
     }
 
 
-async def measured_by(baselines: Baselines, key: int, asked: list[int]) -> Baseline:
+async def measured_by(baselines: MeasuredOnce[Baseline], key: int, asked: list[int]) -> Baseline:
     async def measure() -> Baseline:
         asked.append(key)
         await anyio.sleep(0.01)
@@ -149,7 +150,7 @@ async def measured_by(baselines: Baselines, key: int, asked: list[int]) -> Basel
 
 @pytest.mark.anyio
 async def test_each_baseline_is_measured_once_and_their_number_is_bounded() -> None:
-    baselines, asked = Baselines(), list[int]()
+    baselines, asked = MeasuredOnce[Baseline](), list[int]()
     async with anyio.create_task_group() as tasks:
         for index in range(8):
             tasks.start_soon(measured_by, baselines, index % 2, asked)
@@ -160,15 +161,15 @@ async def test_each_baseline_is_measured_once_and_their_number_is_bounded() -> N
 
     with pytest.raises(ConfigError):
         await baselines.get("other", fails)
-    assert (await baselines.get("other", lambda: measured_by(Baselines(), 7, asked))).free_count == 1
+    assert (await baselines.get("other", lambda: measured_by(MeasuredOnce[Baseline](), 7, asked))).free_count == 1
     asked.clear()
     async with anyio.create_task_group() as tasks:
-        for index in range(10, 10 + KEPT_BASELINES):
+        for index in range(10, 10 + KEPT):
             tasks.start_soon(measured_by, baselines, index, asked)
-    await measured_by(baselines, 10 + KEPT_BASELINES - 1, asked)
-    assert len(asked) == KEPT_BASELINES
+    await measured_by(baselines, 10 + KEPT - 1, asked)
+    assert len(asked) == KEPT
     await measured_by(baselines, 0, asked)
-    assert len(asked) == KEPT_BASELINES + 1
+    assert len(asked) == KEPT + 1
 
 
 @pytest.mark.anyio

@@ -8,9 +8,10 @@ import anyio
 import pytest
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, box_start, judge, open_pool, open_sandboxes
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
-from agentrl.sandboxes.verdict import AssertTest, IOTest
+from agentrl.sandboxes.backends import box_start
+from agentrl.sandboxes.grading.verdict import AssertTest, IOTest
 from tests.components import wait_until
 from tests.real_boxes import kill_first_process
 

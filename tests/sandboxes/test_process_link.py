@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from agentrl.sandboxes.process_link import process_link
+from agentrl.sandboxes.backends.process_link import process_link
 
 
 @pytest.mark.anyio

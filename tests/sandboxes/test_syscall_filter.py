@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.syscall_filter import compile_filter
+from agentrl.sandboxes.backends.syscall_filter import compile_filter
 
 ALLOW, REFUSE, MISSING, KILL = 0x7FFF0000, 0x00050001, 0x00050026, 0x80000000
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
-from agentrl.sandboxes.function_tests import run_test_code
+from agentrl.sandboxes.grading.function_tests import run_test_code
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 

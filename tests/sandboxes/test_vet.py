@@ -17,9 +17,9 @@ import pytest
 
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, open_pool
-from agentrl.sandboxes.cheaters import cheaters
-from agentrl.sandboxes.code_tasks import load_code_task
-from agentrl.sandboxes.vet import reason, vet, vet_task, vetting_summary
+from agentrl.sandboxes.grading.cheaters import cheaters
+from agentrl.sandboxes.grading.code_tasks import load_code_task
+from agentrl.sandboxes.grading.vet import reason, vet, vet_task, vetting_summary
 
 ROOT = Path(__file__).parents[2]
 SOUND = {
@@ -279,7 +279,7 @@ def test_the_committee_is_made_for_the_task() -> None:
 
 
 def run_vet(*words: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "agentrl.cli", "vet", *map(str, words), "--sandbox.backend", "bubblewrap"]
+    command = [sys.executable, "-m", "agentrl", "vet", *map(str, words), "--sandbox.backend", "bubblewrap"]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
 
 
@@ -332,7 +332,7 @@ async def test_ctrl_c_ends_it_in_order(bubblewrap: BackendName, tmp_path: Path) 
     command = [
         sys.executable,
         "-m",
-        "agentrl.cli",
+        "agentrl",
         "vet",
         str(tasks),
         "--output",

@@ -12,8 +12,8 @@ import torch
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
+from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import Ranks, join_ranks
 from tests.trainer.random_trees import random_tree
 
 COMMON: dict[str, Any] = {"lr": 1e-4, "warmup_steps": 0, "minibatches": 2, "tokens_per_pack": 60}

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
-from agentrl.engine.protocol import Generation, VersionSpan
-from agentrl.trainer.advantages import (
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
+from agentrl.trainer.algorithms.advantages import (
     Estimator,
     baselines,
     overlong_penalty,
@@ -23,7 +24,6 @@ from agentrl.trainer.advantages import (
     with_kl_penalty,
 )
 from agentrl.trainer.packing import pack
-from agentrl.trajectory import TokenRecord
 from tests.trainer.random_trees import random_tree
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=2, max_size=16)

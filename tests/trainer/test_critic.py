@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
-from agentrl.credit import turn_earnings
-from agentrl.engine.protocol import Generation, VersionSpan
 from agentrl.models import NANO
+from agentrl.record.credit import turn_earnings
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.store import StoredEpisode
-from agentrl.trainer.critic import Critic, gae
+from agentrl.trainer.algorithms.critic import Critic, gae
 from agentrl.trainer.packing import pack
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.process import training_sequences
-from agentrl.trajectory import TokenRecord
-from tests.test_credit import record_of
+from tests.record.test_credit import record_of
 from tests.trainer.random_trees import random_tree
 
 

@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
-from agentrl.manifest import read_manifest
 from agentrl.models import NANO
-from agentrl.trainer.checkpoint import optimizer_counts, state_on_disk
-from agentrl.trainer.digest import ROW, _sum, digest
+from agentrl.rollout.manifest import read_manifest
+from agentrl.trainer.model.checkpoint import optimizer_counts, state_on_disk
+from agentrl.trainer.model.digest import ROW, _sum, digest
+from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import Ranks
 from tests.trainer.random_trees import random_tree
 
 SIZES = st.integers(min_value=2, max_value=3 * ROW)

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from agentrl.config import TrainerConfig
 from agentrl.errors import ConfigError
-from agentrl.trainer.critic import Critic
+from agentrl.trainer.algorithms.critic import Critic
+from agentrl.trainer.model.ranks import join_ranks
+from agentrl.trainer.model.scored_model import load_model
 from agentrl.trainer.packing import pack
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import join_ranks
-from agentrl.trainer.scored_model import load_model
 from agentrl.trainer.sft import LIKELIHOOD, nll
 from benchmarks.model_kinds import tiny_model
 from tests.trainer.test_policy import sequences

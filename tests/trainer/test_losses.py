@@ -9,9 +9,9 @@ import torch
 from pydantic import ValidationError
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.losses import interpolated, kl_estimate, mismatch, policy_loss, regularizers
-from agentrl.trainer.objectives import Sequences
-from agentrl.trainer.scored_model import token_scores
+from agentrl.trainer.algorithms.losses import interpolated, kl_estimate, mismatch, policy_loss, regularizers
+from agentrl.trainer.algorithms.objectives import Sequences
+from agentrl.trainer.model.scored_model import token_scores
 
 CONFIG = TrainerConfig(clip_low=0.2, clip_high=0.28, weight_cap=2.0)
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from agentrl.errors import ConfigError
-from agentrl.trainer.scored_model import ScoredModel
-from agentrl.trainer.tree_attention import tree_attention
+from agentrl.trainer.model.scored_model import ScoredModel
+from agentrl.trainer.model.tree_attention import tree_attention
 from benchmarks.model_kinds import RIGHT, TOLERANCE, judge, sequences, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers' own code for rare kinds

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.losses import policy_loss
-from agentrl.trainer.objectives import Sequences, m2_cutoff, token_shares
+from agentrl.trainer.algorithms.losses import policy_loss
+from agentrl.trainer.algorithms.objectives import Sequences, m2_cutoff, token_shares
 
 SETTINGS: list[dict[str, Any]] = [
     {},

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
-from agentrl.trainer.losses import policy_loss
+from agentrl.trainer.algorithms.losses import policy_loss
 from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing, pack, prefix_tree
 from agentrl.trainer.policy import Policy
 from tests.trainer.random_trees import random_tree, training_sequence

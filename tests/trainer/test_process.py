@@ -11,11 +11,11 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import TrainerError, TrainerLostError
+from agentrl.record.trajectory import Trajectory
+from agentrl.run.trainer_client import open_trainer
 from agentrl.trainer import process as process_module
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.process import TrainerProcess
-from agentrl.trainer_client import open_trainer
-from agentrl.trajectory import Trajectory
 from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, batch, record_run
 
 

@@ -15,8 +15,8 @@ from safetensors.torch import load_file
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
+from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import Ranks, join_ranks
 from tests.trainer.random_trees import random_tree
 from tests.trainer.ranks_program import steps
 

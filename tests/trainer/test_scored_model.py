@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers
 
-import agentrl.trainer.scored_model as scored_model
+import agentrl.trainer.model.scored_model as scored_model
 from agentrl.errors import ConfigError
+from agentrl.trainer.model.scored_model import ScoredModel, token_scores
+from agentrl.trainer.model.tree_attention import tree_attention
 from agentrl.trainer.packing import pack, prefix_tree
-from agentrl.trainer.scored_model import ScoredModel, token_scores
-from agentrl.trainer.tree_attention import tree_attention
 from tests.trainer.random_trees import random_tree
 
 SMALL: dict[str, Any] = {

@@ -19,13 +19,13 @@ from transformers import AutoModelForCausalLM
 from agentrl.config import TrainerConfig, load_config
 from agentrl.envs.calculator import TOOL, distinct_tasks
 from agentrl.errors import TaskFileError
-from agentrl.manifest import Manifest, write_manifest
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat
-from agentrl.run_directory import lock_run
+from agentrl.rollout.manifest import Manifest, write_manifest
+from agentrl.run.run_directory import lock_run
+from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.ranks import Ranks
 from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest, nll
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +41,7 @@ def demonstrations(count: int, seed: int) -> list[dict[str, Any]]:
 
 def sft(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "agentrl.cli", "sft", *words], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "agentrl", "sft", *words], cwd=ROOT, capture_output=True, text=True, timeout=120
     )
 
 

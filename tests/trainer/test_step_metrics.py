@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from agentrl.alarms import alarms
 from agentrl.config import RunConfig, TrainerConfig
-from agentrl.health import HealthCounts
 from agentrl.models import NANO
+from agentrl.rollout.health import HealthCounts
+from agentrl.run.alarms import alarms
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.step_metrics import staleness, step_metrics, weight_quantiles

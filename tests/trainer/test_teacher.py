@@ -17,11 +17,11 @@ import torch
 from agentrl.config import TrainerConfig
 from agentrl.errors import TrainerError
 from agentrl.models import NANO
-from agentrl.trainer.advantages import with_distillation
+from agentrl.trainer.algorithms.advantages import with_distillation
+from agentrl.trainer.algorithms.teacher import with_teacher
+from agentrl.trainer.model.tree_attention import eager_attention
 from agentrl.trainer.packing import TrainingSequence, pack
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.teacher import with_teacher
-from agentrl.trainer.tree_attention import eager_attention
 from tests.trainer.random_trees import random_tree
 
 PROMPTS, NEW_TOKENS = 64, 12

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from agentrl.config import RunConfig
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
 from agentrl.rollout.outcome import Outcome

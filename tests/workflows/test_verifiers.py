@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.engine.sglang import sglang_engine
+from agentrl.engine.client.sglang import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner

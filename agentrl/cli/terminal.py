@@ -1,0 +1,215 @@
+"""A run in the terminal: a live table where there is one, plain lines where the output is a file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from agentrl.config import RunConfig
+from agentrl.evaluation.evaluate import Evaluation, Interval
+from agentrl.reporting.failure_text import users_part
+from agentrl.run.audit import Audit
+from agentrl.run.replay import Replay
+from agentrl.run.retrain import Retrained
+from agentrl.run.train import RunView
+
+REFRESH_PER_S = 4
+SHOWN_TASKS = 30
+"""Rows of the table of an evaluation: the tasks with the lowest rewards."""
+SPARKS = "▁▂▃▄▅▆▇█"
+CHARTED_STEPS = 60
+
+
+class TerminalView(RunView):
+    """A `RunView` that prints."""
+
+    def __init__(self, config: RunConfig, console: Console) -> None:
+        super().__init__(config)
+        self._console = console
+
+    def say(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def on_step(self, metrics: dict[str, Any]) -> None:
+        super().on_step(metrics)
+        if not self._console.is_terminal:
+            abandoned = f"  abandoned {metrics['episodes_abandoned']}" if metrics.get("episodes_abandoned") else ""
+            staleness = "–"
+            if "staleness_mean" in metrics:
+                staleness = f"{metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})"
+            self.say(
+                f"step {metrics['step']:4d}  reward {_reward(metrics)}  "
+                f"staleness {staleness}  "
+                f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
+                f"{self.tokens_per_s():,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}"
+            )
+
+    def tokens_per_s(self) -> float:
+        """Generated tokens a second since training started."""
+        if self.controller is None or self.training_started is None:
+            return 0.0
+        return self.controller.progress.tokens / max(1e-9, time.perf_counter() - self.training_started)
+
+    def seconds_to_go(self) -> float | None:
+        """Time to the last step at the pace so far."""
+        taken = self.step - self.first_step
+        if not taken or self.training_started is None:
+            return None
+        return (time.perf_counter() - self.training_started) / taken * (self.config.steps - self.step)
+
+    def __rich__(self) -> Panel:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", justify="right")
+        table.add_column()
+        table.add_row("phase", self.phase)
+        table.add_row("step", f"{self.step} / {self.config.steps}")
+        table.add_row("", ProgressBar(total=self.config.steps, completed=self.step, width=40))
+        if self.steps:
+            last = self.steps[-1]
+            rewards = [s["reward_mean"] for s in self.steps[-CHARTED_STEPS:] if s["reward_mean"] is not None]
+            table.add_row("reward", f"{_reward(last)}  {_spark(rewards)}")
+            if "staleness_mean" in last:
+                table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
+            if "logprob_mismatch_mean_abs" in last:
+                table.add_row("mismatch", f"mean |Δlogprob| {last['logprob_mismatch_mean_abs']:.1e}")
+            table.add_row(
+                "train",
+                f"{last['train_s']:.1f} s  waited {last['wait_s']:.1f} s  pause {last['pause_s'] * 1000:.0f} ms",
+            )
+        if self.controller is not None:
+            p = self.controller.progress
+            table.add_row("tokens/s", f"{self.tokens_per_s():,.0f}")
+            abandoned = f"  {p.abandoned} abandoned" if p.abandoned else ""
+            table.add_row(
+                "episodes",
+                f"{p.running} running  {p.finished} finished  {p.failed} failed{abandoned}  {p.rejected_groups} groups dropped",
+            )
+            lost = self.controller.runner.metrics().get("workers_lost", 0)
+            if lost:
+                table.add_row("workers", f"{lost:.0f} lost and started again")
+        to_go = self.seconds_to_go()
+        if to_go is not None:
+            table.add_row("time to go", f"{int(to_go // 60)}:{int(to_go % 60):02d}")
+        return Panel(table, title=f"agentrl  {self.config.run_dir}", title_align="left", width=96)
+
+
+class _RunConsole(Console):
+    """A console on the standard output of its start: workflows may replace `sys.stdout`, each as if it were alone."""
+
+    def __init__(self) -> None:
+        super().__init__(file=sys.stdout)
+
+    def on_broken_pipe(self) -> None:
+        """Go on in silence when nobody reads any more: a run is worth more than its output."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
+@contextmanager
+def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
+    """A view of the run for the length of the context."""
+    console = _RunConsole()
+    view = TerminalView(config, console)
+    if not console.is_terminal:
+        yield view
+        return
+    with Live(view, console=console, refresh_per_second=REFRESH_PER_S):
+        yield view
+
+
+def _reward(metrics: dict[str, Any]) -> str:
+    """The reward figure of a step, with how much it rests on."""
+    episodes, failed = metrics["reward_episodes"], metrics["reward_failed"]
+    mean = "–" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
+    shown = f"{mean} (n = {metrics['reward_groups']} groups, {episodes} episodes"
+    return shown + (f", {failed / (episodes + failed):.0%} failed)" if failed else ")")
+
+
+def _spark(values: list[float]) -> str:
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    scale = (len(SPARKS) - 1) / ((high - low) or 1.0)
+    return "".join(SPARKS[round((value - low) * scale)] for value in values)
+
+
+def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
+    """Print an evaluation: its figures, and a table of its tasks, the hardest first."""
+    console = console or Console()
+    table = Table("task", "passed", "mean reward", "failed", title="tasks, the hardest first", title_justify="left")
+    for row in sorted(result.per_task, key=lambda row: (row.mean_reward, row.task))[:SHOWN_TASKS]:
+        table.add_row(str(row.task), f"{row.passed} of {row.samples}", f"{row.mean_reward:.3f}", str(row.failed))
+    console.print(table)
+    if len(result.per_task) > SHOWN_TASKS:
+        console.print(f"{len(result.per_task) - SHOWN_TASKS} tasks more; --json shows all", highlight=False)
+    figures = Table.grid(padding=(0, 2))
+    figures.add_row("mean reward [95 %]", _interval(Interval(result.mean_reward, *result.mean_reward_95)))
+    for k, chance in result.pass_at.items():
+        figures.add_row(f"pass@{k}", _interval(chance))
+    for name, value in result.metrics.items():
+        figures.add_row(name, f"{value:.4g}")
+    figures.add_row("episodes", f"{result.episodes}, of which {result.failed} failed; {result.duration_s:.2f} s each")
+    console.print(figures)
+    if result.first_error:
+        console.print(
+            f"the first failure:\n{users_part(result.first_error)}", highlight=False, markup=False, soft_wrap=True
+        )
+
+
+def show_audit(found: Audit, retrained: Retrained | None = None, console: Console | None = None) -> None:
+    """Print what became of everything in a run, and what is wrong."""
+    console = console or Console()
+    checkpoint = "none" if found.last_checkpoint is None else f"of step {found.last_checkpoint}"
+    table = Table.grid(padding=(0, 2))
+    table.add_row("lives", str(found.lives), f"newest checkpoint: {checkpoint}")
+    table.add_row("tasks", f"{found.tasks:,}", "handed out, of which")
+    table.add_row("", f"{found.trained:,}", f"trained on, in {found.batches:,} batches")
+    for reason, count in sorted(found.dropped.items()):
+        table.add_row("", f"{count:,}", f"dropped: {reason}")
+    table.add_row("", f"{found.waiting:,}", "complete, waiting for a batch or its checkpoint")
+    table.add_row("", f"{found.unfinished:,}", f"unfinished, with {found.kept_calls:,} model calls kept")
+    table.add_row(
+        "episodes", f"{found.finished_episodes:,}", f"finished, and {found.failed_episodes:,} failed attempts"
+    )
+    table.add_row(
+        "tokens", f"{found.tokens:,}", f"generated, {found.replayed_tokens:,} of them not again after a crash"
+    )
+    console.print(table, highlight=False)
+    for violation in found.violations:
+        console.print(f"WRONG: {violation}", highlight=False, markup=False)
+    if not found.violations:
+        console.print("nothing is lost, nothing is doubled", highlight=False)
+    if retrained is not None:
+        console.print(retrained.text(), highlight=False, markup=False)
+
+
+def show_replay(found: Replay, console: Console | None = None) -> None:
+    """Print a replayed episode: what was said, what came of it, and where it left its record."""
+    console = console or Console()
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    for number, (prompt, reply) in enumerate(found.conversation, 1):
+        say(f"--- call {number}: asked\n{prompt}\n--- call {number}: said\n{reply}")
+    for asked in found.unknown:
+        say(f"--- asked, and not in the record\n{asked}")
+    recorded, outcome = found.recorded, found.outcome
+    say(f"--- {found.calls_answered} of {found.calls_recorded} recorded calls were asked for again")
+    say(f"recorded: {recorded.status}, reward {recorded.reward:g}; now: {outcome.status}, reward {outcome.reward:g}")
+    if outcome.error:
+        say(outcome.error)
+
+
+def _interval(value: Interval) -> str:
+    return f"{value.mean:.3f}  [{value.low:.3f}, {value.high:.3f}]"

@@ -1,0 +1,146 @@
+"""`agentrl vet`: examine a set of code tasks, print what is wrong, and write the tasks that are fit to be trained on."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from agentrl.config import RunConfig
+from agentrl.episode import Task
+from agentrl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from agentrl.sandboxes.grading.vet import TaskReport
+
+SHOWN_TASKS = 30
+SHOWN_CHEATERS = 10
+
+
+async def run_vetting(
+    config: RunConfig, tasks: Sequence[Task], *, timeout_s: float | None, runs: int
+) -> list[TaskReport]:
+    """Examine `tasks`, with a bar on standard error that shows how far it is.
+
+    Args:
+        config: of which the section `sandbox` counts.
+        tasks: the tasks.
+        timeout_s: CPU seconds of a test without limits of its own; None: the default of `Limits`.
+        runs: how often each reference is run.
+
+    Raises:
+        SandboxError: There is no sandbox.
+        ConfigError: A number is out of its range.
+    """
+    from agentrl.sandboxes import BoxSpec, Limits, open_pool
+    from agentrl.sandboxes.grading.vet import vet
+
+    sandbox = config.sandbox
+    limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
+    spec = BoxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    async with open_pool(
+        spec, backend=sandbox.backend, size=sandbox.boxes, wait_timeout_s=sandbox.wait_timeout_s
+    ) as pool:
+        image = f", image {spec.image}" if pool.backend.name == "docker" else ""
+        print(
+            f"judged with {pool.backend.name}{image}; vet with the sandbox.backend that you train with",
+            file=sys.stderr,
+        )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("tasks", total=len(tasks))
+            return await vet(tasks, pool=pool, runs=runs, on_report=lambda _: progress.advance(bar))
+
+
+def finish_vetting(
+    tasks: Sequence[Task],
+    reports: Sequence[TaskReport],
+    *,
+    output: Path | None,
+    report: Path | None,
+    as_json: bool,
+) -> int:
+    """Write and print what came of a vetting. Returns the exit code: 0 when every task is kept, else 1.
+
+    Args:
+        tasks: the tasks.
+        reports: one for each task, in their order.
+        output: file for the tasks that are kept, one JSON line each.
+        report: file for what is wrong with the others, as JSON.
+        as_json: print the report in place of a table.
+    """
+    from agentrl.sandboxes.grading.vet import vetting_summary
+
+    summary = vetting_summary(reports)
+    if output is not None:
+        kept = [json.dumps(tasks[one.index], default=str) for one in reports if one.kept]
+        _write(output, "".join(f"{line}\n" for line in kept))
+    if report is not None:
+        _write(report, json.dumps(summary, indent=2) + "\n")
+    if as_json:
+        print(json.dumps(summary, indent=2))
+    else:
+        show_vetting(reports, summary, Console())
+    return 0 if summary["kept"] == summary["tasks"] else 1
+
+
+def check_files(tasks: str, *files: Path | None) -> None:
+    """Raise ConfigError where a file that is to be written cannot be, or is the task file itself."""
+    for file in files:
+        if file is None:
+            continue
+        if file.resolve() == Path(tasks).resolve():
+            raise ConfigError(f"{file} is the task file itself; write to another file")
+        folder = file.resolve().parent
+        if (file.exists() and not file.is_file()) or not folder.is_dir() or not os.access(folder, os.W_OK):
+            raise ConfigError(
+                f"{file} cannot be written: its folder must exist and be writable, and it must be no folder or device itself"
+            )
+    named = [file.resolve() for file in files if file is not None]
+    if len(set(named)) < len(named):
+        raise ConfigError(f"--output and --report are the same file, {named[0]}; name two")
+
+
+def show_vetting(reports: Sequence[TaskReport], summary: dict[str, Any], console: Console) -> None:
+    """Print the tasks that are refused, and figures over all."""
+    refused = [report for report in reports if not report.kept]
+    if refused:
+        table = Table("task", "tests", "free", "refused because", title="refused tasks", title_justify="left")
+        for report in refused[:SHOWN_TASKS]:
+            reasons = "\n".join(f"{fault.kind}: {fault.detail}" for fault in report.faults)
+            table.add_row(escape(report.name), str(report.tests), str(report.free_tests), escape(reasons))
+        console.print(table)
+    if len(refused) > SHOWN_TASKS:
+        console.print(f"{len(refused) - SHOWN_TASKS} tasks more; --report FILE lists all", highlight=False)
+    figures = Table.grid(padding=(0, 2))
+    figures.add_row("tasks", f"{summary['tasks']}, of which {summary['kept']} are kept")
+    for kind, count in summary["faults"].items():
+        figures.add_row(kind, str(count))
+    figures.add_row("passed by a cheater", str(summary["passed_by_a_cheater"]))
+    for name, count in list(summary["cheaters"].items())[:SHOWN_CHEATERS]:
+        figures.add_row(f"  {escape(name)}", str(count))
+    figures.add_row("kept with warnings", str(sum(report.kept and bool(report.warnings) for report in reports)))
+    for report in reports:
+        for warning in report.warnings:
+            if report.kept:
+                figures.add_row(f"  {escape(report.name)}", escape(warning))
+    console.print(figures)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    print(f"wrote {path}", file=sys.stderr)

@@ -1,0 +1,159 @@
+"""Child processes that cannot outlive their parent: they end when their standard input closes, however it closes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.abc
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from agentrl.concurrency.forks import kept_from_forks
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import AgentRLError, error_line
+from agentrl.machine.privacy import open_private
+
+STOP_TIMEOUT_S = 10.0
+"""How long a child may take to end after its standard input closed; then it is killed."""
+CHILDREN_TIMEOUT_S = 3.0
+"""How long what the child started may outlive it."""
+MAX_LINE_BYTES = 2**20
+LOG_TAIL_BYTES = 2**16
+"""How much of the end of a child's log is searched for what ended it."""
+
+
+class ChildProcess:
+    """A running child that is talked to in lines. Open it with `child_process`."""
+
+    def __init__(self, name: str, process: anyio.abc.Process, log: Path, error: type[AgentRLError]) -> None:
+        assert process.stdout is not None
+        self._name = name
+        self._process = process
+        self._log = log
+        self._error = error
+        self._lines = BufferedByteReceiveStream(process.stdout)
+
+    async def write_line(self, line: str) -> None:
+        """Send one line."""
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send(line.encode() + b"\n")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise await self._died() from None
+
+    async def read_line(self, timeout_s: float) -> str:
+        """The next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
+        try:
+            with anyio.fail_after(timeout_s):
+                return (await self._lines.receive_until(b"\n", MAX_LINE_BYTES)).decode()
+        except TimeoutError:
+            raise self._error(f"the {self._name} said nothing for {timeout_s:g} s; its log is {self._log}") from None
+        except (anyio.IncompleteRead, anyio.EndOfStream, anyio.ClosedResourceError):
+            raise await self._died() from None
+        except (anyio.DelimiterNotFound, UnicodeDecodeError):
+            raise self._error(f"the {self._name} said what is no line of text; its log is {self._log}") from None
+
+    @property
+    def pid(self) -> int:
+        """Id of the process, and of the group of all that it started."""
+        return self._process.pid
+
+    async def wait(self) -> int:
+        """Wait until the process has ended; its exit status, negative for a signal."""
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """Kill the process and all that it started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def _died(self) -> AgentRLError:
+        said = error_line(await in_thread(_end_of, self._log)) or "nothing in its log"
+        return self._error(f"the {self._name} ended: {said}; its log is {self._log}")
+
+
+def _end_of(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(-min(LOG_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Process:
+    """Start a program with pipes for its input and outputs, as `anyio.open_process`, of which it takes the other `options`.
+
+    A cancellation waits until the process is there, so that the caller's `finally` has one to end: where it comes while
+    asyncio still connects the pipes, asyncio loses the process.
+
+    Raises:
+        OSError: The program cannot be started.
+    """
+    with anyio.CancelScope(shield=True):
+        process = await anyio.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
+    return process  # noqa: RET504  for mypy, a scope may swallow what is raised in it
+
+
+def kill_process(process: anyio.abc.Process) -> None:
+    """Kill a process that may have ended already, at Ctrl-C for one. Its own `kill` would look first whether it has, and take its end
+    from asyncio, which then warns of an unknown child and says that it ended with 255."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def _input_kept_from_forks(process: anyio.abc.Process) -> AbstractContextManager[None]:
+    """Keep the descriptor that this process writes a child's standard input into out of forks; it is closed where the child has
+    ended already."""
+    # anyio has no name for it, asyncio has.
+    writer: asyncio.StreamWriter = process.stdin._stream  # type: ignore[union-attr]
+    pipe = writer.get_extra_info("pipe")
+    return nullcontext() if pipe is None or pipe.closed else kept_from_forks(pipe.fileno())
+
+
+@asynccontextmanager
+async def child_process(
+    name: str,
+    command: Sequence[str],
+    *,
+    log: Path,
+    error: type[AgentRLError],
+    env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
+) -> AsyncIterator[ChildProcess]:
+    """Run `command` for the length of the context; its standard error goes to `log`.
+
+    It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
+    good order, by closing its standard input. `pass_fds` stay open in it. Raises `error` when it cannot be started.
+    """
+    with open_private(log, "ab") as stderr:
+        try:
+            process = await start_process(command, stderr=stderr, start_new_session=True, env=env, pass_fds=pass_fds)
+        except OSError as failure:
+            raise error(f"the {name} cannot be started: {command[0]}: {failure.strerror}") from failure
+    try:
+        with _input_kept_from_forks(process):
+            yield ChildProcess(name, process, log, error)
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.stdin is not None:
+                await process.stdin.aclose()
+            with anyio.move_on_after(STOP_TIMEOUT_S):
+                await process.wait()
+            # Its own children too. They first get time to put away what they shared, such as semaphores.
+            with suppress(ProcessLookupError):
+                with anyio.move_on_after(CHILDREN_TIMEOUT_S):
+                    while process.returncode is not None:
+                        os.killpg(process.pid, 0)
+                        await anyio.sleep(0.05)
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+            await process.aclose()

@@ -1,0 +1,33 @@
+"""The configuration of a run: one typed value, `RunConfig`, and how it is read."""
+
+from agentrl.config.proxy import ProxyConfig
+from agentrl.config.run import (
+    EngineConfig,
+    EvalConfig,
+    ModelConfig,
+    RolloutConfig,
+    RunConfig,
+    SandboxConfig,
+    check_groups,
+    close_key,
+    config_keys,
+    config_of,
+    load_config,
+)
+from agentrl.config.trainer import TrainerConfig
+
+__all__ = [
+    "EngineConfig",
+    "EvalConfig",
+    "ModelConfig",
+    "ProxyConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "SandboxConfig",
+    "TrainerConfig",
+    "check_groups",
+    "close_key",
+    "config_keys",
+    "config_of",
+    "load_config",
+]

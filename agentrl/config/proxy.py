@@ -1,0 +1,66 @@
+"""What the proxy listens on, and the limits that it holds every request to before it works on it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from agentrl.config.section import Positive, Seconds, Section
+
+
+class ProxyLimits(Section):
+    """The bounds of requests, sessions and connections."""
+
+    max_request_bytes: Positive = 32 * 2**20
+    """A larger request is refused with 413."""
+    max_json_items: Positive = 250_000
+    """Commas, brackets and braces in one request, those in its texts included."""
+    max_messages: Positive = 10_000
+    """Messages of one conversation, those of `previous_response_id` included."""
+    max_tools: Positive = 1024
+    """Tools of one request."""
+    max_choices: Positive = 1024
+    """Replies to one request: its prompts times `n`."""
+    max_stop_strings: Positive = 64
+    """Stop strings of one request."""
+    max_stop_bytes: Positive = 4096
+    """Bytes of all stop strings of one request."""
+    max_logprobs: Positive = 1_000_000
+    """Logprobs that one request may be answered with: replies * max_tokens * (1 + top_logprobs)."""
+    max_images: Positive = 64
+    """Images of one request."""
+    max_image_pixels: Positive = 32 * 2**20
+    """Pixels of one image."""
+    max_sessions: Positive = 100_000
+    """Sessions open at the same time."""
+    max_roles: Positive = 64
+    """Roles of one session."""
+    max_requests_per_session: Positive = 4096
+    """Requests of one session in work at the same time; 429 beyond."""
+    max_generations_per_session: Positive = 64
+    """Replies of one session that the engine works on at the same time; the others wait in order."""
+    threads: Positive = 2
+    """Threads for requests and replies that take long to read, render or write; sessions take turns."""
+    session_idle_timeout_s: Seconds | None = None
+    """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
+    lives as long as the episode."""
+    max_connections: Positive = 4096
+    """Open connections. Beyond it, the one that has been idle for longest makes room."""
+    head_timeout_s: Seconds = 10
+    """Bound of receiving a request's line and headers."""
+    body_timeout_s: Seconds = 60
+    """Bound of receiving a request's body."""
+    keep_alive_timeout_s: Seconds = 75
+    """A connection without a request is closed after this."""
+    write_timeout_s: Seconds = 60
+    """A client that reads nothing of its reply for so long is given up."""
+
+
+class ProxyConfig(ProxyLimits):
+    """The server that agents talk to."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on. Anyone who reaches it and has a session's key can use the model."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """0: a free one."""

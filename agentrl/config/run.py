@@ -1,0 +1,332 @@
+"""One run is one `RunConfig`: from Python, from a TOML file, and from dotted overrides on the command line.
+
+Later sources win: defaults < TOML < command line. An unknown key or a wrong value is a ConfigError that names it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from agentrl.config.proxy import ProxyConfig
+from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
+from agentrl.config.trainer import TrainerConfig
+from agentrl.errors import ConfigError, one_line
+from agentrl.machine.privacy import without_secrets
+
+
+class ModelConfig(Section):
+    """The policy and its chat format."""
+
+    path: str = ""
+    """Directory of a Hugging Face checkpoint, or `nano` or `nano_player`, which ship with agentrl; for `eval --base-url`, the
+    model name to ask for."""
+    renderer: str = "auto"
+    """Chat format, a name of the `renderers` library; auto goes by the model."""
+    renderer_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the renderer, such as `enable_thinking`."""
+
+
+class RolloutConfig(Section):
+    """How episodes are made."""
+
+    batch_size: Positive = 64
+    """B: episodes in one training batch, a multiple of group_size."""
+    group_size: Positive = 8
+    """Episodes of one task that are compared with each other."""
+    max_staleness: NotNegative = 2
+    """η: how many versions behind the trainer an episode may start; 0 is synchronous training."""
+    order: Literal["fifo", "window", "greedy"] = "window"
+    """Which finished groups a batch takes: the oldest, the oldest within a window, or whatever is finished."""
+    window: Positive | None = None
+    """W: groups in the window of order = "window". Default: the groups of one batch."""
+    max_concurrent: Positive = 64
+    """Episodes that run at the same time, at most."""
+    temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
+    """Sampling temperature, where the workflow does not say."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling, where the workflow does not say."""
+    max_tokens: Positive | None = None
+    """Bound of one reply, where the workflow does not say. Default: what the context leaves."""
+    episode_timeout_s: Seconds = 600
+    """Bound of one episode."""
+    cancel_timeout_s: Seconds = 10
+    """How long a workflow may take to end once it is cancelled, and its environments to close; then it is abandoned."""
+    retries: NotNegative = 1
+    """How often a failed episode is tried again."""
+    max_failed_share: Share = 0.5
+    """The run stops when more than this share of its episodes (at least 20) failed for good."""
+    alarm_stall_s: Seconds = 600
+    """A line warns when no episode and no training step has ended for so long, and says what the run waits for."""
+    drop_uniform_groups: bool = True
+    """Drop groups whose rewards are all equal: they teach nothing."""
+    keep_calls: bool = True
+    """Keep every model call of an unfinished episode in the store as it happens, so that a crash costs no tokens."""
+    workers: NotNegative = 0
+    """Processes that run the workflows; 0: they run in the main process, where a breakpoint works."""
+    hang_timeout_s: Seconds = 30
+    """How long a line of a workflow may block the event loop. Then its episode fails; with `workers`, its worker is killed, whose
+    episodes go on elsewhere from their log."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> RolloutConfig:
+        if self.batch_size % self.group_size:
+            below = self.batch_size - self.batch_size % self.group_size
+            use = " or ".join(str(size) for size in (below, below + self.group_size) if size)
+            raise ValueError(
+                f"batch_size = {self.batch_size} is not a multiple of group_size = {self.group_size}; use {use}"
+            )
+        if self.window is not None and self.order != "window":
+            raise ValueError(f'window = {self.window} needs order = "window", not "{self.order}"')
+        return self
+
+    @property
+    def groups_per_batch(self) -> int:
+        """G: groups in one training batch."""
+        return self.batch_size // self.group_size
+
+
+class EngineConfig(Section):
+    """Where tokens come from."""
+
+    kind: Literal["embedded", "sglang"] = "embedded"
+    """Which servers are started: the embedded one, or SGLang. `--engine sglang` is short for `--engine.kind sglang`."""
+    servers: Positive = 1
+    """How many servers are started."""
+    urls: list[str] = Field(default_factory=list)
+    """Servers that serve the model already and are used instead; trainer and servers then share a file system."""
+    python: str = ""
+    """Interpreter of the environment that SGLang is installed in. Default: this one."""
+    gpus_per_server: NotNegative = 0
+    """GPUs that each started SGLang server sees, in order; 0: all servers see all of them."""
+    flags: dict[str, bool | int | float | str] = Field(default_factory=dict)
+    """Flags of `sglang.launch_server`, passed through: `--engine.flags.mem-fraction-static 0.8`, or `true` for a switch."""
+    pause_mode: Literal["retract", "in_place", "abort"] = "retract"
+    """How a weight update interrupts replies in flight."""
+    transfer: Literal["disk", "broadcast"] = "disk"
+    """How weights reach the servers: as files (in shared memory where there is some), or by NCCL or gloo from the trainer."""
+    spill: NotNegative = 8
+    """A session leaves its server when that has so many more replies in flight than the least busy one."""
+    request_timeout_s: Seconds = 600
+    """Bound of one reply."""
+    hang_timeout_s: Seconds = 30
+    """A server that does not answer a health check within this is taken for dead, and started again."""
+    health_interval_s: Seconds = 5
+    """Time between two health checks of a server."""
+    start_timeout_s: Seconds = 300
+    """Bound of starting a server."""
+    threads: Positive = 1
+    """CPU threads of an embedded server, and of an SGLang server with `device = "cpu"`."""
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Number format of an embedded server."""
+    max_total_tokens: Positive = 65_536
+    """KV cache of an embedded server, in tokens."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> EngineConfig:
+        if self.flags and (self.kind != "sglang" or self.urls):
+            raise ValueError('flags go to SGLang servers that are started: they need kind = "sglang" and no urls')
+        if self.transfer == "broadcast" and self.kind == "embedded" and not self.urls:
+            raise ValueError('transfer = "broadcast" needs SGLang servers: kind = "sglang", or urls')
+        own = {"model-path", "model", "host", "port"} & {name.replace("_", "-") for name in self.flags}
+        if own:
+            raise ValueError(f"flags.{own.pop()} is set by agentrl; remove it")
+        return self
+
+
+class SandboxConfig(Section):
+    """Where model-written code runs. Nothing is started before a workflow asks for it."""
+
+    backend: Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"] = "auto"
+    """auto: bubblewrap with the embedded engine, Docker with SGLang, and the other where that does not work."""
+    image: str = "agentrl/sandbox"
+    """Docker image, where the workflow does not say. The default one is built when it is missing."""
+    runtime: str | None = None
+    """OCI runtime of Docker, such as `runsc`."""
+    memory_mb: Positive = 512
+    """Memory of a box. A test's own limit may be less, never more."""
+    boxes: TwoAtLeast | None = None
+    """Boxes that judge at the same time: test code and its program take one each. Default: one a core, and two at least."""
+    lent_boxes: Positive | None = None
+    """Boxes in the hands of episodes at the same time. Default: rollout.max_concurrent."""
+    wait_timeout_s: Seconds = 600
+    """Bound of waiting for a box."""
+
+
+class DataConfig(Section):
+    """How tasks are gone through."""
+
+    shuffle: bool = True
+    """Every epoch in an order of its own, drawn with the seed. A stream comes in its own order."""
+    epochs: Positive | None = None
+    """The run ends when every task was visited so often, if not by `steps` before. Default: as often as the steps need."""
+    eval_share: Share = 0.0
+    """Share of the tasks that is held out for evaluation, where eval.tasks names none."""
+
+
+class EvalConfig(Section):
+    """Evaluation: `agentrl eval`, and before and after training."""
+
+    tasks: str | None = None
+    """Task file, or another source of tasks; none given: no evaluation, unless data.eval_share holds some out."""
+    limit: Positive | None = None
+    """Use the first so many tasks."""
+    samples: Positive = 1
+    """k: episodes of each task."""
+    pass_reward: float = 1.0
+    """An episode with at least this reward counts as passed, for pass@k."""
+    max_concurrent: Positive = 64
+    """Episodes at the same time."""
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    """Sampling temperature, where the workflow does not say."""
+
+
+class RunConfig(Section):
+    """One run, complete."""
+
+    workflow: str = ""
+    """Python file with `async def run(episode)`."""
+    tasks: str = ""
+    """Training tasks: a file of JSON lines, `hf:DATASET[:CONFIG][@SPLIT]`, or `python:FILE_OR_MODULE:NAME`."""
+    run_dir: str = ""
+    """Where the run keeps its store, checkpoints and metrics. Default: runs/ and the time."""
+    steps: Positive = 100
+    """Training steps."""
+    seed: int = 0
+    """Seed of the run: task order and episode seeds."""
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    engine: EngineConfig = EngineConfig()
+    proxy: ProxyConfig = ProxyConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    eval: EvalConfig = EvalConfig()
+
+    @model_validator(mode="after")
+    def _fits(self) -> RunConfig:
+        if self.engine.transfer == "broadcast" and self.trainer.lora_rank is not None:
+            raise ValueError(
+                'engine.transfer = "broadcast" sends whole weights, and trainer.lora_rank publishes an adapter alone; use '
+                'engine.transfer = "disk"'
+            )
+        if self.rollout.workers and self.proxy.port:
+            raise ValueError(
+                f"proxy.port = {self.proxy.port} is one port, and each of rollout.workers = {self.rollout.workers} processes has "
+                "a proxy of its own; leave proxy.port out"
+            )
+        return self
+
+
+def check_groups(config: RunConfig) -> None:
+    """Raise ConfigError when the advantages of a training run compare the episodes of groups that hold one each."""
+    compared = config.trainer.advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline")
+    if config.rollout.group_size == 1 and compared and not (config.trainer.teacher_url or config.trainer.turn_discount):
+        raise ConfigError(
+            f'rollout.group_size = 1 leaves trainer.advantage = "{config.trainer.advantage}" nothing to compare an episode with: '
+            'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
+        )
+
+
+def load_config(
+    files: Path | Sequence[Path] = (), overrides: Mapping[str, str] | None = None, **values: Any
+) -> RunConfig:
+    """The configuration of the TOML `files` in turn, then `values` (non-empty), then dotted `overrides` such as
+    {"trainer.lr": "1e-4"}. Later sources win, key by key.
+
+    An override's text is read as TOML where it is TOML ("1e-4", "[1, 2]", "true") and as a string otherwise.
+    Raises ConfigError.
+    """
+    content: dict[str, Any] = {}
+    for file in [files] if isinstance(files, Path) else files:
+        try:
+            _merge(content, tomllib.loads(file.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
+    content.update({name: value for name, value in values.items() if value not in (None, "")})
+    return config_of(content, overrides)
+
+
+def config_of(content: dict[str, Any], overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """The configuration that `content` holds, changed by dotted `overrides`, which are read as `load_config` reads them.
+
+    Raises ConfigError.
+    """
+    for dotted, text in (overrides or {}).items():
+        *parents, name = dotted.split(".")
+        section = content
+        for parent in parents:
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"--{dotted}: {parent!r} is a value, not a section")
+        section[name] = _value(text)
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_complaints(error))) from None
+
+
+_COMMON_NAMES = {"learning_rate": "lr", "num_epochs": "epochs", "max_steps": "steps", "max_new_tokens": "max_tokens"}
+"""Other libraries' names of what is a key here."""
+
+
+def config_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
+    """Every dotted key, such as `rollout.batch_size`."""
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from config_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def close_key(key: str) -> str | None:
+    """The configuration key, or section, that was probably meant by `key`: its spelling is close, or it is another's in full."""
+    keys = list(config_keys())
+    name = _COMMON_NAMES.get(key.rpartition(".")[2], key.rpartition(".")[2])
+    same = [known for known in keys if known.rpartition(".")[2] == name]
+    if same:
+        return min(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])
+    if "." not in key:
+        keys = [*{known.partition(".")[0] for known in keys}]
+    return next(iter(difflib.get_close_matches(key, keys, n=1, cutoff=0.8)), None)
+
+
+def _merge(content: dict[str, Any], later: dict[str, Any]) -> None:
+    for name, value in later.items():
+        if isinstance(value, dict) and isinstance(content.get(name), dict):
+            _merge(content[name], value)
+        else:
+            content[name] = value
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+
+
+def _complaints(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors():
+        key = ".".join(map(str, problem["loc"]))
+        if problem["type"] == "extra_forbidden":
+            close = close_key(key)
+            yield f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
+        else:
+            message = problem["msg"].removeprefix("Value error, ")
+            shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
+            if problem["type"] == "list_type":
+                message += (
+                    """; a list is written ["A", "B"], in quotation marks of its own on a command line: '["A", "B"]'"""
+                )
+            yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

@@ -1,0 +1,180 @@
+"""How the policy learns: the section `trainer` of the configuration. docs/objectives.md and docs/training.md explain it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from agentrl.config.section import NotNegative, Positive, Seconds, Section
+
+
+class TrainerConfig(Section):
+    """How the policy learns."""
+
+    lr: Annotated[float, Field(gt=0)] = 1e-5
+    """Peak learning rate of AdamW."""
+    warmup_steps: NotNegative = 5
+    """Optimizer steps over which the learning rate rises from 0."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's decay rates."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """AdamW's weight decay."""
+    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    """Gradients are clipped to this norm."""
+    minibatches: Positive = 1
+    """K: optimizer steps a training step."""
+    tokens_per_pack: Positive = 4096
+    """Tokens of one forward pass; a longer trajectory makes a pack of its own."""
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"] = "grpo"
+    """How rewards become advantages; gae: with a critic."""
+    gae_discount: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """γ of advantage = "gae"."""
+    gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
+    """λ of advantage = "gae"."""
+    gae_unit: Literal["token", "turn"] = "token"
+    """What a step of the critic is."""
+    gae_bootstrap: bool = True
+    """What follows the end of a trajectory whose last reply was cut off for its length: what the critic expects there, or nothing."""
+    critic_lr: Annotated[float, Field(gt=0)] = 2e-5
+    """Learning rate of the critic."""
+    value_clip: Annotated[float, Field(gt=0)] | None = None
+    """c: a value that moved by more than this in a step earns nothing by moving further."""
+    objective: Literal["ppo", "gspo", "cispo", "sapo", "m2po", "reinforce", "likelihood"] = "ppo"
+    """What is maximised: docs/objectives.md."""
+    turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
+    """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
+    worth its own reward, or else its branch's, or else the episode's."""
+    truncated_turns: Literal["train", "mask", "penalise"] = "train"
+    """What happens to replies that were cut off for their length."""
+    failed_turns: Literal["train", "mask", "penalise"] = "train"
+    """What happens to replies that the workflow marked as failed."""
+    turn_penalty: Annotated[float, Field(ge=0)] = 1.0
+    """What is taken off the advantage of a reply that is penalised; under advantage = "gae", off its reward. docs/credit.md says when
+    a group with equal rewards is dropped all the same."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """ε: the ratio is clipped below 1 − ε."""
+    clip_high: Annotated[float, Field(gt=0)] = 0.28
+    """ε': the ratio is clipped above 1 + ε'."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = None
+    """c: where the advantage is negative, the objective of "ppo" is never below c times it."""
+    tau_positive: Annotated[float, Field(gt=0)] = 1.0
+    """τ of "sapo" where the advantage is positive."""
+    tau_negative: Annotated[float, Field(gt=0)] = 1.05
+    """τ of "sapo" where it is not."""
+    proximal: Literal["recompute", "interpolate"] = "recompute"
+    """Where log p comes from: a forward pass at the start of the step, or between log b and log θ by the token's age."""
+    kl: Literal["none", "loss", "reward"] = "none"
+    """Whether the policy is held to the model that it started from: in the loss, or in the reward."""
+    kl_coef: Annotated[float, Field(ge=0)] = 0.0
+    """β: weight of the KL divergence to the reference."""
+    kl_estimator: Literal["k1", "k2", "k3"] | None = None
+    """How the divergence is estimated from the sampled tokens: docs/objectives.md. Default: k1 in the reward, k3 in the loss."""
+    teacher_url: str = ""
+    """A server of another model with the same vocabulary, that the policy is pulled to: on-policy distillation. SGLang's or the
+    embedded one by its address, others, by their address and /v1, through OpenAI's completions with `echo`."""
+    teacher_coef: Annotated[float, Field(gt=0)] = 1.0
+    """Weight of the teacher's advantage, log teacher − log p of each token."""
+    entropy_coef: Annotated[float, Field(ge=0)] = 0.0
+    """c: the entropy of every trained token's distribution is rewarded so much."""
+    overlong_tokens: Positive | None = None
+    """L: an episode whose longest reply has L tokens or more loses 1 of its reward (DAPO's soft punishment)."""
+    overlong_margin: Positive | None = None
+    """The punishment rises from 0 over the last so many tokens before L."""
+    m2_threshold: Annotated[float, Field(gt=0)] = 0.04
+    """τ of "m2po": bound of the mean of (log θ/b)²."""
+    loss_mean: Literal["token", "sequence", "constant"] = "token"
+    """What the loss is a mean over: all tokens, the tokens of each sequence and then sequences, or sequences of a fixed
+    length."""
+    loss_length: Positive | None = None
+    """L: the fixed length of loss_mean = "constant"."""
+    weight_cap: Annotated[float, Field(gt=1)] = 5.0
+    """Bound of the weight p/b that corrects for stale and mismatched sampling."""
+    weight_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Lower bound of the weight, for the masks."""
+    weight_mode: Literal["truncate", "mask", "sequence_mask", "geometric_mask", "none"] = "truncate"
+    """What happens to a weight outside the bounds: it becomes the bound, its token is left out, or its sequence is; or
+    there are no weights."""
+    alarm_mismatch: Annotated[float, Field(gt=0)] = 0.02
+    """A line warns when the mean |Δlogprob| between engine and trainer is above this: they do not compute the same."""
+    alarm_weight: Annotated[float, Field(gt=1)] = 2.0
+    """A line warns when p/b of one token in a hundred is above this, or below its inverse: the data is too stale to learn from."""
+    mismatch_sequences: NotNegative = 8
+    """Trajectories a step on which engine and trainer are compared, under the very weights that sampled them."""
+    checkpoint_every: Positive = 10
+    """Training steps between checkpoints; the last step always makes one."""
+    keep_checkpoints: Positive = 2
+    """How many checkpoints stay on disk."""
+    lora_rank: Positive | None = None
+    """r: train a LoRA adapter of this rank, and publish it alone, in place of the model's own weights."""
+    lora_alpha: Positive = 32
+    """α: what the adapter adds counts α/r times."""
+    lora_targets: list[str] = Field(default_factory=list)
+    """Names of the layers that are adapted, such as q_proj. Default: every linear layer but the output."""
+    ranks: Positive = 1
+    """Processes that share the model (FSDP2) and every minibatch, on this machine; with GPUs, one each."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the trainer computes. auto: a GPU, where torch sees one."""
+    precision: Literal["float32", "mixed"] = "float32"
+    """Number format of the computation; mixed: bfloat16 where torch's autocast says so, over float32 weights."""
+    offload: bool = False
+    """Keep weights, gradients and the optimizer's state in CPU memory; a layer's weights visit the GPU while it computes."""
+    recompute_activations: bool = False
+    """Keep one activation a layer, and compute the others again in the backward pass: less memory, a third more time."""
+    dropout: bool = False
+    """Let the model's dropout act in the gradient pass. What is scored (log p, references, values) never sees it."""
+    threads: Positive = 1
+    """CPU threads of the trainer."""
+    step_timeout_s: Seconds = 3600
+    """Bound of one training step."""
+
+    @property
+    def kl_form(self) -> Literal["k1", "k2", "k3"]:
+        """The estimator of the divergence, the default resolved."""
+        return self.kl_estimator or ("k1" if self.kl == "reward" else "k3")
+
+    @model_validator(mode="after")
+    def _fits(self) -> TrainerConfig:
+        if self.dual_clip is not None and self.objective != "ppo":
+            raise ValueError(f'dual_clip bounds the objective "ppo"; "{self.objective}" has another form')
+        if self.objective == "m2po" and self.weight_mode != "none":
+            raise ValueError(
+                'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use weight_mode = "none"'
+            )
+        if self.objective == "likelihood" and (self.weight_mode != "none" or self.proximal == "interpolate"):
+            raise ValueError(
+                'objective = "likelihood" has no proximal policy, so weight_mode must be "none" and proximal "recompute"'
+            )
+        if self.dropout and self.proximal == "interpolate":
+            raise ValueError(
+                'proximal = "interpolate" takes log p from the gradient pass, which dropout changes; use "recompute"'
+            )
+        if self.objective == "m2po" and self.proximal == "interpolate":
+            raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')
+        if self.advantage == "gae" and self.turn_discount is not None:
+            raise ValueError('turn_discount is for advantages from a group; advantage = "gae" has gae_discount')
+        if self.lora_rank is None and self.lora_targets:
+            raise ValueError("lora_targets are the layers of an adapter: they need lora_rank")
+        if (self.kl == "none") != (self.kl_coef == 0):
+            raise ValueError('kl and kl_coef go together: kl = "loss" or "reward" with kl_coef > 0, or neither')
+        if self.kl == "loss" and self.kl_estimator == "k1":
+            raise ValueError(
+                'kl_estimator = "k1" has a gradient of mean 0 in the loss, so it would only add noise; use k2 or k3, or kl = "reward"'
+            )
+        if self.kl == "reward" and self.kl_estimator not in (None, "k1"):
+            raise ValueError(
+                f'kl_estimator = "{self.kl_estimator}" in the reward does not give the gradient of the divergence; use k1, or kl = "loss"'
+            )
+        if self.kl == "none" and self.kl_estimator is not None:
+            raise ValueError('kl_estimator says how kl is estimated: it needs kl = "loss" or "reward"')
+        if (self.overlong_tokens is None) != (self.overlong_margin is None):
+            raise ValueError("overlong_tokens and overlong_margin go together: give both or neither")
+        if self.overlong_tokens and self.overlong_margin and self.overlong_margin > self.overlong_tokens:
+            raise ValueError(
+                f"overlong_margin = {self.overlong_margin} is more than overlong_tokens = {self.overlong_tokens}"
+            )
+        if self.weight_floor and self.weight_mode in ("truncate", "none"):
+            raise ValueError(f'weight_floor is for the masks; weight_mode = "{self.weight_mode}" has no lower bound')
+        if (self.loss_mean == "constant") != (self.loss_length is not None):
+            raise ValueError('loss_length is the length of loss_mean = "constant": give both or neither')
+        return self

@@ -1,0 +1,1 @@
+"""A client of SGLang's HTTP API, over several servers."""

@@ -1,0 +1,216 @@
+"""The servers of one engine: which of them are in service, all of them asked at once, paused together, looked after.
+
+A lost server (it died, hangs, failed, refused what the others took, or says what cannot be right) is taken out of service.
+`look_after` waits for it, or, with `revive`, starts it again, has it catch up, and puts it back.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+
+from agentrl.engine.client.routing import Router
+from agentrl.engine.client.server_errors import LocalShortageError, ServerLostError
+from agentrl.engine.client.sglang_server import SGLangServer
+from agentrl.engine.protocol import PauseMode
+from agentrl.errors import EngineError
+from agentrl.machine.process_limits import streams_within_limits
+from agentrl.reporting.logger import logger
+
+log = logger(__name__)
+
+ABORT_TIMEOUT_S = 1.0
+"""How long aborted replies may take to come back before the server is paused all the same."""
+ABORT_POLL_S = 0.005
+"""Time between two aborts meanwhile."""
+
+MAX_BAD_IN_A_ROW = 3
+"""A server that gives so many bad replies in a row is taken out of service."""
+SHORTAGES_LOGGED_EVERY_S = 60.0
+
+Revive = Callable[[str], Awaitable[None]]
+"""Start the server at a URL again; returns when it answers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """Bounds of an engine's waits."""
+
+    request_timeout_s: float = 600
+    """One reply, interruptions included."""
+    hang_timeout_s: float = 30
+    """A server that answers neither a health check nor a pause within this is taken for dead."""
+    health_interval_s: float = 5
+    """Time between two looks at a server."""
+    spill: int = 8
+    """A session leaves its server when that has so many more replies in flight than the least busy one."""
+
+
+class Fleet:
+    """One or more servers of the same weights. None is in service before `join`."""
+
+    def __init__(self, servers: Sequence[SGLangServer], limits: EngineLimits, revive: Revive | None) -> None:
+        self.servers = servers
+        self.router = Router[SGLangServer](limits.spill)
+        self.running = anyio.Event()
+        """Set while the servers are not paused."""
+        self.running.set()
+        self.losses = 0
+        """How often a server was taken out of service."""
+        self.bad_replies = 0
+        """Replies that could not be used, and were asked for again."""
+        self.shortages = 0
+        """Calls that this machine had no descriptor, port, thread or memory for."""
+        self.last_failure = ""
+        self.streams = anyio.Semaphore(streams_within_limits())
+        """Room for replies at the same time, so that their connections leave descriptors for everything else."""
+        self._shortage_logged_at = -math.inf
+        self._limits = limits
+        self._revive = revive
+        self._returned = anyio.Event()
+
+    async def join(self) -> int:
+        """Take all servers into service; the version that they serve. Raises EngineError if they do not agree."""
+        versions: dict[str, int] = {}
+        for server in self.servers:
+            versions[server.url] = await server.probe(self._limits.hang_timeout_s)
+            server.serving = True
+        if len(set(versions.values())) != 1:
+            raise EngineError(f"the servers serve different weight versions: {versions}")
+        return versions[self.servers[0].url]
+
+    def in_service(self) -> list[SGLangServer]:
+        """The servers that take requests now."""
+        return [server for server in self.servers if server.serving]
+
+    async def choose(self, session: str, avoid: Sequence[SGLangServer] = ()) -> SGLangServer:
+        """The server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
+        while not (serving := self.in_service()):
+            await self._returned.wait()
+        return self.router.choose(session, [server for server in serving if server not in avoid] or serving)
+
+    async def ask_all(self, call: Callable[[SGLangServer], Awaitable[Any]], *, tolerant: bool = False) -> None:
+        """Call on every server in service, at the same time. A lost one is taken out; a refusal is raised, at the end.
+
+        `tolerant`: servers that refuse what others accept are taken out, so that those in service stay equal.
+        """
+        refusals: dict[SGLangServer, EngineError] = {}
+
+        async def guarded(server: SGLangServer) -> None:
+            try:
+                await call(server)
+            except ServerLostError as lost:
+                self.take_out(server, str(lost))
+            except EngineError as error:
+                refusals[server] = error
+
+        asked = self.in_service()
+        async with anyio.create_task_group() as group:
+            for server in asked:
+                group.start_soon(guarded, server)
+        if tolerant and len(refusals) < len(asked):
+            for server, error in refusals.items():
+                self.take_out(server, str(error))
+        elif refusals:
+            raise next(iter(refusals.values()))
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop producing tokens on every server until `resume`."""
+        self.running = anyio.Event()
+        await self.ask_all(lambda server: self._pause(server, mode))
+
+    async def _pause(self, server: SGLangServer, mode: PauseMode) -> None:
+        if mode == "abort":
+            # SGLang's own abort looks once a second whether all replies have ended. Ended before, they cost no second.
+            with anyio.move_on_after(ABORT_TIMEOUT_S):
+                while server.in_flight:
+                    await server.abort_all(self._limits.hang_timeout_s)
+                    await anyio.sleep(ABORT_POLL_S)
+            # The server puts a reply away only after it has sent it.
+            await anyio.sleep(4 * ABORT_POLL_S)
+        await server.post("/pause_generation", {"mode": mode}, self._limits.hang_timeout_s)
+
+    async def resume(self) -> None:
+        """Produce tokens again."""
+        bound = self._limits.hang_timeout_s
+        try:
+            await self.ask_all(lambda server: server.post("/continue_generation", {}, bound))
+        finally:
+            self.running.set()
+
+    async def health(self) -> None:
+        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
+        serving = self.in_service()
+        if not serving:
+            raise EngineError("no server is in service")
+        for server in serving:
+            await server.get("/health", self._limits.hang_timeout_s)
+
+    def take_out(self, server: SGLangServer, reason: str) -> None:
+        """Send a server nothing more until it is back."""
+        if server.serving:
+            log.warning("taking %s out of service: %s", server.url, reason)
+            server.serving = False
+            self.last_failure = reason
+            self.losses += 1
+            server.drop_requests()
+
+    def note_bad_reply(self, server: SGLangServer, reason: str) -> None:
+        """Count a reply that cannot be used against the server that gave it."""
+        log.warning("asking again: %s", reason)
+        self.bad_replies += 1
+        self.last_failure = reason
+        server.bad_in_a_row += 1
+        if server.bad_in_a_row >= MAX_BAD_IN_A_ROW:
+            self.take_out(server, f"{server.bad_in_a_row} replies in a row could not be used; the last: {reason}")
+
+    def note_shortage(self, reason: str) -> None:
+        """Count a call that failed for want of something on this machine, and say so once a minute."""
+        self.shortages += 1
+        self.last_failure = reason
+        if time.monotonic() - self._shortage_logged_at > SHORTAGES_LOGGED_EVERY_S:
+            self._shortage_logged_at = time.monotonic()
+            log.warning("waiting: %s", reason)
+
+    async def look_after(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
+        """See that one server answers, and bring it back when it is lost, until cancelled. `catch_up` gives it what the others
+        have, and puts it into service."""
+        while True:
+            if server.serving:
+                await anyio.sleep(self._limits.health_interval_s)
+                await self._look_at(server)
+            else:
+                await self._bring_back(server, catch_up)
+
+    async def _look_at(self, server: SGLangServer) -> None:
+        running = self.running
+        if not running.is_set() or not server.serving:
+            return
+        try:
+            await server.get("/health", self._limits.hang_timeout_s)
+        except LocalShortageError as lacking:
+            self.note_shortage(str(lacking))
+        except EngineError as error:
+            # A paused SGLang server fails its own health check, which generates a token.
+            if running is self.running and running.is_set() and server.serving:
+                self.take_out(server, str(error))
+
+    async def _bring_back(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
+        try:
+            if self._revive is not None:
+                await self._revive(server.url)
+            await catch_up(server)
+        except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
+            log.info("%s is still out of service: %s", server.url, error)
+            self.last_failure = str(error)
+            await anyio.sleep(min(1.0, self._limits.health_interval_s))
+            return
+        log.warning("%s is back in service", server.url)
+        server.bad_in_a_row = 0
+        returned, self._returned = self._returned, anyio.Event()
+        returned.set()

@@ -1,0 +1,70 @@
+"""What a server says of itself and its model, checked before anybody believes it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agentrl.engine.client.growing_reply import version_number
+from agentrl.errors import EngineError
+
+MAX_RANKS = 2**16
+Ranks = Annotated[int, Field(ge=1, le=MAX_RANKS)]
+
+
+class _Facts(BaseModel):
+    # Strict: "x" is no number, and 1 no truth. Servers say much more, which nobody here asks for.
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class ServerInfo(_Facts):
+    """`/server_info`. Older servers do not say everything."""
+
+    incremental_streaming_output: bool | None = None
+    """Whether a state of a streamed reply holds the new tokens alone."""
+    tp_size: Ranks = 1
+    pp_size: Ranks = 1
+    grammar_backend: str | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Processes that hold a part of the weights each."""
+        return self.tp_size * self.pp_size
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether it can hold a reply to a JSON schema."""
+        return self.grammar_backend not in ("none", None)
+
+
+class ModelInfo(_Facts):
+    """`/model_info`."""
+
+    has_image_understanding: bool | None = None
+    weight_version: str | int = "default"
+
+
+Facts = TypeVar("Facts", bound=_Facts)
+
+
+def facts_of(kind: type[Facts], said: dict[str, Any], where: str) -> Facts:
+    """What the server at `where` said, of the right types. Raises EngineError that names the first field that is not."""
+    try:
+        return kind.model_validate(said)
+    except ValidationError as error:
+        problem = error.errors(include_url=False, include_context=False)[0]
+        raise _unbelievable(where, str(problem["loc"][0]), problem["input"], problem["msg"]) from None
+
+
+def served_version(model: ModelInfo, where: str) -> int:
+    """The number of the weights that a server serves. Raises EngineError for what cannot be one."""
+    version = version_number(model.weight_version)
+    if version < 0:
+        raise _unbelievable(where, "weight_version", model.weight_version, "it is the number of no version")
+    return version
+
+
+def _unbelievable(where: str, field: str, value: object, problem: str) -> EngineError:
+    shown = repr(value)[:80]
+    return EngineError(f"{where} says {field} = {shown}: {problem}. Is it a server that speaks SGLang's protocol?")

@@ -1,0 +1,371 @@
+"""The engine over SGLang servers; it drives real SGLang servers and the embedded one alike.
+
+    generate ─► choose a server ─► stream /generate ─► stop | length ─► Generation
+                    ▲                    │
+                    │                    ├─ abort (a weight update in mode `abort`): keep the partial ids
+                    │                    ├─ lost (the server died, or hangs): keep the partial ids
+                    └── go on from them ◄┴─ bad (what it said cannot be right): keep what was sound before it
+
+In modes `retract` and `in_place` a weight update leaves replies open, and the server reports which weights made which
+token. However a reply was interrupted, the caller sees one. Which servers there are to choose from is `Fleet`'s.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import aiohttp
+import anyio
+
+from agentrl.concurrency.background import background_tasks
+from agentrl.concurrency.threads import in_thread
+from agentrl.engine.client.fleet import EngineLimits, Fleet, Revive
+from agentrl.engine.client.growing_reply import VERSION_DIGITS, version_number
+from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError
+from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, Adapter, ServedModel, SGLangServer
+from agentrl.engine.client.staging import staged
+from agentrl.engine.protocol import (
+    ADAPTER_CONFIG,
+    Draft,
+    OnProgress,
+    PauseMode,
+    Sampling,
+)
+from agentrl.engine.soundness import Expected, fault_of
+from agentrl.errors import EngineError
+from agentrl.record.tokens import Generation, ImageSpan, join
+
+CONTROL_TIMEOUT_S = 120.0
+"""Bound of a weight update, and of starting a server again."""
+ABORTED_RETRY_S = 0.005
+"""How long to wait before resubmitting a reply that something other than our own pause aborted."""
+IDLE_CONNECTION_S = 1.0
+"""An idle connection is closed after at most twice this. SGLang closes it after 5 s, and a request sent at that moment would
+find its server lost."""
+BAD_REPLIES_SPARE = 2
+"""A call fails when it got so many bad replies more than there are servers."""
+
+Load = Callable[[], Awaitable[None]]
+"""Bring new weights into the paused servers."""
+_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
+
+
+@dataclass(frozen=True)
+class _Request:
+    """One reply that is wanted, as `SGLangEngine.generate` was asked for it."""
+
+    input_ids: list[int]
+    sampling: Sampling
+    session: str
+    images: Sequence[ImageSpan]
+    on_progress: OnProgress | None
+    draft: Draft | None
+
+
+class SGLangEngine:
+    """One or more SGLang servers that serve the same weights. Open it with `sglang_engine`."""
+
+    def __init__(
+        self, fleet: Fleet, model: ServedModel, version: int, *, pause_mode: PauseMode, limits: EngineLimits
+    ) -> None:
+        self.fleet = fleet
+        self._model = model
+        self._model.keeps_cache = pause_mode == "in_place"
+        self._asked_pause_mode = pause_mode
+        self._limits = limits
+        self._version = version
+        self._checkpoint: Path | None = None
+        self._adapter: Adapter | None = None
+        """The LoRA adapter of new tokens; None: they are the served model's own."""
+        self._retired: Adapter | None = None
+        """The adapter before, that requests on their way may still name."""
+        self._updating = anyio.Lock()
+
+    @property
+    def version(self) -> int:
+        """The weight version that serves new tokens."""
+        return self._version
+
+    @property
+    def pause_mode(self) -> PauseMode:
+        """How weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
+        return self._asked_pause_mode if all(s.reports_spans for s in self.fleet.servers) else "abort"
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether every server can hold a reply to a JSON schema."""
+        return all(server.has_grammar for server in self.fleet.servers)
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model that the servers serve sees images."""
+        return all(server.takes_images for server in self.fleet.servers)
+
+    @property
+    def vocabulary(self) -> int | None:
+        """Rows of the served model's output layer; None: not known."""
+        return self._model.vocabulary
+
+    @property
+    def in_flight(self) -> int:
+        """Replies being generated."""
+        return sum(server.in_flight for server in self.fleet.servers)
+
+    @property
+    def serving(self) -> list[str]:
+        """URLs of the servers in service."""
+        return [server.url for server in self.fleet.in_service()]
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        on_progress: OnProgress | None = None,
+        *,
+        images: Sequence[ImageSpan] = (),
+        draft: Draft | None = None,
+    ) -> Generation:
+        """One uninterrupted reply; see `Engine.generate`. One that must satisfy a JSON schema reports no progress: a grammar
+        starts at a reply's first token, so if it is interrupted it starts over."""
+        if sampling.json_schema is not None:
+            on_progress = draft = None
+        request = _Request(input_ids, sampling, session, images, on_progress, draft)
+        done = (draft and draft.start) or _NOTHING
+        if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
+            done = _NOTHING
+        bad: list[SGLangServer] = []
+        with self.fleet.router.calling(session), anyio.move_on_after(self._limits.request_timeout_s):
+            while True:
+                if len(done.output_ids) >= sampling.max_new_tokens:
+                    return replace(done, finish="length")
+                await self.fleet.running.wait()
+                async with self.fleet.streams:
+                    server = await self.fleet.choose(session, bad)
+                    part = await self._part(server, bad, request, done)
+                if part.finish != "abort" or sampling.json_schema is None:
+                    done = join(done, part)
+                if done.finish != "abort":
+                    return done
+                if self.fleet.running.is_set():
+                    await anyio.sleep(ABORTED_RETRY_S)
+        raise EngineError(
+            f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
+            f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
+            f"engine.request_timeout_s too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
+        )
+
+    async def _part(
+        self, server: SGLangServer, bad: list[SGLangServer], request: _Request, done: Generation
+    ) -> Generation:
+        """The rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows. Raises EngineError."""
+        shown = 0
+
+        def show(ids: list[int]) -> None:
+            nonlocal shown
+            shown = len(ids)
+            if request.on_progress is not None:
+                request.on_progress(done.output_ids + ids)
+
+        try:
+            part = await self._go_on(server, request, done, show)
+            server.bad_in_a_row = 0
+        except ServerLostError as lost:
+            self.fleet.take_out(server, str(lost))
+            part = lost.partial or _NOTHING
+        except BadReplyError as reply:
+            self.fleet.note_bad_reply(server, str(reply))
+            bad.append(server)
+            if len(bad) >= len(self.fleet.servers) + BAD_REPLIES_SPARE:
+                raise EngineError(f"{len(bad)} replies in a row could not be used; the last: {reply}") from reply
+            part = reply.partial or _NOTHING
+        except LocalShortageError as lacking:
+            self.fleet.note_shortage(str(lacking))
+            await anyio.sleep(SHORTAGE_RETRY_S)
+            part = lacking.partial or _NOTHING
+        if len(part.output_ids) < shown:
+            # Whoever reads the stream may have acted on these tokens, so no others may take their place.
+            raise EngineError(
+                f"{shown - len(part.output_ids)} tokens were streamed of which {server.url} did not say, before it was lost, which "
+                "weights made them"
+            )
+        return part
+
+    async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
+        partial, sampling, draft = done.output_ids, request.sampling, request.draft
+
+        def watch(so_far: Callable[[], Generation]) -> None:
+            if draft is not None:
+                draft.so_far = lambda: join(done, so_far())
+
+        adapter = self._adapter
+        try:
+            return await server.generate(
+                request.input_ids + partial,
+                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
+                session=request.session,
+                images=request.images,
+                adapter=adapter,
+                on_ids=None if request.on_progress is None else show,
+                watch=watch,
+            )
+        except EngineError as error:
+            blamed = isinstance(error, ServerLostError | BadReplyError | LocalShortageError)
+            if blamed or adapter is None:
+                raise
+            if adapter is not self._adapter:
+                return _NOTHING  # it named an adapter that the server has unloaded meanwhile
+            if adapter.name not in str(error):
+                raise
+            raise ServerLostError(f"{server.url} lost the adapter that it was given: {error}") from error
+
+    def end_session(self, session: str) -> None:
+        """Forget which server a session prefers."""
+        self.fleet.router.forget(session)
+
+    async def update_weights(self, checkpoint: Path, version: int) -> float:
+        """Interrupt replies, load `checkpoint` into every server as `version`, go on. Returns the pause in seconds.
+
+        Servers of this machine read a copy in shared memory that is made before the pause. A checkpoint that is a LoRA adapter is
+        put on the model that is served: nothing is paused then.
+        """
+        if await in_thread(_is_adapter, checkpoint):
+            return await self._swap_adapter(checkpoint, version)
+        if not all(server.is_local for server in self.fleet.servers):
+            return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(checkpoint, version))
+        async with staged(checkpoint) as copy:
+            return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(copy, version))
+
+    async def swap_weights(self, checkpoint: Path, version: int, load: Load) -> float:
+        """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
+        async with self._changing(version):
+            started = time.perf_counter()
+            try:
+                await self.pause(self.pause_mode)
+                self._model.updates += 1
+                self._model.newest_version = max(version, self._model.newest_version or 0)
+                await load()
+                self._checkpoint, self._version, self._adapter = checkpoint, version, None
+                self._model.version = version
+            finally:
+                with anyio.move_on_after(CONTROL_TIMEOUT_S):
+                    await self.resume()
+            return time.perf_counter() - started
+
+    @asynccontextmanager
+    async def _changing(self, version: int) -> AsyncIterator[None]:
+        """Change what all servers serve: alone, and to the end, whoever is cancelled meanwhile, as servers of different weights would
+        stay in service otherwise. What is done in it is bounded. Raises EngineError for a version that no reply could name."""
+        if version < 0 or version_number(str(version)) != version:
+            raise EngineError(
+                f"{version} is no version of weights: it must be a number of at most {VERSION_DIGITS} digits, from 0 on"
+            )
+        async with self._updating:
+            with anyio.CancelScope(shield=True):
+                yield
+
+    async def _swap_adapter(self, checkpoint: Path, version: int) -> float:
+        """Load an adapter beside the one in use, then interrupt replies, which go on under it. Returns how long that took.
+
+        Servers keep a request's adapter to its end, so a reply that finishes meanwhile is whole, and of the adapter before.
+        """
+        # Named as no other: servers that outlive this process may know adapters of others.
+        adapter = Adapter(f"v{version}-{uuid.uuid4().hex}", version)
+        bound = self._limits.hang_timeout_s
+        async with self._changing(version):
+            started = time.perf_counter()
+            self._model.newest_version = max(version, self._model.newest_version or 0)
+            await self.fleet.ask_all(
+                lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), tolerant=True
+            )
+            retired, self._retired = self._retired, self._adapter
+            self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
+            await self.fleet.ask_all(lambda server: server.abort_all(bound))
+            swapped_s = time.perf_counter() - started
+            if retired is not None:  # SGLang waits for the last reply under it, which has just been aborted
+                await self.fleet.ask_all(lambda server: server.unload_adapter(retired, bound))
+            return swapped_s
+
+    async def load_from_disk(self, checkpoint: Path, version: int) -> None:
+        """Let every server in service, paused, read `checkpoint`."""
+        mode = self.pause_mode
+        await self.fleet.ask_all(lambda server: self._load(server, checkpoint, version, mode), tolerant=True)
+
+    async def _load(self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode) -> None:
+        body = {
+            "model_path": str(checkpoint),
+            "weight_version": str(version),
+            "flush_cache": mode != "in_place",
+            "abort_all_requests": False,
+        }
+        reply = await server.post("/update_weights_from_disk", body, CONTROL_TIMEOUT_S, any_status=True)
+        if not reply.get("success"):
+            raise EngineError(f"{server.url} could not load {checkpoint}: {reply.get('message', reply)}")
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Stop producing tokens until `resume`."""
+        await self.fleet.pause(mode)
+
+    async def resume(self) -> None:
+        """Produce tokens again."""
+        await self.fleet.resume()
+
+    async def health(self) -> None:
+        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
+        await self.fleet.health()
+
+    async def catch_up(self, server: SGLangServer) -> None:
+        """Give a server that returned the current weights, and put it into service. Raises EngineError."""
+        bound = self._limits.hang_timeout_s
+        async with self._updating:
+            # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.
+            await server.post("/continue_generation", {}, bound)
+            await server.abort_all(bound)
+            if self._adapter is not None:
+                await server.unload_adapter(self._adapter, bound)
+            served = await server.probe(bound)
+            if self._checkpoint is not None and self._adapter is not None:
+                await server.load_adapter(self._adapter, self._checkpoint, CONTROL_TIMEOUT_S)
+            elif self._checkpoint is not None:
+                await self._load(server, self._checkpoint, self._version, "abort")
+            elif served != self._version:
+                raise EngineError(f"{server.url} serves version {served}, not {self._version}")
+            server.serving = True
+
+
+def _is_adapter(checkpoint: Path) -> bool:
+    return (checkpoint / ADAPTER_CONFIG).is_file() and not (checkpoint / "config.json").exists()
+
+
+@asynccontextmanager
+async def sglang_engine(
+    urls: Sequence[str],
+    *,
+    pause_mode: PauseMode = "retract",
+    limits: EngineLimits | None = None,
+    revive: Revive | None = None,
+    vocabulary: int | None = None,
+) -> AsyncIterator[SGLangEngine]:
+    """A client of the servers at `urls`, with its connections, for the length of the context.
+
+    `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
+    """
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S)
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with (
+        aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**22) as http,
+        background_tasks() as tasks,
+    ):
+        limits = limits or EngineLimits()
+        model = ServedModel(vocabulary)
+        fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, revive)
+        version = model.version = model.newest_version = await fleet.join()
+        engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits)
+        for server in fleet.servers:
+            tasks.start_soon(fleet.look_after, server, engine.catch_up)
+        yield engine

@@ -1,0 +1,366 @@
+"""One SGLang server as its HTTP API shows it: replies that grow, and control calls.
+
+What can go wrong is told apart by whose fault it is: `agentrl.engine.client.server_errors`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import anyio
+import pydantic_core
+
+from agentrl.engine.client.growing_reply import GrowingReply
+from agentrl.engine.client.server_errors import (
+    BadReplyError,
+    LocalShortageError,
+    ServerFailedError,
+    ServerLostError,
+    says_out_of_memory,
+    shortage,
+)
+from agentrl.engine.client.server_facts import ModelInfo, ServerInfo, facts_of, served_version
+from agentrl.engine.protocol import Sampling
+from agentrl.engine.soundness import Expected
+from agentrl.errors import EngineError
+from agentrl.machine.privacy import without_secrets
+from agentrl.record.tokens import Generation, ImageSpan
+
+STREAM_INTERVAL_TOKENS = 32
+"""How many tokens a server may gather before it sends them. A killed server loses at most so many of each reply, and
+they are sampled again. That costs a server 5 % of its speed, asking for segments of as many a quarter
+(`benchmarks/partial_replies.py`)."""
+STREAM_STATES = 64
+"""Where a server sends the whole reply again with every state, so many states of a long reply bound what that costs."""
+CLOSE_TIMEOUT_S = 2.0
+SHORTAGE_RETRY_S = 0.2
+"""How long to wait before asking again for what this machine lacked."""
+
+
+@dataclass
+class ServedModel:
+    """What is known of the model that all servers of an engine serve."""
+
+    vocabulary: int | None = None
+    """Rows of its output layer; None: not known."""
+    version: int | None = None
+    """The weights of all servers in service; None: not known yet."""
+    newest_version: int | None = None
+    """The newest weights that any server was given."""
+    updates: int = 0
+    """How many weight updates have begun to load."""
+    keeps_cache: bool = False
+    """Whether updates leave the servers' caches as they are: in pause mode `in_place`."""
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter as servers know it. They report the version of the model under it alone: what an adapter makes has its."""
+
+    name: str
+    version: int
+
+
+class SGLangServer:
+    """A server at `url`. What it can do is found out by `probe`."""
+
+    def __init__(self, http: aiohttp.ClientSession, url: str, model: ServedModel | None = None) -> None:
+        self._http = http
+        self._address = url.rstrip("/")
+        self.url = without_secrets(self._address)
+        """Its address as it may be shown."""
+        self._model = model or ServedModel()
+        self.in_flight = 0
+        self.serving = False
+        self.bad_in_a_row = 0
+        """Bad replies since the last good one."""
+        self.reports_spans = True
+        """False for SGLang before weight versions had spans: then only mode `abort` says which weights made a token."""
+        self.has_grammar = False
+        """Whether it can hold a reply to a JSON schema."""
+        self.takes_images = False
+        self.ranks = 1
+        """Processes that hold a part of the weights each."""
+        self._incremental = False
+        self._takes_interval = True
+        self._requests: set[anyio.CancelScope] = set()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it runs on this machine."""
+        return urlsplit(self._address).hostname in ("127.0.0.1", "localhost", "::1")
+
+    async def probe(self, timeout_s: float) -> int:
+        """Generate one token to learn what the server reports. Returns the weight version that it serves."""
+        said = await self.get("/server_info", timeout_s, missing_ok=True)
+        info = facts_of(ServerInfo, said, f"{self.url}/server_info")
+        self._incremental = bool(info.incremental_streaming_output)
+        self.ranks, self.has_grammar = info.ranks, info.has_grammar
+        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 1}, "return_logprob": True}
+        try:
+            reply = await self.post("/generate", {**body, "sampling_params": {"stream_interval": 1, **_ONE}}, timeout_s)
+        except EngineError as error:
+            if isinstance(error, ServerLostError) and not isinstance(error, ServerFailedError):
+                raise
+            self._takes_interval = False
+            reply = await self.post("/generate", body, timeout_s)
+        token = GrowingReply(self.url, incremental=False, prompt_tokens=1, expected=lambda: self._expected(_ONE_TOKEN))
+        token.grow(reply)
+        token.finished()
+        self.reports_spans = "weight_versions" in reply["meta_info"]
+        where = f"{self.url}/model_info"
+        model = facts_of(ModelInfo, await self.get("/model_info", timeout_s), where)
+        self.takes_images = bool(model.has_image_understanding)
+        return served_version(model, where)
+
+    def _expected(self, sampling: Sampling, version: int | None = None, updates: int = 0) -> Expected:
+        # An update in the middle of a reply may also go back.
+        current = self._model.version
+        return Expected(
+            max_new_tokens=sampling.max_new_tokens,
+            vocabulary=self._model.vocabulary,
+            newest_version=self._model.newest_version,
+            oldest_version=None if version is None or current is None else min(version, current),
+            only_version=version if updates == self._model.updates else None,
+            top_logprobs=sampling.top_logprobs,
+        )
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        *,
+        session: str,
+        images: Sequence[ImageSpan],
+        adapter: Adapter | None,
+        on_ids: Callable[[list[int]], None] | None,
+        watch: Callable[[Callable[[], Generation]], None],
+    ) -> Generation:
+        """One reply, or its beginning with `finish="abort"`. `watch` gets a function that says what it has so far. Raises
+        ServerLostError, BadReplyError and LocalShortageError, with the beginning; EngineError."""
+        rid = uuid.uuid4().hex
+        body = {
+            "rid": rid,
+            # Servers may log what they are sent, and a session is known to us by its key.
+            "session_id": hashlib.blake2b(session.encode(), digest_size=16).hexdigest(),
+            "input_ids": _with_single_placeholders(input_ids, images),
+            "sampling_params": self._params(sampling, watched=on_ids is not None),
+            "return_logprob": True,
+            "stream": True,
+        }
+        if sampling.top_logprobs:
+            body["top_logprobs_num"] = sampling.top_logprobs
+        if images:
+            body["image_data"] = [image.url for image in images]
+        if adapter is not None:
+            body["lora_path"] = adapter.name
+        if self._model.keeps_cache:
+            body["extra_key"] = f"after {self._model.updates} updates"  # requests of the same key alone share prefixes
+        given, updates = self._model.version, self._model.updates
+        reply = GrowingReply(
+            self.url,
+            incremental=self._incremental,
+            prompt_tokens=len(input_ids),
+            expected=lambda: self._expected(sampling, given, updates),
+            stops=sampling.stop,
+            version=None if adapter is None else adapter.version,
+        )
+        watch(reply.so_far)
+        self.in_flight += 1
+        try:
+            with anyio.CancelScope() as scope:
+                self._requests.add(scope)
+                await self._stream(body, reply, on_ids)
+            if scope.cancelled_caught:
+                raise ServerLostError(f"{self.url} was taken out of service", reply.so_far())
+            return reply.finished()
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_TIMEOUT_S):
+                await self.abort(rid)
+            raise
+        finally:
+            self._requests.discard(scope)
+            self.in_flight -= 1
+
+    def drop_requests(self) -> None:
+        """Let every open `generate` raise ServerLostError with what it has."""
+        for scope in list(self._requests):
+            scope.cancel()
+
+    async def abort(self, rid: str) -> None:
+        """End one request on the server; nothing if it is lost."""
+        with suppress(EngineError):
+            await self.post("/abort_request", {"rid": rid}, CLOSE_TIMEOUT_S)
+
+    async def abort_all(self, timeout_s: float) -> None:
+        """End all replies with what they have."""
+        await self.post("/abort_request", {"abort_all": True}, timeout_s)
+
+    async def load_adapter(self, adapter: Adapter, directory: Path, timeout_s: float) -> None:
+        """Have the adapter in `directory` ready for requests. Raises ServerLostError, EngineError."""
+        body = {"lora_name": adapter.name, "lora_path": str(directory)}
+        reply = await self.post("/load_lora_adapter", body, timeout_s, any_status=True)
+        if not reply.get("success"):
+            reason = reply.get("error_message") or reply
+            remedy = (
+                "; start it with --enable-lora, --max-lora-rank and --lora-target-modules"
+                if "not enabled" in str(reason)
+                else ""
+            )
+            raise EngineError(f"{self.url} could not load the adapter {directory}: {reason}{remedy}")
+
+    async def unload_adapter(self, adapter: Adapter, timeout_s: float) -> None:
+        """Forget the adapter, if the server knows it."""
+        await self.post("/unload_lora_adapter", {"lora_name": adapter.name}, timeout_s, any_status=True)
+
+    def _params(self, sampling: Sampling, *, watched: bool) -> dict[str, Any]:
+        params: dict[str, Any] = {
+            "max_new_tokens": sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "skip_special_tokens": False,
+        }
+        if sampling.stop:
+            params["stop"] = list(sampling.stop)
+        if sampling.stop_token_ids:
+            params["stop_token_ids"] = list(sampling.stop_token_ids)
+        if sampling.seed is not None:
+            params["sampling_seed"] = sampling.seed
+        if sampling.json_schema is not None:
+            params["json_schema"] = sampling.json_schema
+        if self._takes_interval:
+            long = 0 if self._incremental else sampling.max_new_tokens // STREAM_STATES
+            params["stream_interval"] = 1 if watched else max(STREAM_INTERVAL_TOKENS, long)
+        return params
+
+    async def _stream(
+        self, body: dict[str, Any], reply: GrowingReply, on_ids: Callable[[list[int]], None] | None
+    ) -> None:
+        try:
+            async with self._http.post(
+                f"{self._address}/generate", data=pydantic_core.to_json(body), headers=_JSON
+            ) as response:
+                if response.status != 200:
+                    refusal = _refusal(self.url, "/generate", response.status, await response.read())
+                    raise BadReplyError(refusal, reply.so_far()) if response.status >= 500 else EngineError(refusal)
+                async for event in _events(response.content):
+                    reply.grow(_from_json(event, self.url, reply))
+                    if on_ids is not None:
+                        on_ids(reply.judged_ids)
+        except _FAILURES as error:
+            raise self._failure("/generate", error, reply.so_far()) from error
+
+    def _failure(self, path: str, error: Exception, partial: Generation | None = None) -> EngineError:
+        if (lacking := shortage(error)) is not None:
+            return LocalShortageError(
+                f"{self.url}{path} cannot be asked, because this machine lacks something: {lacking}. Raise its limits (ulimit -n, "
+                "ulimit -u), or lower rollout.max_concurrent",
+                partial,
+            )
+        if isinstance(error, RuntimeError):
+            raise error
+        shown = without_secrets(repr(error))
+        return ServerLostError(f"{self.url}{path} cannot be reached or broke off: {shown}", partial)
+
+    async def post(
+        self, path: str, body: dict[str, Any], timeout_s: float, *, any_status: bool = False
+    ) -> dict[str, Any]:
+        """The JSON of a reply with status 200, or with any. Raises ServerLostError, EngineError."""
+        data = pydantic_core.to_json(body)
+        return await self._ask("POST", path, timeout_s, any_status=any_status, data=data, headers=_JSON)
+
+    async def get(self, path: str, timeout_s: float, *, missing_ok: bool = False) -> dict[str, Any]:
+        """The same for GET. `missing_ok`: an unknown path answers with {}."""
+        return await self._ask("GET", path, timeout_s, missing_ok=missing_ok)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        *,
+        missing_ok: bool = False,
+        any_status: bool = False,
+        **options: Any,
+    ) -> dict[str, Any]:
+        lacking: LocalShortageError | None = None
+        try:
+            with anyio.fail_after(timeout_s):
+                while True:
+                    lacking = None
+                    try:
+                        status, content = await self._request(method, path, **options)
+                        break
+                    except LocalShortageError as error:
+                        lacking = error
+                        await anyio.sleep(SHORTAGE_RETRY_S)
+        except TimeoutError:
+            raise lacking or ServerLostError(f"{self.url}{path} did not answer within {timeout_s:g} s") from None
+        if missing_ok and status == 404:
+            return {}
+        refusal = _refusal(self.url, path, status, content)
+        if status >= 500 or (status != 200 and says_out_of_memory(refusal)):
+            raise ServerFailedError(refusal)
+        if status != 200 and not any_status:
+            raise EngineError(refusal)
+        try:
+            reply = pydantic_core.from_json(content) if content else {}
+        except ValueError as error:
+            raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is not JSON") from error
+        if not isinstance(reply, dict):
+            raise ServerLostError(f"{self.url}{path} answered {content[:200]!r}, which is no JSON object")
+        return reply
+
+    async def _request(self, method: str, path: str, **options: Any) -> tuple[int, bytes]:
+        try:
+            async with self._http.request(method, self._address + path, **options) as response:
+                return response.status, await response.read()
+        except _FAILURES as error:
+            raise self._failure(path, error) from error
+
+
+def _with_single_placeholders(input_ids: list[int], images: Sequence[ImageSpan]) -> list[int]:
+    """SGLang wants one id where an image is, and makes the image's many of it."""
+    ids, end = [], 0
+    for image in images:
+        ids += input_ids[end : image.start + 1]
+        end = image.start + image.length
+    return ids + input_ids[end:]
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The JSON of server-sent events, however long."""
+    pieces: list[bytes] = []
+    async for data in content.iter_any():
+        *complete, rest = data.split(b"\n\n")
+        for end in complete:
+            event = b"".join([*pieces, end])
+            pieces = []
+            if event.startswith(b"data: ") and event != b"data: [DONE]":
+                yield event[6:]
+        pieces.append(rest)
+
+
+def _from_json(event: bytes, url: str, reply: GrowingReply) -> Any:
+    try:
+        return pydantic_core.from_json(event)
+    except ValueError as error:
+        raise BadReplyError(f"{url} sent {event[:200]!r}, which is not JSON", reply.so_far()) from error
+
+
+_JSON = {"Content-Type": "application/json"}
+_ONE = {"max_new_tokens": 1}
+_ONE_TOKEN = Sampling(max_new_tokens=1)
+_FAILURES = (aiohttp.ClientError, OSError, ValueError, RuntimeError, MemoryError)
+
+
+def _refusal(url: str, path: str, status: int, content: bytes) -> str:
+    return f"{url}{path} answered {status}: {content[:500].decode(errors='replace')}"

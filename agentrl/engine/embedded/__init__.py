@@ -1,0 +1,1 @@
+"""The embedded server: a process that serves one small model."""

@@ -1,0 +1,41 @@
+"""The embedded server: SGLang's native HTTP subset on one small model, for laptops, tests and the quickstart.
+
+`python -m agentrl.engine.embedded --model-path M --port P` speaks the request and reply JSON of SGLang 0.5.23 for
+`/generate`, `/abort_request`, `/pause_generation`, `/continue_generation`, `/update_weights_from_disk`,
+`/load_lora_adapter`, `/unload_lora_adapter`, `/health`, `/model_info`, `/get_model_info` and `/server_info`. It computes with one
+adapter at a time: loading another ends requests that name the one before, and those that come later, as aborted. It prints `listening on PORT` once it serves.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from agentrl.machine.garbage import loading
+
+
+def main() -> None:
+    """The command line of this module; its flags are named as SGLang's."""
+    parser = argparse.ArgumentParser(prog="python -m agentrl.engine.embedded", description=__doc__)
+    parser.add_argument("--model-path", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one")
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--max-total-tokens", type=int, default=65_536, help="size of the KV cache")
+    parser.add_argument("--threads", type=int, default=1, help="threads of one forward pass")
+    parser.add_argument("--random-seed", type=int, default=0)
+    parser.add_argument("--incremental-streaming-output", action="store_true", help="stream new tokens, not all so far")
+    parser.add_argument("--exit-with-stdin", action="store_true", help="stop when standard input closes")
+    args = parser.parse_args()
+    with loading():
+        import torch
+
+        from agentrl.engine.embedded.server import serve
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(args.random_seed)
+    asyncio.run(serve(args))
+
+
+if __name__ == "__main__":
+    main()

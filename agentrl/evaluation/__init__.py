@@ -1,0 +1,1 @@
+"""Evaluate a policy, or any other endpoint, on tasks."""

@@ -1,0 +1,153 @@
+"""`/v1/completions`: text, or ids, to go on from as they are.
+
+A prompt that begins with a recorded prompt and its reply keeps their ids, like a conversation that goes on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentrl.proxy.api_error import read_body
+from agentrl.proxy.completion_service import (
+    Completion,
+    CompletionRequest,
+    CompletionService,
+    Delta,
+    Json,
+    PreparedCompletion,
+    Send,
+    all_of,
+)
+from agentrl.proxy.dialects.chat import usage
+from agentrl.proxy.dialects.chat_request import Seed, Tokens, stop_strings
+from agentrl.proxy.session import Session
+
+Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
+
+
+class _StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
+class CompletionsRequest(BaseModel):
+    """OpenAI's request, as far as it is supported. Any other field is refused by name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    model: str
+    prompt: (
+        str
+        | Ids
+        | Annotated[list[str], Field(min_length=1, fail_fast=True)]
+        | Annotated[list[Ids], Field(min_length=1, fail_fast=True)]
+    )
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: str | Annotated[list[str], Field(max_length=4)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    max_tokens: Tokens | None = None
+    seed: Seed | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    user: str | None = None
+
+
+class Completions:
+    """The endpoint."""
+
+    def __init__(self, service: CompletionService) -> None:
+        self._service = service
+
+    def prepare(self, session: Session, body: bytes) -> tuple[CompletionsRequest, list[PreparedCompletion]]:
+        """Check a request; one call a prompt, all under one id. Raises ApiError."""
+        request = read_body(CompletionsRequest, body)
+        prompt = request.prompt
+        many = isinstance(prompt, list) and not isinstance(prompt[0], int)
+        choices = (len(prompt) if many else 1) * (request.n or 1)
+        calls = [
+            self._service.prepare(
+                session,
+                CompletionRequest(
+                    model=request.model,
+                    raw=raw,  # type: ignore[arg-type]
+                    stop=stop_strings(request.stop),
+                    max_tokens=request.max_tokens,
+                    temperature=request.temperature,
+                    top_p=request.top_p,
+                    seed=request.seed,
+                    choices=choices,
+                    logprobs=request.logprobs is not None,
+                    top_logprobs=request.logprobs or 0,
+                ),
+                "cmpl-",
+            )
+            for raw in (prompt if many else [prompt])
+        ]
+        return request, calls
+
+    async def complete(self, request: CompletionsRequest, calls: list[PreparedCompletion]) -> Json:
+        """The whole reply as one `text_completion`."""
+        per_prompt = request.n or 1
+        replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
+
+        async def one(index: int) -> None:
+            replies[index] = await self._service.reply(calls[index // per_prompt], index % per_prompt)
+
+        await all_of(one, len(replies))
+        choices = [
+            await self._choice(request, calls[0], index, reply)
+            for index, reply in enumerate(replies)
+            if reply is not None
+        ]
+        return {**_head(calls[0]), "choices": choices, "usage": _usage(calls, replies)}
+
+    async def stream(self, request: CompletionsRequest, calls: list[PreparedCompletion], send: Send) -> None:
+        """The reply as pieces of text. Raises ApiError."""
+        per_prompt = request.n or 1
+        replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
+        head = _head(calls[0])
+        ended = 0
+
+        async def one(index: int) -> None:
+            nonlocal ended
+
+            async def emit(delta: Delta) -> None:
+                choice = {"index": index, "text": delta.text, "finish_reason": None, "logprobs": None}
+                await send({**head, "choices": [choice]})
+
+            reply = replies[index] = await self._service.reply(calls[index // per_prompt], index % per_prompt, emit)
+            choice = await self._choice(request, calls[0], index, reply)
+            ended += 1
+            await send({**head, "choices": [{**choice, "text": ""}]}, whole=ended == len(replies))
+
+        await all_of(one, len(replies))
+        if request.stream_options and request.stream_options.include_usage:
+            await send({**head, "choices": [], "usage": _usage(calls, replies)})
+
+    async def _choice(
+        self, request: CompletionsRequest, call: PreparedCompletion, index: int, reply: Completion
+    ) -> Json:
+        choice = {"index": index, "text": reply.message.content, "finish_reason": reply.finish, "logprobs": None}
+        if request.logprobs is not None:
+            entries = await self._service.logprobs(call, reply.generation)
+            choice["logprobs"] = {
+                "tokens": [entry["token"] for entry in entries],
+                "token_logprobs": [entry["logprob"] for entry in entries],
+                "top_logprobs": [{top["token"]: top["logprob"] for top in entry["top_logprobs"]} for entry in entries],
+                "text_offset": [],
+            }
+        return choice
+
+
+def _head(call: PreparedCompletion) -> Json:
+    return {"id": call.id, "object": "text_completion", "created": call.created, "model": call.ask.model}
+
+
+def _usage(calls: list[PreparedCompletion], replies: list[Completion | None]) -> Json:
+    total = usage(calls[0], [reply for reply in replies if reply is not None])
+    total["prompt_tokens"] = sum(len(call.prompt.input_ids) for call in calls)
+    total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
+    return total

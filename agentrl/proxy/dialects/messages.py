@@ -1,0 +1,129 @@
+"""Anthropic's `/v1/messages` and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+from agentrl.proxy.api_error import read_body
+from agentrl.proxy.completion_service import Completion, CompletionService, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
+from agentrl.proxy.json_text import read_json
+from agentrl.proxy.session import Session
+
+
+class Messages:
+    """The endpoints."""
+
+    def __init__(self, service: CompletionService) -> None:
+        self._service = service
+
+    def prepare(self, session: Session, body: bytes) -> tuple[MessagesRequest, PreparedCompletion]:
+        """Check a request and render its prompt. Raises ApiError."""
+        request = read_body(MessagesRequest, body)
+        return request, self._service.prepare(session, request.to_completion_request(), "msg_")
+
+    def count(self, session: Session, body: bytes) -> Json:
+        """How many tokens a request's prompt has."""
+        ask = read_body(CountRequest, body).to_completion_request()
+        return {"input_tokens": self._service.count(session, ask)}
+
+    async def complete(self, request: MessagesRequest, call: PreparedCompletion) -> Json:
+        """The whole reply as one `message`."""
+        reply = await self._service.reply(call)
+        return {**_head(call), "content": _content(reply), **_ending(reply), "usage": _usage(call, reply)}
+
+    async def stream(self, request: MessagesRequest, call: PreparedCompletion, send: Send) -> None:
+        """The reply as Anthropic's events, sent as the tokens arrive. Raises ApiError."""
+        index, open_kind = -1, ""
+
+        async def close() -> None:
+            nonlocal open_kind
+            if open_kind == "thinking":
+                await send(_delta(index, {"type": "signature_delta", "signature": ""}))
+            if open_kind:
+                await send({"type": "content_block_stop", "index": index})
+            open_kind = ""
+
+        async def begin(block: Json) -> None:
+            nonlocal index, open_kind
+            await close()
+            index, open_kind = index + 1, block["type"]
+            await send({"type": "content_block_start", "index": index, "content_block": block})
+
+        async def emit(delta: Delta) -> None:
+            if (tool := delta.tool_call) is not None:
+                await begin({"type": "tool_use", "id": tool["id"], "name": tool["function"]["name"], "input": {}})
+                partial = {"type": "input_json_delta", "partial_json": tool["function"]["arguments"]}
+                await send(_delta(index, partial))
+            elif delta.reasoning:
+                if open_kind != "thinking":
+                    await begin({"type": "thinking", "thinking": "", "signature": ""})
+                await send(_delta(index, {"type": "thinking_delta", "thinking": delta.reasoning}))
+            else:
+                if open_kind != "text":
+                    await begin({"type": "text", "text": ""})
+                await send(_delta(index, {"type": "text_delta", "text": delta.text}))
+
+        start = {
+            **_head(call),
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _usage(call, None),
+        }
+        await send({"type": "message_start", "message": start})
+        reply = await self._service.reply(call, 0, emit)
+        if index < 0:
+            await begin({"type": "text", "text": ""})
+        await close()
+        await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)}, whole=True)
+        await send({"type": "message_stop"})
+
+
+def _delta(index: int, delta: Json) -> Json:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _head(call: PreparedCompletion) -> Json:
+    return {"id": call.id, "type": "message", "role": "assistant", "model": call.ask.model}
+
+
+def _content(reply: Completion) -> list[Json]:
+    message = reply.message
+    blocks: list[Json] = []
+    if message.reasoning:
+        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+    if message.content or not message.tool_calls:
+        blocks.append({"type": "text", "text": message.content})
+    for call in message.tool_calls:
+        function = call["function"]
+        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function)})
+    return blocks
+
+
+def _input(function: Json) -> Json:
+    """Anthropic's clients get the arguments as an object. The policy may have said something else."""
+    try:
+        arguments = read_json(function["arguments"])
+    except ValueError:
+        return {"arguments": function["arguments"]}
+    return arguments if isinstance(arguments, dict) else {"arguments": arguments}
+
+
+def _ending(reply: Completion) -> Json:
+    stopped_by = reply.message.stopped_by
+    if reply.message.tool_calls:
+        reason = "tool_use"
+    elif stopped_by is not None:
+        reason = "stop_sequence"
+    else:
+        reason = "max_tokens" if reply.finish == "length" else "end_turn"
+    return {"stop_reason": reason, "stop_sequence": stopped_by if reason == "stop_sequence" else None}
+
+
+def _usage(call: PreparedCompletion, reply: Completion | None) -> Json:
+    cached = reply.generation.cached_tokens if reply else 0
+    return {
+        "input_tokens": len(call.prompt.input_ids) - cached,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+        "output_tokens": len(reply.generation.output_ids) if reply else 0,
+    }

@@ -1,0 +1,199 @@
+"""`/v1/responses`: OpenAI's API of items, and its stream of events."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.completion_service import Completion, CompletionService, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.dialects.responses_request import ResponsesRequest, parse_request, unknown_response
+from agentrl.proxy.session import Conversation, Session
+
+
+class Responses:
+    """The endpoint."""
+
+    def __init__(self, service: CompletionService) -> None:
+        self._service = service
+
+    def prepare(self, session: Session, body: bytes) -> tuple[ResponsesRequest, PreparedCompletion]:
+        """Check a request and render its prompt. Raises ApiError."""
+        request = parse_request(body)
+        before: list[Json] = []
+        if request.previous_response_id is not None:
+            if request.previous_response_id not in session.conversations:
+                raise unknown_response(request.previous_response_id)
+            before = session.conversations[request.previous_response_id].messages()
+        return request, self._service.prepare(session, request.to_completion_request(before), "resp_")
+
+    async def complete(self, request: ResponsesRequest, call: PreparedCompletion) -> Json:
+        """The whole reply as one `response`."""
+        reply = await self._service.reply(call)
+        self._remember(request, call, reply)
+        return _response(request, call, reply)
+
+    async def stream(self, request: ResponsesRequest, call: PreparedCompletion, send: Send) -> None:
+        """The reply as `response.*` events, sent as the tokens arrive."""
+        stream = _EventStream(call.id, send)
+        try:
+            await stream.say("response.created", response=_response(request, call, None))
+            await stream.say("response.in_progress", response=_response(request, call, None))
+            reply = await self._service.reply(call, 0, stream.emit)
+            await stream.close_item()
+            if not reply.message.content and not reply.message.tool_calls:
+                await stream.open_item("message")
+                await stream.close_item()
+            self._remember(request, call, reply)
+            response = _response(request, call, reply)
+            await stream.say(f"response.{response['status']}", whole=True, response=response)
+        except ApiError as error:
+            failed = {**_response(request, call, None), "status": "failed"}
+            failed["error"] = {"code": error.code or "server_error", "message": error.message}
+            await stream.say("response.failed", response=failed)
+
+    @staticmethod
+    def _remember(request: ResponsesRequest, call: PreparedCompletion, reply: Completion) -> None:
+        conversations = call.session.conversations
+        before = conversations[request.previous_response_id] if request.previous_response_id is not None else None
+        # `instructions` are of one request, and not part of the conversation that it goes on from.
+        known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
+        conversations[call.id] = Conversation(before, [*call.ask.messages[known:], reply.message.to_json()])
+
+
+class _EventStream:
+    """Turns deltas into events: one item is open at a time, and is closed when the next begins."""
+
+    def __init__(self, response_id: str, send: Send) -> None:
+        self._response_id = response_id
+        self._send = send
+        self._sequence = 0
+        self._index = -1
+        self._item: Json | None = None
+        self._text = ""
+
+    async def say(self, kind: str, *, whole: bool = False, **fields: Any) -> None:
+        await self._send({"type": kind, "sequence_number": self._sequence, **fields}, whole=whole)
+        self._sequence += 1
+
+    async def emit(self, delta: Delta) -> None:
+        if delta.tool_call is not None:
+            await self._function_call(delta.tool_call)
+            return
+        kind = "reasoning" if delta.reasoning else "message"
+        if self._item is None or self._item["type"] != kind:
+            await self.close_item()
+            await self.open_item(kind)
+        text = delta.reasoning or delta.text
+        self._text += text
+        name = "reasoning_text" if kind == "reasoning" else "output_text"
+        await self.say(f"response.{name}.delta", **self._place(), delta=text, **_NO_LOGPROBS.get(name, {}))
+
+    async def open_item(self, kind: str) -> None:
+        self._index += 1
+        self._text = ""
+        self._item = _item(self._response_id, self._index, kind, "", done=False)
+        await self.say("response.output_item.added", output_index=self._index, item={**self._item, "content": []})
+        await self.say("response.content_part.added", **self._place(), part=self._item["content"][0])
+
+    async def close_item(self) -> None:
+        if self._item is None:
+            return
+        kind = self._item["type"]
+        name = "reasoning_text" if kind == "reasoning" else "output_text"
+        item = _item(self._response_id, self._index, kind, self._text, done=True)
+        await self.say(f"response.{name}.done", **self._place(), text=self._text, **_NO_LOGPROBS.get(name, {}))
+        await self.say("response.content_part.done", **self._place(), part=item["content"][0])
+        await self.say("response.output_item.done", output_index=self._index, item=item)
+        self._item = None
+
+    async def _function_call(self, call: Json) -> None:
+        await self.close_item()
+        self._index += 1
+        item = _function_call(self._response_id, self._index, call)
+        place = {"item_id": item["id"], "output_index": self._index}
+        begun = {**item, "arguments": "", "status": "in_progress"}
+        arguments = item["arguments"]
+        await self.say("response.output_item.added", output_index=self._index, item=begun)
+        await self.say("response.function_call_arguments.delta", **place, delta=arguments)
+        await self.say("response.function_call_arguments.done", **place, name=item["name"], arguments=arguments)
+        await self.say("response.output_item.done", output_index=self._index, item=item)
+
+    def _place(self) -> Json:
+        assert self._item is not None
+        return {"item_id": self._item["id"], "output_index": self._index, "content_index": 0}
+
+
+_NO_LOGPROBS: dict[str, Json] = {"output_text": {"logprobs": []}}
+
+
+def _item(response_id: str, index: int, kind: str, text: str, *, done: bool) -> Json:
+    """A reasoning or message item; the same id in the stream and in the response."""
+    suffix = f"{response_id.removeprefix('resp_')}_{index}"
+    status = "completed" if done else "in_progress"
+    if kind == "reasoning":
+        content = [{"type": "reasoning_text", "text": text}]
+        return {"id": f"rs_{suffix}", "type": kind, "summary": [], "content": content, "status": status}
+    part = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"id": f"msg_{suffix}", "type": kind, "role": "assistant", "status": status, "content": [part]}
+
+
+def _function_call(response_id: str, index: int, call: Json) -> Json:
+    return {
+        "id": f"fc_{response_id.removeprefix('resp_')}_{index}",
+        "type": "function_call",
+        "call_id": call["id"],
+        "status": "completed",
+        **call["function"],
+    }
+
+
+def _output(call: PreparedCompletion, reply: Completion) -> list[Json]:
+    message = reply.message
+    items: list[Json] = []
+    if message.reasoning:
+        items.append(_item(call.id, 0, "reasoning", message.reasoning, done=True))
+    if message.content or not message.tool_calls:
+        items.append(_item(call.id, len(items), "message", message.content, done=True))
+    for tool_call in message.tool_calls:
+        items.append(_function_call(call.id, len(items), tool_call))
+    return items
+
+
+def _response(request: ResponsesRequest, call: PreparedCompletion, reply: Completion | None) -> Json:
+    """The `response` object; without a reply, as it stands at the start."""
+    truncated = reply is not None and reply.finish == "length"
+    content: Json = {
+        "id": call.id,
+        "object": "response",
+        "created_at": call.created,
+        "status": "in_progress" if reply is None else "incomplete" if truncated else "completed",
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if truncated else None,
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "model": request.model,
+        "output": [] if reply is None else _output(call, reply),
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "reasoning": {"effort": None, "summary": None},
+        "store": True,
+        "temperature": call.sampling.temperature,
+        "text": {"format": request.text.format.model_dump(by_alias=True, exclude_none=True)},
+        "tool_choice": "auto" if request.tool_choice is None else request.model_dump()["tool_choice"],
+        "tools": [tool.model_dump() | {"strict": None} for tool in request.tools or []],
+        "top_p": call.sampling.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": request.user,
+        "metadata": request.metadata or {},
+    }
+    if reply is not None:
+        prompt, output = len(call.prompt.input_ids), len(reply.generation.output_ids)
+        content["usage"] = {
+            "input_tokens": prompt,
+            "input_tokens_details": {"cached_tokens": reply.generation.cached_tokens, "cache_write_tokens": 0},
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": reply.message.reasoning_tokens},
+            "total_tokens": prompt + output,
+        }
+    return content

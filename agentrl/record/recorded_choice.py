@@ -1,0 +1,21 @@
+"""A reply of the engine as it is kept: by the proxy that asked for it, and by the store, which the trainer reads without a proxy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agentrl.record.tokens import Generation
+
+
+@dataclass(frozen=True)
+class RecordedChoice:
+    """One reply to one request. `generation.finish` is "abort" while it is only the beginning of one."""
+
+    request: str
+    """Digest of the request."""
+    completion_id: str
+    choice: int
+    """Which of the request's `n` replies."""
+    call_ids: list[str]
+    """Ids of its tool calls."""
+    generation: Generation

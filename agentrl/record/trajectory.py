@@ -1,0 +1,189 @@
+"""The token record of an episode: a tree of turns, and its paths as trajectories that are ready to train on.
+
+    prompt_ids ── output_ids ──┬── prompt_ids ── output_ids            branch 1: the conversation went on
+       turn 1                  │      turn 2
+                               └── prompt_ids ── output_ids            branch 2: it went on differently
+
+A turn is one model call. Its `prompt_ids` are only what the call added after its parent's path, so a shared prefix is
+stored once. Along any path the concatenation of prompt_ids and output_ids is exactly what the engine was sent and
+returned: input_ids of a call = path up to its prompt, and nothing is ever tokenised again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
+
+
+@dataclass(eq=False)
+class Turn:
+    """One model call."""
+
+    completion_id: str
+    parent: Turn | None
+    prompt_ids: list[int]
+    """Ids between the end of the parent's path and this call's output: rendered messages, never sampled."""
+    output_ids: list[int]  # [T]
+    logprobs: list[float]  # [T]
+    versions: list[VersionSpan]
+    temperature: float
+    images: list[ImageSpan] = field(default_factory=list)
+    """Images that the prompt_ids brought; their places count from the start of the path."""
+    credit: float | None = None
+    """The reward of this one call, where the workflow gave it one."""
+    branch: str = ""
+    """The role that made the call, where the workflow names roles."""
+    branch_reward: float | None = None
+    """The reward of that role, where the workflow gave it one."""
+    trained: bool = True
+    """False: a role that is recorded and not trained on."""
+    truncated: bool = False
+    """Whether the reply was cut off for its length."""
+    failed: bool = False
+    """Whether the workflow says that the reply could not be used."""
+    request: str = ""
+    """Digest of what was asked; `agentrl.proxy.journal`."""
+    choice: int = 0
+    """Which of the call's replies it is."""
+    call_ids: list[str] = field(default_factory=list)
+    """Ids of the tool calls in it."""
+    tools: bool = False
+    """Whether the request offered tools."""
+
+    def path(self) -> list[Turn]:
+        """The turns from the root to this one."""
+        turns: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None:
+            turns.append(turn)
+            turn = turn.parent
+        return turns[::-1]
+
+    def path_images(self) -> list[ImageSpan]:
+        """All images of the path that ends with this turn."""
+        return [image for turn in self.path() for image in turn.images]
+
+    def token_ids(self) -> list[int]:
+        """All ids of the path that ends with this turn, output included."""
+        return [token for turn in self.path() for token in (*turn.prompt_ids, *turn.output_ids)]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One path of the tree, `T` tokens, ready to train on.
+
+    For a prompt of 3 tokens and a reply of 2, sampled under version 5 at temperature 1:
+
+        token_ids   [11, 12, 13, 40, 41]
+        loss_mask   [ 0,  0,  0,  1,  1]       1: sampled by the policy, and trained on in this path
+        logprobs    [ 0,  0,  0, -.3, -.1]     behaviour logprobs; 0 where nothing was sampled
+        versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
+        temperature [ 1,  1,  1,  1,  1]
+        values      [ v,  v,  v,  v,  v]       what the token's turn is worth
+        turns       [ 0,  0,  0,  0,  0]       the token's turn in this path
+
+    A token that several paths share is trained on in the first of them only.
+    """
+
+    token_ids: list[int]  # [T]
+    loss_mask: list[bool]  # [T]
+    logprobs: list[float]  # [T]
+    versions: list[int]  # [T]
+    temperatures: list[float]  # [T]
+    values: list[float]  # [T]
+    turns: list[int]  # [T]
+    truncated: bool = False
+    """Whether it ends with a reply that was cut off for its length."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass
+class TokenRecord:
+    """The turns of one episode, in the order in which their calls ended."""
+
+    turns: list[Turn] = field(default_factory=list)
+
+    def add(
+        self,
+        completion_id: str,
+        parent: Turn | None,
+        input_ids: list[int],
+        generation: Generation,
+        temperature: float,
+        images: Sequence[ImageSpan] = (),
+    ) -> Turn:
+        """Record a call that was sent `input_ids`. Raises ValueError if they do not extend the parent's path."""
+        prefix = parent.token_ids() if parent else []
+        if input_ids[: len(prefix)] != prefix:
+            raise ValueError("input_ids do not extend the path of the parent turn")
+        turn = Turn(
+            completion_id=completion_id,
+            parent=parent,
+            prompt_ids=input_ids[len(prefix) :],
+            output_ids=generation.output_ids,
+            logprobs=generation.logprobs,
+            versions=generation.versions,
+            temperature=temperature or 1.0,
+            truncated=generation.finish == "length",
+            images=[image for image in images if image.start >= len(prefix)],
+        )
+        self.turns.append(turn)
+        return turn
+
+    def leaves(self) -> list[Turn]:
+        """Turns that no other turn continues."""
+        parents = {id(turn.parent) for turn in self.turns}
+        return [turn for turn in self.turns if id(turn) not in parents]
+
+    def reward_branches(self, rewards: Mapping[str, float]) -> None:
+        """Give roles rewards of their own."""
+        for turn in self.turns:
+            turn.branch_reward = rewards.get(turn.branch)
+
+    def trajectories(self, turn_values: Sequence[float]) -> Iterator[Trajectory]:
+        """One trajectory a leaf. `turn_values`: what each of `turns` is worth (`agentrl.record.credit`)."""
+        value_of = {id(turn): value for turn, value in zip(self.turns, turn_values, strict=True)}
+        trained = {id(turn) for turn in self.turns if not turn.trained}
+        for leaf in self.leaves():
+            path = leaf.path()
+            columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
+            ids, mask, logprobs, versions, temperatures, values, turns = columns
+            for number, turn in enumerate(path):
+                prompt, output = len(turn.prompt_ids), len(turn.output_ids)
+                ids += turn.prompt_ids + turn.output_ids
+                mask += [False] * prompt + [id(turn) not in trained] * output
+                logprobs += [0.0] * prompt + turn.logprobs
+                versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
+                temperatures += [turn.temperature] * (prompt + output)
+                values += [value_of[id(turn)]] * (prompt + output)
+                turns += [number] * (prompt + output)
+                trained.add(id(turn))
+            yield Trajectory(ids, mask, logprobs, versions, temperatures, values, turns, leaf.truncated)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """The tree as JSON values; `parent` is an index into the list."""
+        position = {id(turn): index for index, turn in enumerate(self.turns)}
+        rows = []
+        for turn in self.turns:
+            row = {name: value for name, value in vars(turn).items() if name != "parent"}
+            row["parent"] = None if turn.parent is None else position[id(turn.parent)]
+            row["versions"] = [asdict(span) for span in turn.versions]
+            row["images"] = [asdict(image) for image in turn.images]
+            rows.append(row)
+        return rows
+
+    @classmethod
+    def from_json(cls, rows: list[dict[str, Any]]) -> TokenRecord:
+        """The inverse of `to_json`."""
+        record = cls()
+        for row in rows:
+            parent = None if row["parent"] is None else record.turns[row["parent"]]
+            spans = [VersionSpan(**span) for span in row["versions"]]
+            images = [ImageSpan(**image) for image in row.get("images", [])]
+            record.turns.append(Turn(**{**row, "parent": parent, "versions": spans, "images": images}))
+        return record

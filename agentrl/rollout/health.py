@@ -1,0 +1,178 @@
+"""What a run has done lately, in counts: what `agentrl.run.alarms` judges.
+
+Controller ── attempts, groups ──► HealthCounts ── snapshot ──► Health ──► alarms
+main loop ──── steps, rewards ──►
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agentrl.errors import error_line, one_line
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.rewards import EndedGroup
+
+RECENT_REPLIES = 256
+"""Replies that shares are taken of."""
+REWARD_BLOCK = 64
+"""Groups whose mean rewards are compared with those of other blocks."""
+EXAMPLE_TOKENS = 200
+"""Tokens of a reply that is shown as an example."""
+
+
+@dataclass(frozen=True)
+class RewardBlock:
+    """The mean rewards of REWARD_BLOCK groups in a row."""
+
+    mean: float
+    variance: float
+    """Of the group means around `mean`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """Counts of what a run has done lately. The defaults are those of a run that has done nothing yet."""
+
+    step: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of the last training step."""
+    zero_gradients: int = 0
+    """Steps in a row, up to the last, whose gradient was 0."""
+    uniform_groups: int = 0
+    """Groups in a row, up to the last that ended, within each of which all rewards were equal."""
+    uniform_reward: float | None = None
+    """The reward of all of them, where it is one."""
+    highest_reward: float = -math.inf
+    """The highest reward of an episode since the process started."""
+    episode: int = 0
+    """The attempt that ended last, by its number in the store."""
+    failures: int = 0
+    """Attempts in a row, up to the last, that failed with the same error."""
+    failure: str = ""
+    """That error, in a line."""
+    replies: int = 0
+    """Recent replies."""
+    truncated: int = 0
+    """Those of them that were cut off for their length."""
+    with_tools: int = 0
+    """Those of them to whose request tools were offered."""
+    tool_calls: int = 0
+    """Those of `with_tools` that call a tool."""
+    example: str = ""
+    """Of a run whose replies call no tool, one of them."""
+    best_rewards: RewardBlock | None = None
+    """The best block of rewards before the last one."""
+    last_rewards: RewardBlock | None = None
+    quiet_s: float = 0.0
+    """Time in which no episode and no training step has ended."""
+    waiting_for: str = ""
+    """What the run waits for meanwhile."""
+
+
+@dataclass
+class HealthCounts:
+    """The counts of a running run."""
+
+    step: Mapping[str, float] = field(default_factory=dict)
+    last_end: float = field(default_factory=time.monotonic)
+    """When an episode or a training step ended, by time.monotonic."""
+    doing: str = ""
+    """What the main loop waits for, as a line says it; "": for a batch."""
+    doing_since: float = 0.0
+    """Since when, by time.monotonic."""
+    _zero_gradients: int = 0
+    _uniform: int = 0
+    _uniform_rewards: set[float] = field(default_factory=set)
+    _highest_reward: float = -math.inf
+    _episode: int = 0
+    _failures: int = 0
+    _failure: str = ""
+    _replies: deque[tuple[bool, bool, bool]] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
+    """(truncated, tools were offered, a tool was called)"""
+    _example: list[int] = field(default_factory=list)
+    _block: list[float] = field(default_factory=list)
+    _best: RewardBlock | None = None
+    _last: RewardBlock | None = None
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Say for the length of the context that the main loop waits for `what`, which can be nothing else meanwhile."""
+        self.doing, self.doing_since = what, time.monotonic()
+        try:
+            yield
+        finally:
+            self.doing = ""
+
+    def attempt_ended(self, outcome: Outcome, number: int) -> None:
+        """Count one attempt at an episode, finished or failed. `number`: what the store calls it."""
+        self.last_end = time.monotonic()
+        self._episode = number
+        for turn in outcome.record.turns:
+            self._replies.append((turn.truncated, turn.tools, bool(turn.call_ids)))
+            if turn.tools and not turn.call_ids:
+                self._example = turn.output_ids[:EXAMPLE_TOKENS]
+        if outcome.status == "finished":
+            self._failures = 0
+            self._highest_reward = max(self._highest_reward, outcome.reward)
+            return
+        failure = error_line(outcome.error or "")
+        self._failures = self._failures + 1 if failure == self._failure else 1
+        self._failure = failure
+
+    def group_ended(self, rewards: Sequence[float], *, uniform: bool) -> None:
+        """Count one group. `uniform`: all its rewards are equal, so it teaches nothing."""
+        if not uniform:
+            if len(rewards) > 1:
+                self._uniform = 0
+                self._uniform_rewards.clear()
+            return
+        self._uniform += 1
+        if len(self._uniform_rewards) < 2:
+            self._uniform_rewards.add(rewards[0])
+
+    def rewards_counted(self, groups: Iterable[EndedGroup]) -> None:
+        """Count groups in the order of their start."""
+        for group in groups:
+            if group.rewards:
+                self._block.append(sum(group.rewards) / len(group.rewards))
+            if len(self._block) == REWARD_BLOCK:
+                mean = sum(self._block) / REWARD_BLOCK
+                block = RewardBlock(mean, sum((reward - mean) ** 2 for reward in self._block) / (REWARD_BLOCK - 1))
+                if self._last is not None and (self._best is None or self._last.mean > self._best.mean):
+                    self._best = self._last
+                self._last = block
+                self._block.clear()
+
+    def step_ended(self, metrics: Mapping[str, float]) -> None:
+        """Count one training step."""
+        self.last_end = time.monotonic()
+        self.step = metrics
+        self._zero_gradients = self._zero_gradients + 1 if metrics.get("grad_norm") == 0 else 0
+
+    def snapshot(self, decode: Callable[[list[int]], str], waiting_for: str) -> Health:
+        """Return the counts as they are now. `decode` turns the ids of an example into text."""
+        with_tools = sum(tools for _, tools, _ in self._replies)
+        tool_calls = sum(tools and called for _, tools, called in self._replies)
+        return Health(
+            step=self.step,
+            zero_gradients=self._zero_gradients,
+            uniform_groups=self._uniform,
+            uniform_reward=next(iter(self._uniform_rewards)) if len(self._uniform_rewards) == 1 else None,
+            highest_reward=self._highest_reward,
+            episode=self._episode,
+            failures=self._failures,
+            failure=self._failure,
+            replies=len(self._replies),
+            truncated=sum(truncated for truncated, _, _ in self._replies),
+            with_tools=with_tools,
+            tool_calls=tool_calls,
+            example=one_line(decode(self._example)) if with_tools and not tool_calls else "",
+            best_rewards=self._best,
+            last_rewards=self._last,
+            quiet_s=time.monotonic() - self.last_end,
+            waiting_for=waiting_for,
+        )

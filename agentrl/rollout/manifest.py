@@ -1,0 +1,143 @@
+"""The manifest of a checkpoint, `checkpoint.json`: what was trained to make it, and size and SHA-256 of every file in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, TypeAdapter
+
+from agentrl.errors import CheckpointError, one_line
+from agentrl.machine.evidence import regular, stored_json
+from agentrl.rollout.training_history import TrainedStep
+
+MANIFEST = "checkpoint.json"
+READERS = 4
+"""Files that are read at the same time."""
+
+
+@dataclass(frozen=True)
+class FileSum:
+    """What a file holds."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint says about itself."""
+
+    step: int
+    optimizer_steps: int
+    """Since the run began."""
+    digest: str
+    """Of the state: trained weights, and what the optimizer remembers."""
+    chain: str = ""
+    """Of all steps up to this one; none for a checkpoint of supervised training, whose batches follow from the step."""
+    since: str = ""
+    """The chain that `history` goes on from: that of the checkpoint before."""
+    history: tuple[TrainedStep, ...] = ()
+    """The steps since then."""
+
+    def check(self) -> None:
+        """Raise CheckpointError unless the history leads from `since` to `chain`, and ends with `step`."""
+        chain = self.since
+        for number, trained in enumerate(self.history):
+            if trained.step != self.step - len(self.history) + 1 + number or not trained.follows(chain):
+                raise CheckpointError(f"the history of step {trained.step} does not follow from the step before")
+            chain = trained.chain
+        if chain != self.chain:
+            raise CheckpointError(f"the history of the checkpoint of step {self.step} does not lead to its chain")
+
+
+def _beneath(name: str) -> str:
+    """The name of a file in a checkpoint's directory, or in a folder of it."""
+    if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.isprintable():
+        raise ValueError("it is no file of a checkpoint")
+    return name
+
+
+_FILES = TypeAdapter(dict[Annotated[str, AfterValidator(_beneath)], FileSum])
+_MANIFEST = TypeAdapter(Manifest)
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write the manifest of all files that `directory` holds now."""
+    content: dict[str, Any] = vars(manifest) | {"history": [trained.to_json() for trained in manifest.history]}
+    content["files"] = {name: vars(file) for name, file in _sums(directory, _names(directory)).items()}
+    (directory / MANIFEST).write_text(json.dumps(content | {"sha256": _own_sum(content)}) + "\n")
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """The manifest of a checkpoint. Raises CheckpointError when it is not there, or damaged."""
+    return _read(directory)[0]
+
+
+def check_files(directory: Path) -> Manifest:
+    """The manifest of a checkpoint that is whole. Raises CheckpointError, naming the file, for one that is damaged."""
+    manifest, files = _read(directory)
+    for name, expected in files.items():
+        try:
+            size = regular(directory / name).stat().st_size
+        except OSError as error:
+            raise CheckpointError(f"{directory / name} cannot be read: {error.strerror}") from error
+        if size != expected.size:
+            raise CheckpointError(f"{directory / name} has {size} bytes, and was written with {expected.size}")
+    for name, found in _sums(directory, list(files)).items():
+        if found != files[name]:
+            raise CheckpointError(f"{directory / name} does not hold what was written: its SHA-256 is another")
+    return manifest
+
+
+def unlisted_files(directory: Path) -> list[str]:
+    """Files in a checkpoint that its manifest does not know."""
+    return sorted(set(_names(directory)) - set(_read(directory)[1]))
+
+
+def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
+    path = directory / MANIFEST
+    try:
+        content = stored_json(regular(path).read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it holds no object")
+        if content.pop("sha256", None) != _own_sum(content):
+            raise CheckpointError(f"{path} does not hold what was written: its SHA-256 is another")
+        files = _FILES.validate_python(content.pop("files", None))
+        manifest = _MANIFEST.validate_python(content)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(
+            f"{path} is damaged, or not of this agentrl: {one_line(error)}. A checkpoint of another version can be "
+            f"the model of a new run: --model {directory}"
+        ) from error
+    manifest.check()
+    return manifest, files
+
+
+def _names(directory: Path) -> list[str]:
+    paths = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+    return sorted(path for path in paths if path != MANIFEST)
+
+
+def _sums(directory: Path, names: list[str]) -> dict[str, FileSum]:
+    with ThreadPoolExecutor(max_workers=READERS) as readers:
+        return dict(zip(names, readers.map(lambda name: _sum(directory / name), names), strict=True))
+
+
+def _sum(path: Path) -> FileSum:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+            return FileSum(file.tell(), digest.hexdigest())
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _own_sum(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,137 @@
+"""What a policy was trained on, as a chain of digests: the evidence of which data is in its weights, and how often.
+
+    chain_0 = H(digest of the model that the run began with)
+    chain_n = H(chain_{n−1}, n, sequences of each group, minibatches, optimizer steps, digest of the state after step n)
+
+H is SHA-256 of the values as JSON. The state is every trained weight and all that the optimizer remembers
+(`agentrl.trainer.model.digest`), so two trainers with one chain hold the same numbers, and came to them over the same data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+GroupSizes = tuple[tuple[int, Count], ...]
+"""(group id, number of its training sequences), by group id."""
+Ranges = Annotated[str, Field(pattern=r"^[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*$")]
+Minibatch = tuple[tuple[int, Ranges], ...]
+"""(group id, numbers of its sequences in the minibatch, such as "0-2,5"), by group id."""
+
+
+@dataclass(frozen=True)
+class TrainedStep:
+    """One training step that a policy has taken. Made by `trained_step`."""
+
+    step: int
+    groups: GroupSizes
+    minibatches: tuple[Minibatch, ...]
+    """Which sequences each was made of. Every sequence of the batch is in one, also one that has nothing to teach."""
+    optimizer_steps: Count
+    """Steps that the optimizer took; it takes none for a gradient that is not finite."""
+    digest: str
+    """Of the state after the step."""
+    chain: str
+
+    @property
+    def group_ids(self) -> list[int]:
+        """The groups of its batch."""
+        return [group for group, _ in self.groups]
+
+    def follows(self, before: str) -> bool:
+        """Whether the step's own values and the chain `before` it give its chain."""
+        return self.chain == _chained(
+            before, self.step, self.groups, self.minibatches, self.optimizer_steps, self.digest
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The step as JSON."""
+        return vars(self) | {"groups": list(self.groups), "minibatches": list(self.minibatches)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> TrainedStep:
+        """The step that `to_json` gave. Raises ValueError for anything else."""
+        return _READER.validate_python(value)
+
+
+_READER = TypeAdapter(TrainedStep)
+
+
+def first_chain(model_digest: str) -> str:
+    """chain_0 of a run."""
+    return _hash(["model", model_digest])
+
+
+def trained_step(
+    before: str,
+    step: int,
+    groups: GroupSizes,
+    minibatches: Iterable[Iterable[tuple[int, int]]],
+    optimizer_steps: int,
+    digest: str,
+) -> TrainedStep:
+    """The step that follows the chain `before`. `minibatches`: the (group id, number of the sequence in it) of each."""
+    compact = tuple(_compact(part) for part in minibatches)
+    chain = _chained(before, step, groups, compact, optimizer_steps, digest)
+    return TrainedStep(step, groups, compact, optimizer_steps, digest, chain)
+
+
+def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
+    """What is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
+    sizes = dict(trained.groups)
+    found: dict[int, list[tuple[int, int]]] = {}
+    for part in trained.minibatches:
+        for group, ranges in part:
+            if group not in sizes:
+                yield f"group {group} is in a minibatch of step {trained.step}, and not in its batch"
+                continue
+            found.setdefault(group, []).extend(_pairs(ranges))
+    for group, pairs in found.items():
+        end = 0  # one more than the largest number so far
+        for first, last in sorted(pairs):
+            if last >= sizes[group]:
+                yield f"group {group} of step {trained.step} has no sequence {last}, a minibatch has"
+            if first < end:
+                yield f"sequence {first} of group {group} was trained on twice in step {trained.step}"
+            end = max(end, last + 1)
+
+
+def _chained(
+    before: str,
+    step: int,
+    groups: GroupSizes,
+    minibatches: Sequence[Minibatch],
+    optimizer_steps: int,
+    digest: str,
+) -> str:
+    return _hash([before, step, groups, minibatches, optimizer_steps, digest])
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, separators=(",", ":")).encode()).hexdigest()
+
+
+def _compact(part: Iterable[tuple[int, int]]) -> Minibatch:
+    by_group = groupby(sorted(part), key=lambda pair: pair[0])
+    return tuple((group, _ranges([number for _, number in pairs])) for group, pairs in by_group)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in rising order, as "0-2,5"."""
+    starts = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
+    ends = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in zip(starts, ends, strict=True))
+
+
+def _pairs(ranges: str) -> Iterator[tuple[int, int]]:
+    """(first, last) of each of the `ranges`."""
+    for part in ranges.split(","):
+        first, _, last = part.partition("-")
+        yield int(first), int(last or first)

@@ -1,0 +1,1 @@
+"""One training run: its directory, its trainer, its figures, and what is proved of it afterwards."""

@@ -1,0 +1,139 @@
+"""What the audit says about training: batches, their digest chain, and the checkpoints on disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+from agentrl.errors import CheckpointError, StoreError, one_line
+from agentrl.rollout.batches import batches, first_chain
+from agentrl.rollout.manifest import Manifest, check_files, unlisted_files
+from agentrl.rollout.training_history import TrainedStep, wrong_minibatches
+
+
+def wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
+    """What is wrong with the batches, by the store alone."""
+    steps = [step for (step,) in db.execute("SELECT step FROM batches ORDER BY step")]
+    last = db.execute("SELECT COALESCE(MAX(step), 0) FROM checkpoints").fetchone()[0]
+    if steps != list(range(1, last + 1)):
+        wrong = sorted(set(steps) ^ set(range(1, last + 1)))
+        yield f"the newest checkpoint is of step {last}, but steps {some(wrong)} have no batch, or one that is in no checkpoint"
+    empty = "SELECT step FROM batches WHERE NOT EXISTS (SELECT 1 FROM groups WHERE groups.step = batches.step)"
+    for (step,) in db.execute(empty):
+        yield f"the batch of step {step} holds no group"
+    for (group,) in db.execute(
+        "SELECT id FROM groups WHERE step IS NOT NULL AND step NOT IN (SELECT step FROM batches)"
+    ):
+        yield f"group {group} is in a batch that does not exist"
+    wrong_checkpoint = (
+        "SELECT b.step, b.checkpoint FROM batches b WHERE b.checkpoint IS NOT"
+        " (SELECT MIN(c.step) FROM checkpoints c WHERE c.step >= b.step)"
+    )
+    for step, checkpoint in db.execute(wrong_checkpoint):
+        yield f"the batch of step {step} is in the checkpoint of step {checkpoint}, not in the first one after it"
+    for (step,) in db.execute("SELECT step FROM batches WHERE life NOT IN (SELECT life FROM lives)"):
+        yield f"the batch of step {step} was trained in a life that never was"
+    try:
+        yield from _wrong_chain(db, [batch.trained for batch in batches(db)])
+    except StoreError as error:
+        yield str(error)
+
+
+def _wrong_chain(db: sqlite3.Connection, trained: list[TrainedStep]) -> Iterator[str]:
+    chain = first_chain(db)
+    if bool(trained) and not chain:
+        yield "the digest of the model that the run began with is not recorded"
+    for one in trained:
+        if not one.follows(chain):
+            yield f"the digest chain breaks at step {one.step}: the step is not what followed the one before"
+        chain = one.chain
+        rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (one.step,)).fetchall()
+        if [group for (group,) in rows] != one.group_ids:
+            yield f"step {one.step} was trained on groups {some(one.group_ids)}, the store has others in its batch"
+        if one.optimizer_steps > len(one.minibatches):
+            yield f"step {one.step} took {one.optimizer_steps} optimizer steps over {len(one.minibatches)} minibatches"
+        yield from wrong_minibatches(one)
+
+
+def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
+    """(step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be."""
+    try:
+        trained = {batch.trained.step: batch.trained for batch in batches(db)}
+    except StoreError:
+        trained = {}  # which `wrong_batches` says
+    began = first_chain(db)
+    last = db.execute("SELECT MAX(step) FROM checkpoints WHERE damaged IS NULL").fetchone()[0] or 0
+    rows = db.execute("SELECT step, path, chain, kept, damaged FROM checkpoints ORDER BY step").fetchall()
+    for step, path, chain, kept, damaged in rows:
+        if damaged is not None:
+            if step > last:
+                yield step, f"the checkpoint of step {step} is damaged ({damaged}); --resume trains its batches again"
+            continue
+        if step not in trained or chain != trained[step].chain:
+            yield step, f"the checkpoint of step {step} has another digest chain than its batch"
+        if step == last and not kept:
+            yield step, f"the newest checkpoint, of step {step}, is not kept"
+        if kept:
+            for text in _wrong_files(run_dir / path, step, trained, began):
+                yield step, f"the checkpoint {path} {text}"
+
+
+def _wrong_files(directory: Path, step: int, trained: dict[int, TrainedStep], began: str) -> Iterator[str]:
+    if not directory.is_dir():
+        yield "is gone; --resume goes on without it: from an older one, or from the model, through the recorded batches"
+        return
+    try:
+        manifest = check_files(directory)
+        unlisted = unlisted_files(directory)
+    except CheckpointError as error:
+        yield f"is damaged: {error}"
+        return
+    if unlisted:
+        yield f"holds {unlisted[0]}, which is not in its manifest"
+    if manifest.step != step:
+        yield f"is of step {manifest.step}, not {step}"
+        return
+    yield from _wrong_manifest(manifest, trained, began)
+    if find_spec("torch") is not None:
+        yield from _wrong_state(directory, manifest)
+
+
+def _wrong_manifest(manifest: Manifest, trained: dict[int, TrainedStep], began: str) -> Iterator[str]:
+    expected = [trained[step] for step in sorted(trained) if step <= manifest.step]
+    if not expected or manifest.chain != expected[-1].chain:
+        yield f"has another digest chain than step {manifest.step} of the store"
+    if not expected or manifest.digest != expected[-1].digest:
+        yield f"has another digest than step {manifest.step} of the store"
+    count = len(manifest.history)
+    if list(manifest.history) != expected[len(expected) - count :]:
+        yield "has other steps in its manifest than the store"
+    before = expected[len(expected) - count - 1].chain if count < len(expected) else began
+    if manifest.since != before:
+        yield "goes on from another chain than the store has"
+    taken = sum(one.optimizer_steps for one in expected)
+    if manifest.optimizer_steps != taken:
+        yield f"has {manifest.optimizer_steps} optimizer steps in it, the batches up to it had {taken}"
+
+
+def _wrong_state(directory: Path, manifest: Manifest) -> Iterator[str]:
+    from agentrl.trainer.model.checkpoint import optimizer_counts, state_on_disk
+    from agentrl.trainer.model.digest import digest
+    from agentrl.trainer.model.ranks import Ranks
+
+    try:
+        if digest(state_on_disk(directory), Ranks()) != manifest.digest:
+            yield "holds other weights, or another optimizer, than its manifest says"
+        counts = optimizer_counts(directory)
+    except Exception as error:  # whatever safetensors and torch make of it
+        yield f"cannot be read: {type(error).__name__}: {one_line(error)}"
+        return
+    if counts - {manifest.optimizer_steps} or (manifest.optimizer_steps and not counts):
+        yield f"has an optimizer that took {some(sorted(counts))} steps, its manifest says {manifest.optimizer_steps}"
+
+
+def some(numbers: list[int]) -> str:
+    """The first few of some numbers."""
+    shown = ", ".join(map(str, numbers[:5]))
+    return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"

@@ -1,0 +1,247 @@
+"""The trainer as a run needs it: it outlives its process, and its checkpoints are tied to the batches that they contain.
+
+    step ─► batch is consumed ─► save (the trainer writes, and trains on) ─► commit: checkpoint and batches, in one transaction
+
+A trainer that dies, or that fails in the middle of a step, is started again from the last committed checkpoint and goes through
+the batches since in their order: the weights are then those that it had, and the rest of the run notices nothing. What a
+checkpoint contains is what its own manifest says; the run only checks that it is what it meant.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import anyio
+
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import (
+    AgentRLError,
+    CheckpointError,
+    DiskError,
+    TrainerDiskError,
+    TrainerError,
+    TrainerLostError,
+    TrainerNotWholeError,
+)
+from agentrl.rollout.manifest import Manifest, check_files, read_manifest
+from agentrl.rollout.store import Store
+from agentrl.rollout.training_history import TrainedStep
+from agentrl.run.run_directory import checkpoint_directory, remove_unfinished, set_aside
+from agentrl.run.run_store import changed_settings
+from agentrl.run.trainer_client import TrainerClient, Weights
+
+T = TypeVar("T")
+SAVE_TIMEOUT_S = 300.0
+"""Bound of the checkpoint that is made when the run ends."""
+MAX_LOSSES = 3
+"""How often the trainer may die, or fail in the middle of a step, over one request before the run ends."""
+
+
+@dataclass(frozen=True)
+class _Saving:
+    step: int
+    chain: str
+    directory: Path
+
+
+class DurableTrainer:
+    """A running trainer with the run's store. `keep`: how many checkpoints stay; `say`: tells a user what happened."""
+
+    def __init__(
+        self, client: TrainerClient, store: Store, run_dir: Path, *, keep: int, say: Callable[[str], None]
+    ) -> None:
+        self.client = client
+        self.weights: Weights
+        self._store = store
+        self._run_dir = run_dir
+        self._keep = keep
+        self._say = say
+        self._since = ""
+        """The chain of the newest whole checkpoint."""
+        self._consumed: list[TrainedStep] = []
+        """The steps that no whole checkpoint contains yet."""
+        self._saving: _Saving | None = None
+
+    @property
+    def _chain(self) -> str:
+        """The chain of what the trainer holds, as far as the run knows."""
+        return self._consumed[-1].chain if self._consumed else self._since
+
+    async def load(self) -> Weights:
+        """Go on from the last whole checkpoint, or begin with the model as it is. What a damaged checkpoint contained is trained
+        again, and checkpointed again."""
+        await self._ask(self._restore)
+        if self._consumed:
+            await self.checkpoint()
+            await self.commit()
+        return self.weights
+
+    async def step(self, groups: list[int]) -> dict[str, float]:
+        """Train on some groups; the step's metrics. The new weights are `weights`."""
+        step = self.weights.version + 1
+        try:
+            self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, self._chain))
+        except TrainerNotWholeError as error:
+            raise TrainerError(
+                f"step {step} failed {MAX_LOSSES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
+                f"mend the cause, and go on with agentrl train --resume {self._run_dir}"
+            ) from error
+        self._consumed.append(trained)
+        return metrics
+
+    async def checkpoint(self) -> None:
+        """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
+        with anyio.CancelScope(shield=True):
+            await self._checkpoint(MAX_LOSSES)
+
+    async def commit_if_written(self) -> None:
+        """Commit a checkpoint that the trainer has finished writing; never waits for one."""
+        if not self.client.saving:
+            await self.commit()
+
+    async def commit(self) -> None:
+        """Record the checkpoint that was begun, with the batches that its manifest says it contains, when it is written."""
+        with anyio.CancelScope(shield=True):
+            await self._commit(MAX_LOSSES)
+
+    async def save_the_rest(self) -> str | None:
+        """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
+
+        A trainer that holds something else, such as a step whose answer nobody waited for, is started again once and goes
+        through what the run knows of. Where that fails too, this returns why: the batches wait in the store, to be trained when
+        the run goes on.
+        """
+        why = f"not written within {SAVE_TIMEOUT_S:g} s"
+        with anyio.CancelScope(shield=True), anyio.move_on_after(SAVE_TIMEOUT_S):
+            try:
+                await self._commit(1)
+                for _ in range(2):  # again, if the trainer dies with it
+                    if self._consumed:
+                        await self._checkpoint(1)
+                        await self._commit(1)
+                why = "lost with its trainer, twice"
+            except (AgentRLError, OSError) as error:
+                why = f"not written: {error}"
+        if not self._consumed:
+            return None
+        return (
+            f"the last checkpoint was {why}\nThe batches of {len(self._consumed)} steps wait in the store, and are trained on when "
+            f"the run goes on with agentrl train --resume {self._run_dir}"
+        )
+
+    async def _checkpoint(self, losses: int) -> None:
+        await self._commit(losses)
+        step = self.weights.version
+        directory = checkpoint_directory(self._run_dir, step)
+        with self._while_saving(step):
+            await in_thread(self._store.begin_checkpoint, directory)
+            await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
+        self._saving = _Saving(step, self._chain, directory)
+
+    async def _commit(self, losses: int) -> None:
+        if (saving := self._saving) is None:
+            return
+        with self._while_saving(saving.step):
+            await self._ask(self.client.saved, losses)
+        if self._saving is not saving:
+            return  # the trainer died with it; the next checkpoint will contain its batches
+        manifest = await in_thread(read_manifest, saving.directory)
+        self._check(manifest, saving)
+        groups = [trained.group_ids for trained in self._consumed if trained.step <= saving.step]
+        await in_thread(self._store.commit_checkpoint, saving.directory, manifest, groups)
+        self._saving, self._since = None, manifest.chain
+        self._consumed = [trained for trained in self._consumed if trained.step > manifest.step]
+        for old in await in_thread(self._store.forget_checkpoints, self._keep):
+            await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
+
+    async def _ask(self, ask: Callable[[], Awaitable[T]], max_losses: int = MAX_LOSSES) -> T:
+        losses = 0
+        while True:
+            try:
+                if losses:
+                    await self._start_again()
+                return await ask()
+            except TrainerLostError as lost:
+                losses += 1
+                if losses > max_losses:
+                    raise
+                self._say(
+                    f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"
+                )
+
+    async def _start_again(self) -> None:
+        """A new process that holds what the one before held, as far as the run knows. A checkpoint that the one before was writing,
+        or had written, is deleted: another will contain its batches."""
+        self._saving = None
+        await self.client.start_again()
+        unwanted = await in_thread(self._store.unwanted_checkpoints)
+        await in_thread(remove_unfinished, self._run_dir, unwanted)
+        await self._restore()
+
+    async def _restore(self) -> None:
+        """Load the newest whole checkpoint, and go through the batches since: those that the store knows, because a checkpoint
+        that contained them is damaged, and those that no checkpoint contains yet."""
+        after, checkpoint = await self._newest_whole()
+        recorded = [batch.trained for batch in await in_thread(self._store.batches, after)]
+        again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
+        weights = await self.client.load(checkpoint)
+        if checkpoint is None:
+            await in_thread(self._store.note_first_chain, weights.chain)
+        if recorded:
+            self._say(
+                f"training steps {after + 1} to {after + len(recorded)} again, on the batches that the store names"
+            )
+            if changed := await in_thread(changed_settings, self._store, after):
+                self._say(f"some of them were trained with other settings than they are now: {changed}")
+        since, consumed, same = weights.chain, [], True
+        for before in again:
+            weights, trained, _ = await self.client.step(before.group_ids, weights.chain)
+            consumed.append(trained)
+            if same and trained.digest != before.digest:
+                same = False
+                self._say(
+                    f"step {trained.step}, taken again, gave weights that differ in their bits: sums on several threads, ranks or a GPU "
+                    "are rounded in any order, or settings have changed"
+                )
+        self.weights, self._since, self._consumed = weights, since, consumed
+
+    async def _newest_whole(self) -> tuple[int, Path | None]:
+        """Step and directory of the newest checkpoint that is whole; 0 and None for none. Damaged ones are set aside."""
+        while (newest := await in_thread(self._store.last_checkpoint)) is not None:
+            step, directory = newest
+            try:
+                await in_thread(check_files, directory)
+            except CheckpointError as damaged:
+                kept_at = await in_thread(set_aside, self._run_dir, directory)
+                await in_thread(self._store.mark_damaged, step, str(damaged))
+                left = f"what is left of it is in {kept_at}" if kept_at else "nothing is left of it"
+                self._say(f"the checkpoint of step {step} is damaged: {damaged}; {left}")
+                continue
+            return step, directory
+        return 0, None
+
+    @staticmethod
+    def _check(manifest: Manifest, saving: _Saving) -> None:
+        if (manifest.step, manifest.chain) != (saving.step, saving.chain):
+            raise TrainerError(
+                f"{saving.directory} is of step {manifest.step} and not what was to be saved; it is not recorded, and its batches "
+                "wait in the store"
+            )
+
+    @contextmanager
+    def _while_saving(self, step: int) -> Iterator[None]:
+        """Say what an error means to a user: the disk is to blame for what the disk refused, and for nothing else."""
+        try:
+            yield
+        except TrainerDiskError as error:
+            raise DiskError(f"the checkpoint of step {step}", error, self._run_dir) from error
+        except TrainerError as error:
+            raise TrainerError(
+                f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
+                f"agentrl train --resume {self._run_dir}"
+            ) from error

@@ -1,0 +1,187 @@
+"""`agentrl replay RUN EPISODE`: one episode again, answered from its record, without an engine."""
+
+from __future__ import annotations
+
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agentrl.concurrency.threads import in_thread
+from agentrl.config import RunConfig
+from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.episode import Task
+from agentrl.errors import EngineError, StoreError, one_line
+from agentrl.proxy import (
+    RecordedCalls,
+    SamplingDefaults,
+    open_proxy,
+    recorded_choices,
+)
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.rollout.open_runner import chat_format_of
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import local_runner, run_sandboxes
+from agentrl.rollout.store import EpisodeRow, Store
+from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
+from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.run.run_directory import read_config
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A replayed episode beside the one that was recorded."""
+
+    recorded: EpisodeRow
+    outcome: Outcome
+    calls_answered: int
+    calls_recorded: int
+    conversation: list[tuple[str, str]]
+    """(what was added to the prompt, what the model said) of every call this time, as text with its special tokens."""
+    unknown: list[str]
+    """What the episode asked this time that its record does not hold, as text."""
+
+    @property
+    def same(self) -> bool:
+        """Whether the episode asked the same and was worth the same."""
+        return (
+            not self.unknown
+            and self.calls_answered == self.calls_recorded
+            and (self.outcome.status, self.outcome.reward) == (self.recorded.status, self.recorded.reward)
+        )
+
+
+@dataclass
+class _Answers(RecordedCalls):
+    """A journal that has the answers, and keeps nothing."""
+
+    answered: int = 0
+
+    def take(self, request: str) -> dict[int, RecordedChoice]:
+        taken = super().take(request)
+        self.answered += len(taken)
+        return taken
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        """Nothing is new here."""
+
+    @contextmanager
+    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+        """Nothing grows here."""
+        yield
+
+
+@dataclass
+class _NoEngine:
+    """An engine that refuses, and notes what it was asked."""
+
+    decode: Callable[[list[int]], str]
+    version: int = 0
+    has_grammar: bool = True
+    takes_images: bool = True
+    vocabulary: int | None = None
+    asked: list[str] = field(default_factory=list)
+
+    async def generate(
+        self,
+        input_ids: list[int],
+        sampling: Sampling,
+        session: str,
+        on_progress: OnProgress | None = None,
+        *,
+        images: Sequence[ImageSpan] = (),
+        draft: Draft | None = None,
+    ) -> Generation:
+        """Refuse."""
+        self.asked.append(self.decode(input_ids))
+        raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
+
+    def end_session(self, session: str) -> None:
+        """Nothing to forget."""
+
+    async def update_weights(self, checkpoint: Path, version: int) -> float:
+        """There are none."""
+        raise EngineError("a replay has no engine")
+
+    async def pause(self, mode: PauseMode) -> None:
+        """Nothing runs."""
+
+    async def resume(self) -> None:
+        """Nothing is paused."""
+
+    async def health(self) -> None:
+        """It never fails."""
+
+
+async def replay(
+    run_dir: Path,
+    episode_id: int,
+    *,
+    workflow: Workflow | None = None,
+    tasks: Any = None,
+) -> Replay:
+    """Run an episode of the run in `run_dir` again with its task, its seeds and its recorded replies.
+
+    `workflow` and `tasks`, where given, stand in for the files that the run's configuration names. Raises StoreError when
+    there is no such run or episode.
+    """
+    config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
+    model, rollout = config.model, config.rollout
+    chat_format = await chat_format_of(model)
+    engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
+    answers = _Answers(recorded_choices(recorded.record))
+    defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
+    async with AsyncExitStack() as stack:
+        proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(model.path).name))
+        sandboxes = await stack.enter_async_context(run_sandboxes(config))
+        runner = await stack.enter_async_context(
+            local_runner(
+                run,
+                proxy,
+                timeout_s=rollout.episode_timeout_s,
+                cancel_timeout_s=rollout.cancel_timeout_s,
+                defaults=defaults,
+                sandboxes=sandboxes,
+            )
+        )
+        outcome = await runner.run(
+            task,
+            episode_seed(config.seed, recorded.group_id, recorded.sample),
+            group_seed(config.seed, recorded.group_id),
+            answers,
+        )
+    turns = outcome.record.turns
+    said = [(engine.decode(turn.prompt_ids), engine.decode(turn.output_ids)) for turn in turns]
+    return Replay(recorded, outcome, answers.answered, len(recorded.record.turns), said, engine.asked)
+
+
+def _found(
+    run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
+) -> tuple[RunConfig, EpisodeRow, Task, Workflow]:
+    if not (run_dir / "store.sqlite").is_file():
+        raise StoreError(f"{run_dir} holds no run")
+    config = read_config(run_dir)
+    try:
+        with Store(run_dir / "store.sqlite", must_exist=True) as store:
+            recorded = store.episode(episode_id)
+            digest = store.task_digest(recorded.group_id)
+    except (sqlite3.Error, zlib.error, ValueError, KeyError, TypeError, OverflowError) as error:
+        raise StoreError(
+            f"episode {episode_id} cannot be read from {run_dir / 'store.sqlite'}: {one_line(error)}; agentrl audit {run_dir} "
+            "tells what else is damaged"
+        ) from error
+    source, _ = training_and_held_out(config, tasks)
+    found = source.of_group(recorded.group_id)
+    if found is None:
+        raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
+    if found.task is None:
+        raise StoreError(f"the task of group {recorded.group_id} cannot be used any more: {found.fault}")
+    if found.digest != digest:
+        raise StoreError(
+            f"the task of group {recorded.group_id} is another now than the one that episode {episode_id} had"
+        )
+    return config, recorded, found.task, workflow or load_workflow(Path(config.workflow))

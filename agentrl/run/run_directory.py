@@ -1,0 +1,373 @@
+"""The directory of a run: whose it is, and how files in it are written so that no crash and no power cut leaves one torn.
+
+config.json         the run's configuration
+store.sqlite        tasks, episodes, batches (`agentrl.rollout.store`)
+metrics.jsonl       one line a training step
+checkpoints/        step-000010/, ...
+damaged/            checkpoints that were found not to hold what was written
+lock                held by the run that is going on, and by its trainer
+
+Only the user who runs it can read what a run writes: the directory that it makes has mode 0700, files have 0600. A directory that was
+there before keeps its mode.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import json
+import math
+import os
+import re
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from agentrl.config import RunConfig, config_of
+from agentrl.errors import ConfigError, StoreError, one_line
+from agentrl.machine.disk import make_directory, sync
+from agentrl.machine.evidence import regular, stored_json
+from agentrl.machine.privacy import open_private, private
+from agentrl.machine.process_limits import room_in_shared_memory
+from agentrl.machine.shared_memory import shared_memory_directory
+from agentrl.models.check import check_checkpoint
+from agentrl.rollout.database import RESTORE
+
+PUBLISHED_VERSIONS = 10
+"""Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""
+ORPHAN_TIMEOUT_S = 60.0
+"""How long the trainer of a run that was killed may take to finish what it is writing."""
+
+_WHOLE = re.compile(r"step-\d{6,}")
+_PARTIAL = re.compile(r"step-\d{6,}\.partial")
+
+
+def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqlite") -> None:
+    """Raise StoreError unless the run directory fits a new run, or the one being resumed, and no run goes on in it. One that holds the
+    file `begins_with` holds a run."""
+    exists = (run_dir / begins_with).exists()
+    if exists and not resume:
+        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
+    if resume and not exists:
+        raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
+    if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
+        raise StoreError(f"{run_dir} holds no run{lost}")
+    try:
+        descriptor = os.open(run_dir / "lock", os.O_RDONLY)
+    except OSError:  # nobody holds it, or `prepare_run_dir` says what is wrong
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if _alive(owner := _owner(descriptor)):
+            raise _in_use(run_dir, owner) from None
+    finally:
+        os.close(descriptor)
+
+
+def prepare_run_dir(run_dir: Path) -> None:
+    """Make the run directory, if it is not there. Raises StoreError where nothing can be written into it."""
+    with _writable(run_dir):
+        make_directory(run_dir, 0o700)
+        # A disk that is full takes a file, and nothing in it.
+        write_whole(run_dir / "config.json.new", " " * 2**16)
+        (run_dir / "config.json.new").unlink()
+
+
+def _lost_store(run_dir: Path) -> str:
+    """What to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
+    found = whole_checkpoints(run_dir)
+    return f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
+
+
+@contextmanager
+def _writable(run_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
+            "--run_dir"
+        ) from error
+
+
+def check_model(config: RunConfig) -> None:
+    """Raise ConfigError unless `model.path` is the directory of a whole checkpoint."""
+    check_checkpoint(config.model.path)
+    if config.trainer.lora_rank is not None and find_spec("peft") is None:
+        raise ConfigError("trainer.lora_rank needs peft: pip install -e '/path/to/agentrl[lora]'")
+
+
+def lock_run(run_dir: Path) -> int:
+    """Take hold of the run directory; the descriptor, for children that write into it too. Raises StoreError when another
+    run holds it.
+
+    The kernel lets go of it when the last process that holds the descriptor has ended, however it ended.
+    """
+    with _writable(run_dir):
+        descriptor = private(str(run_dir / "lock"), os.O_RDWR | os.O_CREAT)
+    deadline = time.monotonic() + ORPHAN_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            owner = _owner(descriptor)
+            # A run that was killed may have left a trainer that is still writing; that ends by itself.
+            if _alive(owner) or time.monotonic() > deadline:
+                os.close(descriptor)
+                raise _in_use(run_dir, owner) from None
+            time.sleep(0.05)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+    return descriptor
+
+
+def _owner(lock: int) -> str:
+    """The process that took the lock last."""
+    return os.pread(lock, 32, 0).decode(errors="replace").strip()
+
+
+def _in_use(run_dir: Path, owner: str) -> StoreError:
+    held = f"the run of process {owner or 'unknown'}"
+    if not _alive(owner):
+        by = ", ".join(map(str, _holders(run_dir / "lock"))) or "unknown"
+        held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
+    return StoreError(f"{run_dir} is in use by {held}; wait for it, or end it")
+
+
+def _holders(path: Path) -> list[int]:
+    """Ids of the processes that have a file open, of those that this user may look at."""
+    file = path.stat()
+    found = set()
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            held = link.stat()
+            if (held.st_dev, held.st_ino) == (file.st_dev, file.st_ino):
+                found.add(int(link.parts[2]))
+    return sorted(found - {os.getpid()})
+
+
+def _alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is there whole, or as it was before, and stays when this returns."""
+    partial = path.with_name(path.name + ".partial")
+    with open_private(partial, "w") as file:
+        file.write(text)
+    sync(partial)
+    partial.replace(path)
+    sync(path.parent)
+
+
+def write_config(config: RunConfig) -> None:
+    """Write a run's configuration into its directory."""
+    write_whole(Path(config.run_dir) / "config.json", config_text(config))
+
+
+def config_text(config: RunConfig) -> str:
+    """What config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
+
+
+def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
+    """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest life in the store where
+    `config.json` cannot be read. Whatever either says, the run is the one in `run_dir`.
+
+    Raises StoreError when neither can be read, ConfigError for a key or a value that is wrong.
+    """
+    if overrides and "run_dir" in overrides:
+        raise ConfigError(
+            f"run_dir: the run in {run_dir} stays where it is; leave --run_dir out, or copy the run and name the copy"
+        )
+    path = run_dir / "config.json"
+    content: dict[str, Any] | None
+    try:
+        content = stored_json(regular(path).read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it holds no configuration")
+    except (OSError, ValueError) as error:
+        store = run_dir / "store.sqlite"
+        if not path.is_file() and not store.is_file():
+            raise StoreError(f"{run_dir} holds no run to resume") from error
+        content = _config_in(store) if store.is_file() else None
+        if content is None:
+            raise StoreError(
+                f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
+                "--run_dir"
+            ) from error
+    return config_of(content | {"run_dir": str(run_dir)}, overrides)
+
+
+def _config_in(store: Path) -> dict[str, Any] | None:
+    """The configuration of the newest life in a store, None where there is none."""
+    try:
+        db = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            (text,) = db.execute("SELECT config FROM lives ORDER BY life DESC LIMIT 1").fetchone()
+        finally:
+            db.close()
+        return dict(stored_json(text)) or None
+    except (sqlite3.Error, TypeError, ValueError):
+        return None
+
+
+@contextmanager
+def appending(path: Path) -> Iterator[Any]:
+    """A file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
+    with open_private(path, "ab") as file:
+        file.truncate(sum(map(len, whole_lines(path.read_bytes()))))
+    sync(path.parent)
+    with open_private(path, "a") as file:
+        try:
+            yield file
+        finally:
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def whole_lines(content: bytes) -> list[bytes]:
+    """The lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
+    lines = []
+    for line in content.splitlines(keepends=True):
+        try:
+            stored_json(line)
+        except ValueError:
+            break
+        if not line.endswith(b"\n"):
+            break
+        lines.append(line)
+    return lines
+
+
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts. A line that is none of a
+    step, which the audit reports, is passed over."""
+    path = run_dir / "metrics.jsonl"
+    rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
+    return list({row["step"]: row for row in rows if isinstance(row, dict) and type(row.get("step")) is int}.values())
+
+
+def read_mean_reward(evaluation: Path) -> float | None:
+    """The mean reward of an evaluation that a life of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
+    try:
+        return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
+    """The summary of a run that has ended with all its steps; None for one that has not, or whose last step is none of a kept
+    checkpoint."""
+    run_dir = Path(config.run_dir)
+    try:
+        summary = stored_json(regular(run_dir / "summary.json").read_bytes())
+        done = type(summary["steps"]) is int and summary["steps"] >= config.steps
+        return dict(summary) if done and checkpoint_directory(run_dir, summary["steps"]).is_dir() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def checkpoint_directory(run_dir: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return run_dir / "checkpoints" / f"step-{step:06d}"
+
+
+def set_aside(run_dir: Path, checkpoint: Path) -> Path | None:
+    """Move what is left of a damaged checkpoint out of the way, into `damaged/`; where it is now, None: nothing was left here."""
+    folder = run_dir / "damaged"
+    folder.mkdir(exist_ok=True)
+    target = next(
+        path for number in itertools.count(1) if not (path := folder / f"{checkpoint.name}-{number}").exists()
+    )
+    try:
+        checkpoint.rename(target)
+    except FileNotFoundError:
+        return None
+    return target
+
+
+def check_checkpoints(run_dir: Path, known: Sequence[Path]) -> None:
+    """Raise StoreError when there is a checkpoint that the store does not know: then the store is an older one, or another's."""
+    names = {path.name for path in known}
+    for path in whole_checkpoints(run_dir):
+        if path.name not in names:
+            raise StoreError(
+                f"{run_dir / 'store.sqlite'} knows nothing of {path}: it is older than its checkpoints, or of another run. {RESTORE}; "
+                f"to go on from what this store knows, move {path.name} elsewhere."
+            )
+
+
+def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
+    """Delete the checkpoints that a crash left half made, and those `unwanted`; nothing else, whatever it is."""
+    folder = run_dir / "checkpoints"
+    if not folder.is_dir():
+        return
+    names = {path.name for path in unwanted}
+    for path in folder.iterdir():
+        if path.name in names or _PARTIAL.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)
+    sync(folder)
+
+
+def whole_checkpoints(run_dir: Path) -> list[Path]:
+    """The directories that are called what a checkpoint is called, oldest first."""
+    folder = run_dir / "checkpoints"
+    found = [path for path in folder.iterdir() if _WHOLE.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+
+@contextmanager
+def weights_directory(config: RunConfig) -> Iterator[Path]:
+    """Where a run's weights pass from trainer to engine, for the length of the context: shared memory where there is room for
+    `PUBLISHED_VERSIONS` of them, else the run directory."""
+    if room_in_shared_memory(PUBLISHED_VERSIONS * published_bytes(config)):
+        with shared_memory_directory(config.run_dir) as directory:
+            yield directory
+    else:
+        with empty_directory(Path(config.run_dir).absolute() / "weights") as directory:
+            yield directory
+
+
+def published_bytes(config: RunConfig) -> int:
+    """About how much the trainer publishes with every step, at most: all weights in float32, or nothing to speak of of an adapter."""
+    if config.trainer.lora_rank is not None:
+        return 0
+    return sum(_in_float32(file) for file in Path(config.model.path).glob("*.safetensors"))
+
+
+def _in_float32(safetensors: Path) -> int:
+    """Bytes of the file's tensors in float32, by its header."""
+    size = safetensors.stat().st_size
+    with safetensors.open("rb") as file:
+        header = file.read(8)
+        header = file.read(min(int.from_bytes(header, "little"), size))
+    try:
+        tensors = json.loads(header)
+        return sum(4 * math.prod(tensor["shape"]) for name, tensor in tensors.items() if name != "__metadata__")
+    except (ValueError, KeyError, TypeError, AttributeError):  # whoever loads it will say what is wrong with it
+        return size
+
+
+@contextmanager
+def empty_directory(directory: Path) -> Iterator[Path]:
+    """A new directory, for the length of the context."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(mode=0o700, parents=True)
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""A run's store and the files beside it: what one says of the other, before a run goes on and while it does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from agentrl.machine.disk import sync
+from agentrl.machine.evidence import stored_json
+from agentrl.rollout.ledger import file_digest
+from agentrl.rollout.store import Store
+from agentrl.run.run_directory import check_checkpoints, remove_unfinished, write_whole
+
+
+def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
+    """Open the store of a run that starts, or starts again with this `config`, and delete what its last life left half made.
+
+    Raises StoreError, before anything is deleted, for a store that is missing, empty, damaged, older than the checkpoints
+    beside it, or of other tasks.
+    """
+    store = Store(run_dir / "store.sqlite", must_exist=resume)
+    try:
+        if resume:
+            store.check()
+        unwanted = store.unwanted_checkpoints()
+        check_checkpoints(run_dir, store.known_checkpoints())
+        store.check_tasks(tasks)
+        remove_unfinished(run_dir, unwanted)
+        store.begin_life(tasks, config)
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+def known_tasks(run_dir: Path) -> list[str]:
+    """What tells the tasks of a run's groups 0, 1, ... from others. Raises StoreError."""
+    with Store(run_dir / "store.sqlite", must_exist=True) as store:
+        return store.task_digests()
+
+
+def changed_settings(store: Store, after: int) -> str:
+    """The trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
+
+    def settings(life: int) -> dict[str, Any]:
+        return dict(stored_json(store.configuration(life).encode()).get("trainer", {}))
+
+    now = settings(store.life)
+    lives = sorted({batch.life for batch in store.batches(after)})
+    changes = {
+        f"trainer.{name} = {json.dumps(then)}, now {json.dumps(now.get(name))}": None
+        for life in lives
+        for name, then in settings(life).items()
+        if then != now.get(name)
+    }
+    return "; ".join(changes)
+
+
+def write_noted(store: Store, path: Path, text: str) -> None:
+    """Write a file of the run directory, with its digest in the store's ledger before and after, so that it is seen when others
+    change it or take it away."""
+    content = text.encode()
+    holds = (len(content), hashlib.sha256(content).hexdigest())
+    store.note_writing(path, *holds)
+    write_whole(path, text)
+    store.note_file(path, *holds)
+
+
+def note_lines(store: Store, path: Path) -> None:
+    """Note what a growing file holds, if it is there, once the disk holds it: a checkpoint that is committed later has its lines."""
+    if path.exists():
+        sync(path)
+        store.note_file(path, *file_digest(path))

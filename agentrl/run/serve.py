@@ -1,0 +1,311 @@
+"""`agentrl serve`: the proxy and its record as a service, for agents that live elsewhere.
+
+    POST   /sessions                      {"temperature"?, "top_p"?, "max_tokens"?} -> id, api_key, base_url, ...
+    GET    /sessions                      all sessions, open and ended
+    GET    /sessions/ID                   one of them
+    POST   /sessions/ID/reward            {"value", "completion_id"?, "branch"?}
+    POST   /sessions/ID/close             {"reward"?}
+    GET    /sessions/ID/trajectories      the record: turns, and paths ready to train on
+    DELETE /sessions/ID                   close it and forget its record
+    POST   /weights                       {"path", "version"}: load new weights into running generation
+
+All take the service's admin key; the model APIs beside them take a session's own. docs/serve.md has examples.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentrl.concurrency.threads import in_thread
+from agentrl.config import RunConfig
+from agentrl.engine.client.growing_reply import VERSION_DIGITS
+from agentrl.engine.launch import check_engine, open_engine
+from agentrl.episode import MAX_REWARD
+from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
+from agentrl.machine.garbage import settled
+from agentrl.proxy import ProxyLimits, open_proxy
+from agentrl.proxy.api_error import ApiError, read_body
+from agentrl.proxy.dialects.openapi import MODEL_APIS, Paths, describe
+from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
+from agentrl.proxy.session import SamplingDefaults, Session
+from agentrl.proxy.sessions import key_bytes
+from agentrl.record.credit import turn_scores
+from agentrl.rollout.open_runner import chat_format_of
+from agentrl.run.run_directory import check_model
+
+IDLE_TIMEOUT_S = 3600.0
+"""When a session that nobody uses is closed, where the configuration does not say."""
+MAX_BODY_BYTES = 2**16
+"""Of a request to the service's own paths: they are read on the event loop."""
+KEPT_ENDED_SESSIONS = 10_000
+"""Ended sessions whose records can be fetched; the oldest are forgotten first."""
+
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise ConfigError unless `proxy.host` and `proxy.port` can be listened on."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(
+            f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
+            "choose another port (--proxy.port 0: any free one)"
+        ) from error
+
+
+async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str], None]) -> None:
+    """Serve the configured model until cancelled. `announce` is called with its name and URL once requests are answered."""
+    model, proxy_config = config.model, config.proxy
+    await in_thread(check_model, config)
+    await in_thread(check_engine, config.engine)
+    await in_thread(check_address, proxy_config.host, proxy_config.port)
+    if proxy_config.session_idle_timeout_s is None:
+        proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
+    chat_format = await chat_format_of(model)
+    limits = ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"}))
+    async with (
+        _scratch() as scratch,
+        open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
+        open_proxy(
+            engine,
+            chat_format,
+            Path(model.path).name,
+            host=proxy_config.host,
+            port=proxy_config.port,
+            limits=limits,
+            around=lambda proxy: Service(proxy, admin_key).handle,
+        ) as proxy,
+    ):
+        with settled():
+            announce(proxy.model, proxy.url)
+            await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def _scratch() -> AsyncIterator[Path]:
+    folder = await in_thread(lambda: tempfile.TemporaryDirectory(prefix="agentrl-serve-"))
+    try:
+        yield Path(folder.name)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await in_thread(folder.cleanup)
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class OpenBody(_Body):
+    """`POST /sessions`: how a request that does not say is sampled."""
+
+    temperature: Annotated[float, Field(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+
+class RewardBody(_Body):
+    """`POST /sessions/ID/reward`: of the whole session, of one model call, or of one role."""
+
+    value: Finite
+    completion_id: str | None = None
+    branch: str | None = None
+
+
+class CloseBody(_Body):
+    """`POST /sessions/ID/close`."""
+
+    reward: Finite | None = None
+
+
+class WeightsBody(_Body):
+    """`POST /weights`: a directory with safetensors that the servers can read."""
+
+    path: str
+    version: Annotated[int, Field(ge=0, lt=10**VERSION_DIGITS)]
+
+
+SERVICE_APIS: Paths = {
+    ("POST", "/sessions"): OpenBody,
+    ("GET", "/sessions"): None,
+    ("GET", "/sessions/{id}"): None,
+    ("DELETE", "/sessions/{id}"): None,
+    ("POST", "/sessions/{id}/reward"): RewardBody,
+    ("POST", "/sessions/{id}/close"): CloseBody,
+    ("GET", "/sessions/{id}/trajectories"): None,
+    ("POST", "/weights"): WeightsBody,
+}
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return describe({**MODEL_APIS, **SERVICE_APIS})
+
+
+@dataclass
+class _Entry:
+    session: Session
+    id: str = field(default_factory=lambda: f"ses_{secrets.token_hex(8)}")
+    reward: float | None = None
+    opened_at: float = field(default_factory=time.time)
+    final: bool = False
+    """Whether `close` was asked for: no reward is taken any more."""
+
+
+class Service:
+    """The paths of `agentrl serve` around a proxy's own."""
+
+    def __init__(self, proxy: Proxy, admin_key: str) -> None:
+        self._proxy = proxy
+        self._admin_key = admin_key
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
+        """Answer one HTTP request, the model APIs included. Its body is read once its key is known to be good."""
+        if (method, path) == ("GET", "/openapi.json"):
+            return Response(to_json(_document()))
+        if path.split("/")[1:2] not in (["sessions"], ["weights"]):
+            return await self._proxy.handle(method, path, headers, body)
+        with refusals(method, path) as answered:
+            if not hmac.compare_digest(key_bytes(bearer_key(headers)), key_bytes(self._admin_key)):
+                raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
+            received = b""
+            if method == "POST":
+                received = body if isinstance(body, bytes) else await body()
+                _check_size(received)
+            content = await self._answer(method, path, received or b"{}")
+            answered.reply = Response(await in_thread(lambda: b"".join(json_pieces(content))))
+        return answered.reply
+
+    async def _answer(self, method: str, path: str, body: bytes) -> Any:
+        match method, path.strip("/").split("/"):
+            case "POST", ["weights"]:
+                return await self._load(read_body(WeightsBody, body))
+            case "POST", ["sessions"]:
+                return self._open(read_body(OpenBody, body))
+            case "GET", ["sessions"]:
+                entries = list(self._entries.values())
+                return {"sessions": await in_thread(lambda: [self._state(entry) for entry in entries])}
+            case "GET", ["sessions", session_id]:
+                return self._state(self._entry(session_id))
+            case "DELETE", ["sessions", session_id]:
+                entry = self._entry(session_id)
+                self._proxy.close_session(entry.session)
+                del self._entries[entry.id]
+                return {"id": entry.id, "deleted": True}
+            case "POST", ["sessions", session_id, "reward"]:
+                return self._reward(self._entry(session_id), read_body(RewardBody, body))
+            case "POST", ["sessions", session_id, "close"]:
+                return self._close(self._entry(session_id), read_body(CloseBody, body))
+            case "GET", ["sessions", session_id, "trajectories"]:
+                return await in_thread(self._trajectories, self._entry(session_id))
+        raise ApiError(404, f"Unknown path {method} {path}.", code="unknown_url")
+
+    def _entry(self, session_id: str) -> _Entry:
+        entry = self._entries.get(session_id)
+        if entry is None:
+            raise ApiError(404, f"There is no session {session_id!r}.", code="session_not_found")
+        return entry
+
+    def _open(self, body: OpenBody) -> dict[str, Any]:
+        entry = _Entry(self._proxy.open_session(SamplingDefaults(**body.model_dump())))
+        self._entries[entry.id] = entry
+        surplus = len(self._entries) - len(self._proxy.sessions) - KEPT_ENDED_SESSIONS
+        if surplus > 0:
+            ended = (e.id for e in self._entries.values() if e.session.closed)
+            for old in list(islice(ended, surplus)):
+                del self._entries[old]
+        return {
+            **self._state(entry),
+            "api_key": entry.session.key,
+            "base_url": self._proxy.base_url,
+            "anthropic_base_url": self._proxy.url,
+            "model": self._proxy.model,
+        }
+
+    @staticmethod
+    def _state(entry: _Entry) -> dict[str, Any]:
+        turns = entry.session.record.turns
+        return {
+            "id": entry.id,
+            "status": "ended" if entry.session.closed else "open",
+            "opened_at": entry.opened_at,
+            "calls": len(turns),
+            "tokens": sum(len(turn.output_ids) for turn in turns),
+            "reward": entry.reward,
+        }
+
+    def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
+        if entry.final:
+            raise _final(entry)
+        if body.branch is not None:
+            try:
+                entry.session.branch(body.branch)
+            except EpisodeError as error:
+                raise ApiError(400, f"Invalid 'branch': {error}.", param="branch", code="invalid_value") from None
+            entry.session.branch_rewards[body.branch] = body.value
+        elif body.completion_id is None:
+            entry.reward = body.value
+        else:
+            try:
+                entry.session.credit(body.completion_id, body.value)
+            except KeyError:
+                message = f"No model call of this session has the id {body.completion_id!r}."
+                raise ApiError(404, message, param="completion_id") from None
+        return self._state(entry)
+
+    def _close(self, entry: _Entry, body: CloseBody) -> dict[str, Any]:
+        if body.reward is not None:
+            if entry.final and body.reward != entry.reward:
+                raise _final(entry)
+            entry.reward = body.reward
+        entry.final = True
+        self._proxy.close_session(entry.session)
+        return self._state(entry)
+
+    def _trajectories(self, entry: _Entry) -> dict[str, Any]:
+        record = entry.session.record
+        record.reward_branches(entry.session.branch_rewards)
+        paths = []
+        for path in record.trajectories(turn_scores(record, entry.reward or 0.0)):
+            columns = dict(vars(path))
+            paths.append({"rewards": columns.pop("values"), **columns})
+        return {**self._state(entry), "turns": record.to_json(), "trajectories": paths}
+
+    async def _load(self, body: WeightsBody) -> dict[str, Any]:
+        try:
+            pause_s = await self._proxy.engine.update_weights(Path(body.path), body.version)
+        except (EngineError, OSError, ValueError) as error:  # ValueError: a path with a null byte in it
+            raise ApiError(400, str(error), param="path", code="weights_not_loaded") from error
+        return {"version": body.version, "pause_s": pause_s}
+
+
+def _check_size(body: bytes) -> None:
+    if len(body) > MAX_BODY_BYTES:
+        message = f"The request is larger than {MAX_BODY_BYTES} bytes; none of these paths takes so much."
+        raise ApiError(413, message, code="request_too_large")
+
+
+def _final(entry: _Entry) -> ApiError:
+    message = f"The session {entry.id!r} was closed, and its record is final: give rewards before you close it."
+    return ApiError(409, message, code="session_closed")

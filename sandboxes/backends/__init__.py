@@ -1,0 +1,1 @@
+"""Where sandboxes come from: Docker, bubblewrap, or, unsafely, plain processes."""

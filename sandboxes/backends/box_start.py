@@ -1,0 +1,69 @@
+"""What a box is started with: its settings, and the modules of `inside/`, for a Python that need not have agentrl."""
+
+from __future__ import annotations
+
+import base64
+import importlib.resources
+import json
+import marshal
+import zlib
+from functools import cache
+
+from agentrl.sandboxes.backends.syscall_filter import compile_filter
+from agentrl.sandboxes.inside.modules import marshalled
+from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
+
+FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
+"""Folders of memory besides the user's own."""
+SCRATCH = (*FOLDERS, "/dev/mqueue")
+"""All writable folders besides the user's own."""
+FILES = 16_384
+"""Files in a folder of memory."""
+GREETING_TIMEOUT_S = 300.0
+"""A box to which nobody says a word for so long after its start ends."""
+LONGEST_ARGUMENT = 100_000
+"""Linux takes 128 KB."""
+
+
+def init_arguments(
+    spec: BoxSpec, *, own_python: bool, work: str = WORK, isolated: bool = True, counted: bool = True
+) -> list[str]:
+    """The arguments of `python3` that make it the pristine process of a box.
+
+    Args:
+        spec: The box.
+        own_python: Whether it is the Python of this process.
+        work: The user's folder.
+        isolated: Whether it has namespaces.
+        counted: Whether there is a control group; without one, what it alone can count is refused.
+    """
+    size = spec.limits.disk_mb * MB
+    namespaces = {"folders": [work, *FOLDERS], "network": spec.network, "size": size, "files": FILES}
+    config = {
+        "work": work,
+        "scratch": SCRATCH if isolated else (),
+        "namespaces": namespaces if isolated else None,
+        "counted": counted,
+        "greeting_ms": 1000 * GREETING_TIMEOUT_S,
+        "filter": base64.b64encode(compile_filter(counted=counted)).decode(),
+    }
+    packed = packed_modules(own_python)
+    parts = [packed[start : start + LONGEST_ARGUMENT] for start in range(0, len(packed), LONGEST_ARGUMENT)]
+    return ["-I", "-c", _sources()["agentrl.sandboxes.inside.modules"], json.dumps(config), *parts]
+
+
+@cache
+def packed_modules(own_python: bool) -> str:
+    """All modules of `inside/`, as `inside.modules.unpack` reads them."""
+    if own_python:
+        form, data = "compiled", marshal.dumps(marshalled(_sources()))
+    else:
+        form, data = "sources", json.dumps(_sources()).encode()
+    return f"{form}:{base64.b64encode(zlib.compress(data)).decode()}"
+
+
+@cache
+def _sources() -> dict[str, str]:
+    files = importlib.resources.files("agentrl.sandboxes.inside").iterdir()
+    names = {f"agentrl.sandboxes.inside.{file.name.removesuffix('.py')}": file for file in files}
+    return {name: file.read_text() for name, file in names.items() if file.name.endswith(".py")}

@@ -1,0 +1,202 @@
+"""Boxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
+
+A box sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
+Memory and CPU time are held by the box's first process, which looks every 10 ms, backed by a control group where one can be had.
+An ordinary user may not make one everywhere: there, kinds of memory that no process's size shows are refused instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import anyio
+
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import SandboxError
+from agentrl.sandboxes.backends.box_start import init_arguments, packed_modules
+from agentrl.sandboxes.backends.control_group import (
+    ControlGroup,
+    make_group,
+    parent_groups,
+    remove_group,
+    remove_orphaned_groups,
+)
+from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, WORK, BoxSpec
+
+VENV = "/venv"
+"""Where a box sees the virtual environment that agentrl runs in."""
+PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
+"""What the pristine process needs to make new namespaces and mounts; a first process gives it up before it serves."""
+
+
+class Bubblewrap:
+    """The backend for machines without a Docker engine. Needs the `bwrap` program, and user namespaces unless run as root."""
+
+    name = "bubblewrap"
+    isolates: ClassVar = {
+        "files": "a view of its own: /usr and this Python read-only; /box, /tmp and /dev/shm in memory, bounded",
+        "processes": "a namespace of its own, new for each user; the number by RLIMIT_NPROC; all are killed after each run",
+        "network": "a namespace of its own without interfaces, new for each user, unless network = true",
+        "memory": "looked at every 10 ms, RLIMIT_DATA for each process, and a control group where one can be had",
+        "cpu": "CPU seconds looked at every 10 ms, and RLIMIT_CPU; pinned to one core",
+        "privileges": "an unprivileged user, another each time as root; no capabilities, no-new-privileges",
+        "system calls": "agentrl's filter",
+    }
+
+    async def holes(self) -> list[str]:
+        """What a program can do here that it should not, in sentences; empty when nothing is known."""
+        found = []
+        if await in_thread(parent_groups) is None:
+            found += [
+                "no control group can be had: socket buffers are bounded only by processes × open files",
+                "no control group can be had: CPU time of children that end within 10 ms, unwaited for, is not seen",
+            ]
+        if os.geteuid() != 0:
+            found.append(
+                "boxes share this user's id: limits that the kernel keeps by user, such as inotify's, are shared"
+            )
+        return found
+
+    async def prepare(self, spec: BoxSpec) -> None:
+        """Raises SandboxError when bubblewrap is missing or may not make namespaces here."""
+        if spec.image != DEFAULT_IMAGE:
+            raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
+        if spec.runtime is not None:
+            raise SandboxError(f"runtime = {spec.runtime!r} is an OCI runtime; it needs backend = 'docker'")
+        if shutil.which("bwrap") is None:
+            raise SandboxError(
+                "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
+            )
+        mount = ["--", "/bin/mount", "-t", "tmpfs", "none", "/mnt"]
+        if (parents := parent_groups()) is not None:
+            await in_thread(remove_orphaned_groups, parents)
+        probe = [*_namespaces(network=False), "--ro-bind", "/", "/", *mount]
+        done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip()
+            raise SandboxError(
+                f"bubblewrap may not make namespaces here ({said}); enable user namespaces, or use Docker"
+            )
+
+    @asynccontextmanager
+    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+        """A new box."""
+        await in_thread(packed_modules, True)  # which is kept
+        parents = await in_thread(parent_groups)
+        if parents is None:
+            async with _started(spec, core, None) as link:
+                yield link
+            return
+        group = await in_thread(make_group, parents, spec.limits)
+        try:
+            async with _started(spec, core, group) as link:
+                yield link
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(remove_group, group)
+
+
+def _started(spec: BoxSpec, core: int | None, group: ControlGroup | None) -> AbstractAsyncContextManager[ProcessLink]:
+    python = _python()
+    env = box_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
+    command = [
+        *_pinned(spec, core),
+        *_namespaces(network=spec.network),
+        *_file_system(spec, group),
+        *("--chdir", WORK, "--"),
+        str(python),
+        *init_arguments(spec, own_python=True, counted=group is not None),
+    ]
+    if group is not None:
+        command = group.entering(command)
+    return process_link(command, work=WORK, env=env, nproc=spec.limits.processes)
+
+
+def _python() -> Path:
+    """This interpreter's path in a box. A virtual environment is shown elsewhere: its own place may be under /tmp."""
+    if sys.prefix == sys.base_prefix:
+        return Path(sys.executable)
+    return Path(VENV) / Path(os.path.normpath(sys.executable)).relative_to(os.path.normpath(sys.prefix))
+
+
+def box_environment(work: str, path: str) -> dict[str, str]:
+    """Environment variables of programs in a box."""
+    one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    return {
+        "PATH": path,
+        "HOME": work,
+        "USER": "nobody",
+        "LANG": "C.UTF-8",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **one_thread,
+    }
+
+
+def _pinned(spec: BoxSpec, core: int | None) -> Iterator[str]:
+    cores = sorted(os.sched_getaffinity(0))
+    count = max(1, round(spec.cpus))
+    if count < len(cores) and shutil.which("taskset"):
+        first = (core or 0) * count
+        yield from ("taskset", "-c", ",".join(str(cores[(first + i) % len(cores)]) for i in range(count)))
+
+
+def _namespaces(*, network: bool) -> list[str]:
+    command = ["bwrap", "--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent"]
+    command += ["--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    for right in PRISTINE_RIGHTS:
+        command += ["--cap-add", right]
+    if not network:
+        command.append("--unshare-net")
+    return command if os.geteuid() == 0 else [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
+
+
+def _file_system(spec: BoxSpec, group: ControlGroup | None) -> Iterator[str]:
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        path = Path("/", name)
+        if path.is_symlink():
+            yield from ("--symlink", str(path.readlink()), str(path))
+        elif path.is_dir():
+            yield from ("--ro-bind", str(path), str(path))
+    shown = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
+    if not sys.base_prefix.startswith("/usr"):
+        shown.append(sys.base_prefix)
+    if spec.network:
+        shown += ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/etc/ca-certificates"]
+    for name in shown:
+        # bubblewrap would make the folders above with mode 0700, and root's, when root runs it.
+        for parent in reversed(Path(name).parents[:-1]):
+            yield from ("--perms", "0755", "--dir", str(parent))
+        yield from ("--ro-bind-try", name, name)
+    if sys.prefix != sys.base_prefix:
+        yield from ("--ro-bind", sys.prefix, VENV)
+    yield from ("--proc", "/proc")
+    if group is None:
+        yield from _devices_without_memory()
+    else:
+        yield from ("--dev", "/dev")
+        for folder, place in group.shown():
+            for parent in (*reversed(place.parents[:-1]), place):
+                yield from ("--perms", "0755", "--dir", str(parent))
+            yield from ("--ro-bind", str(folder), str(place))
+    yield from ("--remount-ro", "/dev")
+    for name in (WORK, "/tmp"):  # noqa: S108
+        yield from ("--dir", name)
+    yield from ("--remount-ro", "/")
+
+
+def _devices_without_memory() -> Iterator[str]:
+    """The usual devices but for /dev/zero, which gives shared memory that nothing here counts, and terminals."""
+    yield from ("--perms", "0755", "--tmpfs", "/dev")
+    for name in ("null", "full", "random", "urandom"):
+        yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        yield from ("--symlink", f"/proc/self/fd/{number}", f"/dev/{name}")
+    yield from ("--symlink", "/proc/self/fd", "/dev/fd", "--perms", "0755", "--dir", "/dev/shm")  # noqa: S108

@@ -1,0 +1,318 @@
+"""Boxes that are Docker containers.
+
+A container is created once and serves many runs: its first process is `inside/box_init.py`, reached by attaching to its
+standard streams (0.03 ms there and back), since `docker exec` would cost tens of milliseconds a run.
+When this process dies, in whatever way, the container's input ends, so does its first process, and the engine removes it.
+
+The SDK is `docker`, in threads, and not aiodocker: both start containers at the same pace, for the engine is what takes the time,
+but its attached stream is a plain socket, which answers in half the time; and Docker itself maintains it.
+(`python benchmarks/docker_sdks.py`)
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import sys
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import anyio
+
+from agentrl.concurrency.threads import in_thread
+from agentrl.errors import SandboxError, SandboxLostError
+from agentrl.sandboxes.backends.box_start import FOLDERS, init_arguments
+from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, box_environment
+from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_box
+from agentrl.sandboxes.backends.owner import is_dead, owner
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, BoxSpec
+
+if TYPE_CHECKING:
+    from docker import DockerClient
+
+T = TypeVar("T")
+
+OWNER_LABEL = "agentrl.owner"
+"""Which process a container belongs to: "host:boot:pid:start of pid"."""
+CALL_TIMEOUT_S = 60
+STREAM_HEADER = struct.Struct(">BxxxI")
+PATH = "/usr/local/bin:/usr/bin:/bin"
+IMAGES = Path(__file__).parents[1] / "images"
+_in_use: set[str] = set()
+"""The names of this process's containers that a box has; any other with this process's label is left over."""
+
+
+class Docker:
+    """The backend on a Docker engine, found as the `docker` command finds it (DOCKER_HOST). Needs `agentrl[docker]`."""
+
+    name = "docker"
+    isolates: ClassVar = {
+        "files": "the image's, read-only; /box, /tmp and /dev/shm in memory, bounded",
+        "processes": "a namespace, new for each user, and a control group; all are killed after each run",
+        "network": "a namespace of its own without interfaces, new for each user, unless network = true",
+        "memory": "a control group, swap included; looked at every 10 ms besides",
+        "cpu": "a control group; CPU seconds looked at every 10 ms, and RLIMIT_CPU",
+        "privileges": "an unprivileged user, another each time; no capabilities, no-new-privileges",
+        "system calls": "Docker's default filter and agentrl's",
+    }
+
+    def __init__(self, on_progress: Callable[[str], None] | None = None) -> None:
+        self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))
+
+    async def holes(self) -> list[str]:
+        """What a program can do here that it should not, in sentences; empty when nothing is known. Raises SandboxError."""
+        return _holes(await self._call(lambda client: client.info()))
+
+    async def prepare(self, spec: BoxSpec) -> None:
+        """Fetch or build the image where it is missing, and remove containers that nobody uses any more."""
+        await self._call(remove_left_over)
+        await self._call(lambda client: _have_image(client, spec.image, self._on_progress))
+
+    @asynccontextmanager
+    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
+        """A new container, once those that an engine's failure has left over are removed."""
+        await self._call(remove_left_over)
+        name = f"agentrl-{uuid.uuid4().hex[:12]}"
+        _in_use.add(name)
+        try:
+            stream = await self._call(lambda client: _start(client, name, spec, core))
+            link = AttachedLink(stream, WORK, box_environment(WORK, PATH))
+            try:
+                yield link
+            finally:
+                stream.close()
+        finally:
+            # What cannot be removed now, by an engine that restarts, is found by its label at the next start.
+            _in_use.discard(name)
+            with anyio.CancelScope(shield=True), suppress(SandboxError):
+                await self._call(lambda client: _remove(client, name))
+
+    async def _call(self, function: Callable[[DockerClient], T]) -> T:
+        """Call the SDK in a thread, with a client of its own: it shares none between threads, and survives the engine.
+
+        The SDK's time-outs bound it. Raises SandboxError.
+        """
+
+        def call() -> T:
+            with closing(connect()) as client:
+                return function(client)
+
+        try:
+            import docker.errors
+            import requests
+        except ImportError as error:
+            raise SandboxError("the Docker SDK is not installed: pip install -e '/path/to/agentrl[docker]'") from error
+        try:
+            return await in_thread(call)
+        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+            raise SandboxError(f"the Docker engine: {error}") from error
+
+
+@dataclass
+class AttachedLink:
+    """The standard streams of a container, as the engine multiplexes them over one connection."""
+
+    stream: socket.socket
+    work: str
+    env: dict[str, str]
+    nproc: int | None = None
+    _inbox: bytearray = field(default_factory=bytearray)
+    _errors: bytearray = field(default_factory=bytearray)
+
+    async def send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[self.stream.send(view) :]
+            except BlockingIOError:
+                await self._wait(anyio.wait_writable)
+            except OSError as error:
+                raise SandboxLostError(f"its connection broke: {error}") from error
+
+    async def receive(self) -> bytes:
+        output = b""
+        while not output:
+            try:
+                data = self.stream.recv(1 << 18)
+            except BlockingIOError:
+                await self._wait(anyio.wait_readable)
+                continue
+            except OSError as error:
+                raise SandboxLostError(f"its connection broke: {error}") from error
+            if not data:
+                said = self._errors.decode(errors="replace").strip().splitlines()
+                raise SandboxLostError("its container ended" + (f": {said[-1]}" if said else ""))
+            self._inbox += data
+            output = b"".join(self._payloads())
+        return output
+
+    def _payloads(self) -> Iterable[bytes]:
+        while len(self._inbox) >= STREAM_HEADER.size:
+            channel, length = STREAM_HEADER.unpack_from(self._inbox)
+            end = STREAM_HEADER.size + length
+            if len(self._inbox) < end:
+                return
+            payload = bytes(self._inbox[STREAM_HEADER.size : end])
+            del self._inbox[:end]
+            if channel == 1:
+                yield payload
+            else:
+                self._errors[:] = (self._errors + payload)[-4096:]
+
+    async def _wait(self, until: Callable[[socket.socket], Any]) -> None:
+        try:
+            await until(self.stream)
+        except (anyio.ClosedResourceError, ValueError) as error:
+            raise SandboxLostError("its connection was closed") from error
+
+
+def connect() -> DockerClient:
+    """A client of the Docker engine. Raises SandboxError with the remedy when there is none."""
+    import docker
+    import docker.errors
+    import docker.utils
+
+    address = docker.utils.parse_host(os.environ.get("DOCKER_HOST")).removeprefix("http+unix://")
+    try:
+        if address.startswith("/"):
+            # The SDK leaves a socket that found nobody to the garbage collector.
+            with socket.socket(socket.AF_UNIX) as probe:
+                probe.connect(address)
+        return docker.from_env(timeout=CALL_TIMEOUT_S)
+    except (docker.errors.DockerException, OSError) as error:
+        raise SandboxError(f"no Docker engine answers ({error}); start one, or set DOCKER_HOST") from error
+
+
+def _holes(engine: dict[str, Any]) -> list[str]:
+    """Those of an engine, by what it says of itself."""
+    counted = {"memory": "MemoryLimit", "processes": "PidsLimit", "swap": "SwapLimit", "CPU": "CpuCfsQuota"}
+    missing = [what for what, name in counted.items() if not engine.get(name)]
+    found = [f"the engine bounds no {what}: its control groups lack the controller" for what in missing]
+    if str(engine.get("CgroupVersion")) == "1" and not engine.get("KernelMemoryTCP", True):
+        found.append("buffers of TCP are not counted: control groups of version 1 without kernel memory")
+    if not any("name=seccomp" in option for option in engine.get("SecurityOptions") or ()):
+        found.append("the engine has no filter of system calls: agentrl's is alone")
+    return found
+
+
+def remove_left_over(client: DockerClient) -> None:
+    """Remove the containers of processes that are no longer there, and those of this one that no box has."""
+    import docker.errors
+
+    mine = owner()
+    for container in client.api.containers(all=True, filters={"label": OWNER_LABEL}):
+        whose, names = container["Labels"][OWNER_LABEL], [name.removeprefix("/") for name in container["Names"] or ()]
+        if is_dead(whose) or (whose == mine and _in_use.isdisjoint(names)):
+            with suppress(docker.errors.APIError):  # the engine may be removing it already
+                client.api.remove_container(container["Id"], force=True, v=True)
+
+
+def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
+    import docker.errors
+
+    try:
+        client.images.get(image)
+        return
+    except docker.errors.ImageNotFound:
+        pass
+    if image == DEFAULT_IMAGE:
+        on_progress(f"building the image {image} from {IMAGES / 'Dockerfile'}")
+        events = client.api.build(path=str(IMAGES), tag=image, rm=True, decode=True)
+    else:
+        on_progress(f"pulling the image {image}")
+        events = client.api.pull(image, stream=True, decode=True)
+    _follow(events, on_progress)
+    try:
+        client.images.get(image)
+    except docker.errors.ImageNotFound:
+        raise SandboxError(f"the Docker engine did not get the image {image}") from None
+
+
+def _follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None]) -> None:
+    """Show the progress of a pull or a build, each layer at every tenth of its size."""
+    shown: dict[str, int] = {}
+    for event in events:
+        if "error" in event:
+            raise SandboxError(f"the Docker engine: {event['error']}")
+        layer, size = event.get("id", ""), event.get("progressDetail") or {}
+        if size.get("total"):
+            tenth = 10 * size.get("current", 0) // size["total"]
+            if shown.get(layer) != tenth:
+                shown[layer] = tenth
+                on_progress(f"{layer}: {event['status']} {10 * tenth} % of {size['total'] / MB:.0f} MB")
+        elif text := (event.get("stream") or event.get("status") or "").strip():
+            on_progress(f"{layer}: {text}" if layer else text)
+
+
+def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> socket.socket:
+    import docker.types
+
+    limits = spec.limits
+    place = "ro,size=4096,nr_inodes=2"  # each user gets new ones on top of these
+    memory = memory_of_a_box(limits)
+    api = client.api
+    host = api.create_host_config(
+        auto_remove=True,
+        cap_add=[right.removeprefix("CAP_") for right in PRISTINE_RIGHTS],
+        cap_drop=["ALL"],
+        cpuset_cpus=str(core % client.info()["NCPU"]) if core is not None and spec.cpus <= 1 else None,
+        ipc_mode="private",
+        log_config=docker.types.LogConfig(type="none"),
+        mem_limit=memory,
+        memswap_limit=memory,
+        nano_cpus=int(spec.cpus * 1e9),
+        network_mode="bridge" if spec.network else "none",
+        pids_limit=limits.processes + OWN_PROCESSES,
+        read_only=True,
+        runtime=spec.runtime,
+        # AppArmor's profile of the engine forbids mounts, whatever the rights.
+        security_opt=["no-new-privileges", "apparmor=unconfined"],
+        tmpfs=dict.fromkeys((WORK, *FOLDERS), place),
+        ulimits=[docker.types.Ulimit(name="core", soft=0, hard=0)],
+    )
+    host["KernelMemoryTCP"] = (
+        memory  # version 1 of control groups counts buffers of TCP apart; version 2 knows no such limit
+    )
+    created = api.create_container(
+        spec.image,
+        command=["python3", *init_arguments(spec, own_python=False)],
+        entrypoint=[],
+        environment={"PATH": PATH, "LANG": "C.UTF-8"},
+        host_config=host,
+        labels={OWNER_LABEL: owner()},
+        name=name,
+        stdin_open=True,
+        stop_signal="SIGKILL",
+        user="0:0",
+        working_dir=WORK,
+    )
+    attached = api.attach_socket(created["Id"], params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
+    with closing(attached), closing(attached._response):
+        theirs = getattr(attached, "_sock", attached)
+        if type(theirs) is not socket.socket:
+            raise SandboxError("boxes need a Docker engine on a unix or plain TCP socket; DOCKER_HOST is neither")
+        # A socket of our own on the same connection: the SDK's closes with the response that it came with.
+        stream = socket.socket(fileno=os.dup(theirs.fileno()))
+        theirs.close()
+    try:
+        api.start(created["Id"])
+    except BaseException:
+        stream.close()
+        raise
+    stream.setblocking(False)
+    return stream
+
+
+def _remove(client: DockerClient, name: str) -> None:
+    import docker.errors
+
+    try:
+        client.api.remove_container(name, force=True, v=True)
+    except docker.errors.APIError as error:
+        if error.status_code not in (404, 409):  # gone, or going
+            raise

@@ -1,0 +1,42 @@
+"""Runs programs as this user on this machine, with nothing between them and it. For tests of agentrl on trusted programs only."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import ClassVar
+
+from agentrl.concurrency.threads import in_thread
+from agentrl.sandboxes.backends.box_start import init_arguments, packed_modules
+from agentrl.sandboxes.backends.bubblewrap import box_environment
+from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
+from agentrl.sandboxes.protocol import BoxSpec
+
+
+class NoIsolation:
+    """The backend that is none. A program can read, change and delete whatever you can, and reach the network."""
+
+    name = "UNSAFE_no_isolation"
+    isolates: ClassVar = dict.fromkeys(("files", "processes", "network", "privileges"), "NOTHING") | {
+        "memory": "looked at every 10 ms",
+        "cpu": "CPU seconds looked at every 10 ms, and RLIMIT_CPU",
+        "system calls": "agentrl's filter",
+    }
+
+    async def prepare(self, spec: BoxSpec) -> None:
+        """Warns, every time."""
+        warnings.warn("sandbox.backend = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
+
+    @asynccontextmanager
+    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+        """A first process in a temporary folder."""
+        await in_thread(packed_modules, True)  # which is kept
+        with tempfile.TemporaryDirectory(prefix="agentrl-box-", ignore_cleanup_errors=True) as work:
+            command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False)]
+            env = box_environment(work, os.environ.get("PATH", os.defpath))
+            async with process_link(command, work=work, env=env, nproc=None) as link:
+                yield link

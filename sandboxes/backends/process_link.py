@@ -1,0 +1,70 @@
+"""A box whose first process is a child of ours, reached over its pipes."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+import anyio
+from anyio.abc import Process
+
+from agentrl.concurrency.child_process import kill_process, start_process
+from agentrl.errors import SandboxError, SandboxLostError
+
+END_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class ProcessLink:
+    process: Process
+    work: str
+    env: Mapping[str, str]
+    nproc: int | None
+
+    async def send(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        try:
+            await self.process.stdin.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise SandboxLostError(await self._last_words()) from None
+
+    async def receive(self) -> bytes:
+        assert self.process.stdout is not None
+        try:
+            return await self.process.stdout.receive(1 << 18)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise SandboxLostError(await self._last_words()) from None
+
+    async def _last_words(self) -> str:
+        assert self.process.stderr is not None
+        said = b""
+        with anyio.move_on_after(1):
+            try:
+                while len(said) < 4096:
+                    said += await self.process.stderr.receive()
+            except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                await self.process.wait()
+        shown = said.decode(errors="replace").strip().splitlines()
+        code = self.process.returncode
+        return f"its first process ended with code {code}" + (f": {shown[-1]}" if shown else "")
+
+
+@asynccontextmanager
+async def process_link(
+    command: Sequence[str], *, work: str, env: Mapping[str, str], nproc: int | None
+) -> AsyncIterator[ProcessLink]:
+    """Start `command`, which ends in the arguments of a first process, and kill it at the end of the context."""
+    try:
+        process = await start_process(command, stderr=subprocess.PIPE, env=dict(env))
+    except OSError as error:
+        raise SandboxError(f"cannot start {command[0]}: {error}") from error
+    try:
+        yield ProcessLink(process, work, env, nproc)
+    finally:
+        with anyio.move_on_after(END_TIMEOUT_S, shield=True):
+            kill_process(process)
+            await process.wait()
+            with suppress(anyio.BrokenResourceError, OSError):  # what it never read
+                await process.aclose()

@@ -1,0 +1,298 @@
+"""What is judged and what comes of it: languages, tests and verdicts, as values."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
+from agentrl.sandboxes.grading.comparison import Comparison, Tokens
+from agentrl.sandboxes.grading.partial_credit import Baseline, partial_credit
+from agentrl.sandboxes.protocol import Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class Language:
+    """How a program is built and run: the file its source goes to, and commands in the folder of that file."""
+
+    file: str
+    run: tuple[str, ...]
+    build: tuple[str, ...] = ()
+    build_timeout_s: AboveZero = 60.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+PYTHON = Language(file="main.py", run=("python3", "main.py"))
+CPP = Language(file="main.cpp", build=("g++", "-O2", "-std=c++17", "-o", "main", "main.cpp"), run=("./main",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checker:
+    """A program that decides, for problems with several right answers. It is run with three files: input, output, answer.
+
+    Exit code 0 accepts, 1 and 2 reject, anything else means that the checker itself failed (testlib's codes).
+    """
+
+    source: str
+    language: Language = PYTHON
+    limits: Limits | None = None
+    """Default: the limits of the box."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+
+COMPARES = Rule(
+    lambda given: True,
+    "Tokens(), Exact(), Floats(...), a Checker(...), or a function of your own of output and expected",
+)
+
+CALLED = Rule(
+    lambda given: all(map(str.isidentifier, given.replace("()", "").split("."))),
+    "the name of a function, such as 'add', or of a method, such as 'Solution.add'",
+)
+
+
+ChangedLimits = Limits | Mapping[str, float] | None
+"""Limits of one test: a dict changes some of the judge's, as {"timeout_s": 2} does; a `Limits` takes their place."""
+
+
+def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
+    """The limits of a test, of those of the judge and its own."""
+    if isinstance(change, Mapping):
+        return limits.but(**change)
+    return change or limits
+
+
+def check_limits(change: ChangedLimits) -> None:
+    """Raise ConfigError where a dict of changes is of no limits."""
+    if isinstance(change, Mapping):
+        if unknown := sorted(map(str, change.keys() - vars(Limits()).keys())):
+            raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")
+        Limits(**change)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IOTest:
+    """A program reads `stdin` and is to print `stdout`."""
+
+    stdin: str = ""
+    stdout: str = ""
+    compare: Annotated[Comparison | Checker, COMPARES] = field(default_factory=Tokens)
+    name: str = ""
+    limits: ChangedLimits = None
+    """Default: the limits of the judge; a dict changes some of them."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+
+
+OWN_NAME = Rule(
+    lambda given: given.isidentifier() and not keyword.iskeyword(given) and not given.startswith("__"),
+    "a name that a program may give to a function, such as 'sum'",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTest:
+    """A function is called with `args` and is to return `expected`. All are plain data.
+
+    `function` may be dotted: `Solution.two_sum` makes a Solution without arguments first. With `argument`, the argument of that
+    index is judged after the call instead of the value returned, for functions that work in place.
+    """
+
+    function: Annotated[str, CALLED]
+    args: Sequence[Any] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    expected: Any = None
+    argument: int | None = None
+    tolerance: Tolerance | None = None
+    """By how much a float may differ, absolutely or relatively."""
+    nan_equal: bool = False
+    """Whether nan is right where nan is expected."""
+    name: str = ""
+    limits: ChangedLimits = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+        if self.argument is not None and not 0 <= self.argument < len(self.args):
+            raise ConfigError(
+                f"CallTest.argument = {self.argument} must be one of its {len(self.args)} args, from 0 on"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AssertTest:
+    """Python code that asserts. With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the
+    code may use any name that the candidate alone can define (MBPP). `prelude` is trusted code that runs before it."""
+
+    code: str
+    entry_point: Annotated[str, CALLED] | None = None
+    candidate_names: tuple[Annotated[str, OWN_NAME], ...] = ()
+    """Names in the code that are the candidate's though Python has them too, such as `sum`."""
+    prelude: str = ""
+    in_place: bool | None = None
+    """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions
+    that work in place do. With True, a candidate that empties its argument and returns it may please a careless test."""
+    name: str = ""
+    limits: ChangedLimits = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestFile:
+    """A unittest or pytest file that imports the program as `module`. Each of its tests counts; skipped ones do not."""
+
+    __test__ = False  # pytest: not a test itself
+
+    code: str
+    framework: Literal["unittest", "pytest"] = "pytest"
+    module: str = "solution"
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    """Helper modules and data files beside the test file, by relative path. The tests alone see them; they run in that folder."""
+    shared: Sequence[str] = ()
+    """Those of `files` that the program gets too, in the folder that it runs in: what it is to read, and never what is expected."""
+    in_place: bool | None = None
+    name: str = ""
+    limits: ChangedLimits = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        check_limits(self.limits)
+        if not self.module.isidentifier():
+            raise ConfigError(
+                f"TestFile.module = {self.module!r} must be one name that tests can import, such as 'solution'"
+            )
+        for path in self.files:
+            parts = path.split("/")
+            if {"", ".", ".."} & {*parts} or "\0" in path or parts[0].partition(".")[0] == self.module:
+                raise ConfigError(
+                    f"TestFile.files has {path!r}, and must have paths below the test file's folder, other than the candidate's"
+                    f" module {self.module}"
+                )
+            try:
+                self.file(path)
+            except UnicodeEncodeError as error:
+                raise ConfigError(f"TestFile.files[{path!r}] cannot be encoded as UTF-8 ({error.reason})") from None
+        for path in self.shared:
+            if path not in self.files:
+                raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")
+
+    def file(self, path: str) -> bytes:
+        """What one of `files` holds."""
+        content = self.files[path]
+        return content.encode() if isinstance(content, str) else content
+
+
+Test = IOTest | CallTest | AssertTest | TestFile
+
+
+MAX_TEXT_CHARACTERS = 10_000
+"""Of a message, a name, or what a build printed."""
+
+
+def shown_text(text: str) -> str:
+    """Text of a program's that every file, database and terminal takes: bounded, without NUL and without halves of surrogate pairs."""
+    text = text[:MAX_TEXT_CHARACTERS].replace("\0", "\\x00")
+    return text.encode(errors="backslashreplace").decode()
+
+
+class Status(StrEnum):
+    """What became of one test."""
+
+    PASSED = "passed"
+    WRONG_ANSWER = "wrong_answer"
+    RUNTIME_ERROR = "runtime_error"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+    BUILD_ERROR = "build_error"
+    CRASHED = "crashed"
+    """The program took its box down, every time."""
+    CHECKER_ERROR = "checker_error"
+    """The checker, or the test code, failed by itself: no fault of the program's, and no pass."""
+    NOT_RUN = "not_run"
+    """An earlier test failed, and the judge was to fail fast; or the verdict's deadline was over before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestResult:
+    """What became of one test. `message` may quote what was expected: show it to the model for public tests only."""
+
+    __test__ = False
+
+    name: str
+    status: Status
+    message: str = ""
+    duration_s: float = 0.0
+    cpu_s: float = 0.0
+    peak_memory_bytes: int = 0
+    test_index: int = 0
+    """Index of the test in the list that was judged; a file's tests share one."""
+
+    def __post_init__(self) -> None:
+        for name in ("name", "message"):
+            object.__setattr__(self, name, shown_text(getattr(self, name)))
+
+    @property
+    def passed(self) -> bool:
+        """Whether the test passed."""
+        return self.status is Status.PASSED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What became of all tests, in order."""
+
+    results: tuple[TestResult, ...]
+    build_output: str = ""
+    baseline: Baseline | None = None
+    """What programs that do nothing pass; None where it was not measured."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "build_output", shown_text(self.build_output))
+
+    @property
+    def passed(self) -> bool:
+        """Whether there was a test, and all passed."""
+        return bool(self.results) and all(result.passed for result in self.results)
+
+    @property
+    def pass_rate(self) -> float:
+        """The share of tests that passed; 0 without any. To look at, and no reward: a program that does nothing may pass some."""
+        return sum(result.passed for result in self.results) / len(self.results) if self.results else 0.0
+
+    @property
+    def fraction(self) -> float:
+        """The share of tests that passed, of those that a program that does nothing does not pass: a partial reward.
+
+        Raises ConfigError where what such a program passes was not measured.
+        """
+        if self.baseline is None:
+            raise ConfigError(
+                "this verdict has no fraction, because what a program that does nothing passes was not measured; judge with "
+                "partial=True (`judge_partial` outside of episodes), or use pass_rate for display"
+            )
+        return partial_credit(self.results, self.baseline)
+
+    def with_baseline(self, baseline: Baseline) -> Verdict:
+        """Return this verdict, with what programs that do nothing pass."""
+        return replace(self, baseline=baseline)
+
+    @property
+    def status(self) -> Status:
+        """The status of the first test that did not pass."""
+        if not self.results:
+            return Status.NOT_RUN
+        return next((result.status for result in self.results if not result.passed), Status.PASSED)

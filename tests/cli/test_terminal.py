@@ -1,0 +1,107 @@
+"""The terminal view: what a user reads of a run, live and in a file."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import time
+from typing import Any
+
+import anyio
+import pytest
+from rich.console import Console
+
+from agentrl.cli.terminal import TerminalView, terminal_view
+from agentrl.concurrency.event_loop import run_loop
+from agentrl.config import load_config
+
+STEP: dict[str, Any] = {
+    "step": 3,
+    "reward_mean": 0.625,
+    "reward_groups": 7,
+    "reward_episodes": 27,
+    "reward_failed": 1,
+    "staleness_mean": 1.25,
+    "staleness_max": 2.0,
+    "train_s": 1.5,
+    "wait_s": 0.25,
+    "pause_s": 0.004,
+    "logprob_mismatch_mean_abs": 3e-7,
+    "episodes_failed": 1,
+}
+
+
+def view_on(console: Console) -> TerminalView:
+    view = TerminalView(load_config((), {"steps": "10", "run_dir": "runs/x"}), console)
+    view.training_started = time.perf_counter() - 30
+    view.step = 3
+    return view
+
+
+def test_a_file_gets_one_line_a_step() -> None:
+    file = io.StringIO()
+    view = view_on(Console(file=file, width=60))
+    view.on_step(STEP)
+    (line,) = file.getvalue().splitlines()
+    for shown in (
+        "step    3",
+        "reward 0.625 (n = 7 groups, 27 episodes, 4% failed)",
+        "staleness 1.25 (max 2)",
+        "train 1.5 s",
+        "pause 4 ms",
+        "failed 1",
+    ):
+        assert shown in line
+
+
+def test_a_terminal_shows_the_run() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
+    view = view_on(console)
+    view.on_step(STEP)
+    console.print(view)
+    shown = console.export_text()
+    for text in ("runs/x", "3 / 10", "0.625", "mean 1.25  max 2", "3.0e-07", "time to go", "1:10"):
+        assert text in shown
+
+
+def test_a_step_that_trained_no_token_has_no_staleness() -> None:
+    file = io.StringIO()
+    step = {name: value for name, value in STEP.items() if not name.startswith("staleness")}
+    view_on(Console(file=file, width=60)).on_step(step)
+    assert "staleness –  train" in file.getvalue()
+    view = view_on(Console(file=io.StringIO(), force_terminal=True, width=100))
+    view.on_step(step)
+    view._console.print(view)
+
+
+def test_a_step_with_no_group_to_count_has_no_reward() -> None:
+    file = io.StringIO()
+    view = view_on(Console(file=file, width=60))
+    view.on_step({**STEP, "reward_mean": None, "reward_groups": 0, "reward_episodes": 0, "reward_failed": 0})
+    assert "reward – (n = 0 groups, 0 episodes)" in file.getvalue()
+    Console(file=io.StringIO(), force_terminal=True, width=100).print(view)
+
+
+def test_a_run_speaks_to_the_output_of_its_start(capsys: pytest.CaptureFixture[str]) -> None:
+    async def redirects(after: anyio.Event, ended: anyio.Event) -> None:
+        with io.StringIO() as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            await after.wait()
+        ended.set()
+
+    async def main(view: TerminalView) -> None:
+        first, second, done = anyio.Event(), anyio.Event(), anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(redirects, first, second)
+            await anyio.sleep(0.01)
+            tasks.start_soon(redirects, second, done)
+            await anyio.sleep(0.01)
+            first.set()
+            await done.wait()
+            assert sys.stdout.closed, "what two redirections that cross each other leave"
+            view.on_step(STEP)
+
+    with terminal_view(load_config((), {"run_dir": "runs/x"})) as view:
+        run_loop(lambda: main(view))
+    print("the end")
+    assert [line[:11] for line in capsys.readouterr().out.splitlines()] == ["step    3  ", "the end"]

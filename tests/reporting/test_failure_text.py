@@ -1,0 +1,77 @@
+"""What a user is shown of a failure: where in their own code, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agentrl.reporting.failure_text import describe, users_part
+
+
+def failure(raises: Callable[[], Any]) -> str:
+    try:
+        raises()
+    except Exception as error:
+        return describe(error)
+    raise AssertionError("it did not raise")
+
+
+def own() -> None:
+    json.loads("{")
+
+
+def test_frames_of_libraries_are_left_out() -> None:
+    shown = users_part(failure(own))
+    assert shown.splitlines()[-3:] == [
+        f'  File "{__file__}", line {own.__code__.co_firstlineno + 1}, in own',
+        '    json.loads("{")',
+        "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+    ]
+    assert "decoder.py" not in shown
+
+
+def test_the_last_of_several_exceptions_is_shown() -> None:
+    def chained() -> None:
+        try:
+            own()
+        except ValueError as error:
+            raise RuntimeError("no answer") from error
+
+    shown = users_part(failure(chained))
+    assert shown.endswith("RuntimeError: no answer")
+    assert "JSONDecodeError" not in shown
+
+
+def test_a_forgotten_await_is_named() -> None:
+    async def call() -> str:
+        return "reply"
+
+    def forgets() -> None:
+        waiting: Any = call()
+        try:
+            print(waiting.choices)
+        finally:
+            asyncio.run(waiting)
+
+    assert "`await` is missing before a call" in users_part(failure(forgets))
+
+
+def test_what_is_no_traceback_stays_as_it_is() -> None:
+    assert users_part("timed out after 3 s") == "timed out after 3 s"
+
+
+def test_a_traceback_through_a_pipe_waits_for_nobody(tmp_path: Path) -> None:
+    pipe = tmp_path / "code.py"
+    os.mkfifo(pipe)
+    code = compile("1 / 0", str(pipe), "exec")
+    shown: list[str] = []
+    thread = threading.Thread(target=lambda: shown.append(failure(lambda: exec(code))), daemon=True)
+    thread.start()
+    thread.join(10)
+    assert "ZeroDivisionError" in shown[0]
+    assert str(pipe) in shown[0]

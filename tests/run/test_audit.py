@@ -1,0 +1,164 @@
+"""The audit of a run finds every way in which something can be lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.errors import StoreError
+from agentrl.rollout.manifest import read_manifest, write_manifest
+from agentrl.rollout.store import KeptCall, Store
+from agentrl.run.audit import audit
+from tests.chains import commit_whole
+from tests.rollout.test_store import kept_choice, outcome
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run of two epochs of three tasks: four groups trained on in two batches, one dropped, one waiting, one unfinished."""
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_life("3 tasks 0123, in order")
+        for group in range(7):
+            store.open_group(group, group // 3, group % 3)
+            for sample in range(2 if group < 6 else 1):
+                store.add(group, sample, 0, outcome(float(sample)))
+            if group < 6:
+                store.close_group(group, rejected="all rewards are 0.5" if group == 2 else None)
+        store.keep_calls([KeptCall(6, 1, kept_choice([1, 2], "stop"))])
+        store.note_first_chain("c0")
+        commit_whole(store, 2, tmp_path / "checkpoints" / "step-2", [(1, [0, 1]), (2, [3, 4])])
+    (tmp_path / "config.json").write_text(json.dumps({"rollout": {"group_size": 2}}))
+    return tmp_path
+
+
+def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
+    found = audit(run_dir)
+    assert found.violations == []
+    assert (found.tasks, found.trained, found.waiting, found.unfinished) == (7, 4, 1, 1)
+    assert found.dropped == {"all rewards are N": 1}
+    assert (found.batches, found.last_checkpoint, found.lives) == (2, 2, 1)
+    assert (found.finished_episodes, found.failed_episodes, found.kept_calls) == (13, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "violation"),
+    [
+        ("DELETE FROM groups WHERE id = 1", "groups 1 were never handed out"),
+        ("UPDATE groups SET task = 1 WHERE id = 0", "task 1 was handed out 2 times in epoch 0"),
+        ("UPDATE groups SET epoch = 1 WHERE id = 0", "epoch 0 handed out 2 of 3 tasks"),
+        ("UPDATE groups SET reason = NULL WHERE id = 2", "group 2 was rejected without a reason"),
+        ("UPDATE groups SET step = 1 WHERE id = 2", "group 2 was rejected without a reason, or trained on"),
+        ("UPDATE groups SET step = 2 WHERE id = 6", "group 6 was trained on before it was complete"),
+        (
+            "DROP INDEX finished_once; UPDATE episodes SET sample = 0 WHERE group_id = 0",
+            "sample 0 of group 0 finished twice",
+        ),
+        ("UPDATE episodes SET status = 'failed' WHERE id = 1", "episode 1 failed without an error"),
+        ("DELETE FROM episodes WHERE id = 1", "group 0 was closed with 1 of 2 episodes accounted for"),
+        ("UPDATE calls SET sample = 0", "calls of sample 0 of group 6 are kept, which has ended"),
+        ("DELETE FROM batches WHERE step = 1", "steps 1 have no batch"),
+        ("DELETE FROM batches WHERE step = 1", "group 0 is in a batch that does not exist"),
+        ("UPDATE groups SET step = 2 WHERE step = 1", "the batch of step 1 holds no group"),
+        (
+            "UPDATE batches SET checkpoint = 9 WHERE step = 1",
+            "is in the checkpoint of step 9, not in the first one after",
+        ),
+        ("UPDATE checkpoints SET step = 3", "steps 3 have no batch"),
+        ("UPDATE checkpoints SET path = 'checkpoints/none'", "the checkpoint checkpoints/none is gone"),
+        ("UPDATE batches SET digest = 'x' WHERE step = 1", "the digest chain breaks at step 1"),
+        ("UPDATE batches SET chain = 'x' WHERE step = 1", "the digest chain breaks at step 2"),
+        ("UPDATE batches SET optimizer_steps = 2 WHERE step = 2", "took 2 optimizer steps over 1 minibatches"),
+        (
+            "UPDATE batches SET optimizer_steps = 0 WHERE step = 2",
+            "has 2 optimizer steps in it, the batches up to it had 1",
+        ),
+        (
+            'UPDATE batches SET minibatches = \'[[[0, "0-1"], [1, "0-2"]]]\' WHERE step = 1',
+            "group 1 of step 1 has no sequence 2",
+        ),
+        (
+            'UPDATE batches SET minibatches = \'[[[0, "0-1"]], [[0, "1"]]]\' WHERE step = 1',
+            "sequence 1 of group 0 was trained on twice in step 1",
+        ),
+        ("UPDATE batches SET groups = '[[0, 2], [5, 2]]' WHERE step = 1", "was trained on groups 0, 5, the store has"),
+        ("UPDATE batches SET groups = 'none' WHERE step = 1", "the batch of step 1 cannot be read"),
+        ("UPDATE batches SET life = 9 WHERE step = 1", "was trained in a life that never was"),
+        ("UPDATE facts SET value = 'x' WHERE name = 'chain'", "the digest chain breaks at step 1"),
+        ("DELETE FROM facts WHERE name = 'chain'", "the model that the run began with is not recorded"),
+        ("UPDATE checkpoints SET chain = 'x'", "the checkpoint of step 2 has another digest chain than its batch"),
+        ("UPDATE checkpoints SET kept = 0", "the newest checkpoint, of step 2, is not kept"),
+        ("UPDATE checkpoints SET damaged = 'why'", "the checkpoint of step 2 is damaged (why)"),
+    ],
+)
+def test_every_kind_of_damage_is_found(run_dir: Path, damage: str, violation: str) -> None:
+    with sqlite3.connect(run_dir / "store.sqlite") as db:
+        db.executescript(damage)
+    db.close()
+    assert [text for text in audit(run_dir).violations if violation in text] != []
+
+
+def test_every_change_of_a_checkpoints_files_is_found(run_dir: Path) -> None:
+    checkpoint = run_dir / "checkpoints" / "step-2"
+    for path in sorted(path for path in checkpoint.rglob("*") if path.is_file()):
+        content = path.read_bytes()
+        flipped = bytes([*content[:-3], content[-3] ^ 1, *content[-2:]])
+        for damaged in (b"", content[:-9], flipped):
+            path.write_bytes(damaged)
+            (found,) = audit(run_dir).violations
+            assert "is damaged" in found
+        path.unlink()
+        assert "cannot be read" in audit(run_dir).violations[0]
+        path.write_bytes(content)
+    (checkpoint / "model-2.safetensors").write_text("")
+    assert "holds model-2.safetensors, which is not in its manifest" in audit(run_dir).violations[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "violation"),
+    [
+        ({"step": 1}, "is damaged: the history of step 1 does not follow"),
+        ({"optimizer_steps": 3}, "has 3 optimizer steps in it, the batches up to it had 2"),
+        ({"optimizer_steps": 3}, "has an optimizer that took 2 steps, its manifest says 3"),
+        ({"digest": "x"}, "has another digest than step 2 of the store"),
+        ({"digest": "x"}, "holds other weights, or another optimizer, than its manifest says"),
+        ({"chain": "x"}, "does not lead to its chain"),
+        ({"since": "x"}, "is damaged: the history of step 1 does not follow"),
+        ({"history": ()}, "does not lead to its chain"),
+    ],
+)
+def test_a_manifest_that_says_something_else_is_found(run_dir: Path, changes: dict[str, Any], violation: str) -> None:
+    """Also one whose own checksum is right."""
+    checkpoint = run_dir / "checkpoints" / "step-2"
+    write_manifest(checkpoint, replace(read_manifest(checkpoint), **changes))
+    assert [text for text in audit(run_dir).violations if violation in text] != []
+
+
+def test_the_command_says_so_and_fails(run_dir: Path) -> None:
+    def command(*words: str) -> subprocess.CompletedProcess[str]:
+        words = ("-m", "agentrl", "audit", *words)
+        return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+
+    fine = command(str(run_dir))
+    assert fine.returncode == 0, fine.stderr
+    assert "nothing is lost, nothing is doubled" in fine.stdout
+    with sqlite3.connect(run_dir / "store.sqlite") as db:
+        db.execute("UPDATE groups SET task = 1 WHERE id = 0")
+    db.close()
+    broken = command(str(run_dir), "--json")
+    assert broken.returncode == 1
+    assert json.loads(broken.stdout)["violations"][0] == "task 1 was handed out 2 times in epoch 0"
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no run"):
+        audit(tmp_path)
+    (tmp_path / "store.sqlite").write_text("not a database, but long enough to be read as one " * 10)
+    with pytest.raises(StoreError, match="cannot be used as a store: file is not a database"):
+        audit(tmp_path)

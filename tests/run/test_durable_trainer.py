@@ -1,0 +1,380 @@
+"""A step is all or nothing, whatever fails in it; and a checkpoint that is damaged costs time, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.rollout.manifest import read_manifest
+from agentrl.rollout.store import Store
+from agentrl.rollout.training_history import TrainedStep
+from agentrl.run.audit import audit
+from agentrl.run.retrain import retrain
+from agentrl.trainer.policy import Policy
+from agentrl.trainer.process import TrainerProcess
+from agentrl.trainer.step_metrics import weight_quantiles
+from tests.recorded_run import batch, record_run, running
+
+pytestmark = pytest.mark.anyio
+
+
+def chains(run_dir: Path) -> list[str]:
+    with Store(run_dir / "store.sqlite") as store:
+        return [one.trained.chain for one in store.batches()]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> list[TrainedStep]:
+    """Four steps that nothing disturbs."""
+    run_dir = tmp_path_factory.mktemp("straight") / "run"
+    record_run(run_dir)
+    process = TrainerProcess(run_dir, run_dir / "weights")
+    process.load(None)
+    return [TrainedStep.from_json(process.step(batch(step))["trained"]) for step in range(1, 5)]
+
+
+def fails_after(call: int, kind: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The method does its work, and at its so-many-th call then fails."""
+    original, calls = getattr(kind, method), []
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        done = original(*args, **kwargs)
+        calls.append(1)
+        if len(calls) == call:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return done
+
+    monkeypatch.setattr(kind, method, failing)
+
+
+BOUNDARIES: dict[str, Callable[[pytest.MonkeyPatch, Path], None]] = {
+    "memory, after the first optimizer step": lambda patch, _: fails_after(1, torch.optim.AdamW, "step", patch),
+    "memory, after the second": lambda patch, _: fails_after(2, torch.optim.AdamW, "step", patch),
+    "the digest": lambda patch, _: fails_after(1, Policy, "digest", patch),
+    "publishing": lambda patch, weights: (weights / "v2.partial").write_text("in the way") and None,
+}
+
+
+@pytest.mark.parametrize("boundary", BOUNDARIES)
+def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
+    boundary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: list[TrainedStep]
+) -> None:
+    run_dir, weights = tmp_path / "run", tmp_path / "run" / "weights"
+    record_run(run_dir)
+    process = TrainerProcess(run_dir, weights)
+    began = process.load(None)["chain"]
+    process.step(batch(1))
+    with monkeypatch.context() as patch:
+        BOUNDARIES[boundary](patch, weights)
+        with pytest.raises((torch.OutOfMemoryError, OSError)):
+            process.step(batch(2))
+    assert not process.whole
+    for command in (
+        lambda: process.save(str(tmp_path / "saved"), 1, straight[0].chain, began),
+        lambda: process.save(str(tmp_path / "saved"), 2, process.chain, began),
+        lambda: process.step(batch(2)),
+        lambda: process.load(None),
+    ):
+        with pytest.raises(TrainerNotWholeError, match="had failed in its middle"):
+            command()
+    assert not (tmp_path / "saved").exists()
+    (weights / "v2.partial").unlink(missing_ok=True)
+    again = TrainerProcess(run_dir, weights)
+    again.load(None)
+    assert [again.step(batch(step))["trained"] for step in (1, 2)] == [one.to_json() for one in straight[:2]]
+
+
+def test_a_checkpoint_is_of_the_step_that_the_run_means_or_is_not_made(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    record_run(tmp_path / "run")
+    process = TrainerProcess(tmp_path / "run", tmp_path / "weights")
+    began = process.load(None)["chain"]
+    for step in (1, 2):
+        process.step(batch(step))
+    for wrong in ((1, straight[0].chain, began), (1, straight[1].chain, began), (2, straight[1].chain, "unknown")):
+        with pytest.raises(TrainerNotWholeError):
+            process.save(str(tmp_path / "saved"), *wrong)
+    with pytest.raises(TrainerNotWholeError, match="finished step 2, which the run did not learn of"):
+        process.step(batch(2), after=straight[0].chain)
+    process.save(str(tmp_path / "saved"), 2, straight[1].chain, straight[0].chain)
+    process.saved()
+    manifest = read_manifest(tmp_path / "saved")
+    assert (manifest.history, manifest.optimizer_steps) == ((straight[1],), 4)
+    resumed = TrainerProcess(tmp_path / "run", tmp_path / "weights")
+    resumed.load(str(tmp_path / "saved"))
+    assert [resumed.step(batch(step))["trained"] for step in (3, 4)] == [one.to_json() for one in straight[2:]]
+
+
+async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    blocked, said = run_dir / "weights" / "v2.partial", []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 1:
+            threading.Thread(target=blocked.unlink).start()  # which the event loop does not wait for
+
+    async with running(run_dir, say) as trainer:
+        await trainer.step(batch(1))
+        await in_thread(blocked.write_text, "in the way")
+        await trainer.step(batch(2))
+        assert trainer.weights.version == 2
+        assert trainer.weights.chain == straight[1].chain
+        assert "File exists" in said[0]
+        await in_thread((run_dir / "weights" / "v3.partial").write_text, "in the way")
+        with pytest.raises(TrainerError, match=r"step 3 failed 4 times: .*agentrl train --resume"):
+            await trainer.step(batch(3))
+        await trainer.save_the_rest()
+    assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
+    found = await in_thread(audit, run_dir)
+    assert (found.violations, found.trained, found.waiting) == ([], 4, 4)
+
+
+async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    """So does a second Ctrl-C leave the run, and an episode that raises KeyboardInterrupt."""
+    run_dir = tmp_path / "run"
+    said: list[str] = []
+    await in_thread(record_run, run_dir)
+    async with running(run_dir, said.append) as trainer:
+        await trainer.step(batch(1))
+        with anyio.move_on_after(0.01) as scope:
+            await trainer.step(batch(2))
+        assert scope.cancelled_caught
+        await trainer.save_the_rest()
+    assert "which the run did not learn of" in said[0]
+    assert await in_thread(chains, run_dir) == [straight[0].chain]
+    found = await in_thread(audit, run_dir)
+    assert (found.violations, found.trained, found.last_checkpoint) == ([], 2, 1)
+
+
+async def test_the_last_checkpoint_is_bounded_in_time_and_in_attempts_and_its_batches_wait(
+    tmp_path: Path, straight: list[TrainedStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that hangs; and a trainer that dies whenever it writes."""
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    said: list[str] = []
+    async with running(run_dir, said.append) as trainer:
+        saved, died = trainer.client.saved, 0
+
+        async def hangs() -> None:
+            await anyio.sleep(60)
+
+        async def dies() -> None:
+            nonlocal died
+            if trainer.client.saving:
+                died += 1
+                raise TrainerLostError("the trainer ended: killed while it wrote")
+            await saved()
+
+        await trainer.step(batch(1))
+        monkeypatch.setattr("agentrl.run.durable_trainer.SAVE_TIMEOUT_S", 0.5)
+        monkeypatch.setattr(trainer.client, "saved", hangs)
+        with anyio.fail_after(10):
+            lost = await trainer.save_the_rest()
+        assert (lost or "").startswith("the last checkpoint was not written within 0.5 s\nThe batches of 1 steps wait")
+        monkeypatch.setattr("agentrl.run.durable_trainer.SAVE_TIMEOUT_S", 120)
+        monkeypatch.setattr(trainer.client, "saved", dies)
+        lost = await trainer.save_the_rest()
+        assert died == 3
+        assert "the last checkpoint was lost with its trainer, twice\nThe batches of 1 steps wait" in (lost or "")
+    found = await in_thread(audit, run_dir)
+    assert (found.violations, found.trained) == ([], 0)
+    async with running(run_dir, said.append) as trainer:
+        assert trainer.weights.version == 0
+
+
+async def test_a_checkpoint_of_a_trainer_that_died_before_it_was_committed_is_not_left_on_the_disk(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    said: list[str] = []
+    async with running(run_dir, said.append, keep=1) as trainer:
+        await trainer.step(batch(1))
+        await trainer.checkpoint()
+        await trainer.client.saved()
+        await in_thread((run_dir / "checkpoints" / "step-000009.partial").mkdir)
+        saved, asked = trainer.client.saved, 0
+
+        async def dies() -> None:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                raise TrainerLostError("the trainer ended: killed after it wrote")
+            await saved()
+
+        trainer.client.saved = dies  # type: ignore[method-assign]
+        await trainer.commit()
+        assert list((run_dir / "checkpoints").iterdir()) == []
+        await trainer.step(batch(2))
+        await trainer.save_the_rest()
+        assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-000002"]
+    assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
+    assert (await in_thread(audit, run_dir)).violations == []
+
+
+async def test_the_disk_is_blamed_for_what_it_refused_and_for_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    async with running(run_dir, pytest.fail) as trainer:
+        await trainer.step(batch(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(Policy, "staged", lambda *_, **__: fails(torch.OutOfMemoryError("no memory")))
+            with pytest.raises(TrainerError, match=r"was not made: .*no memory.*--resume"):
+                await trainer.checkpoint()
+        await in_thread((run_dir / "checkpoints").write_text, "in the way")
+        await trainer.checkpoint()
+        with pytest.raises(
+            DiskError, match=r"the checkpoint of step 1 cannot be written: .*make room, or repair the disk"
+        ):
+            await trainer.commit()
+
+
+@pytest.mark.parametrize("error", [TrainerDiskError("no space"), TrainerLostError("it died"), TrainerError("no")])
+async def test_a_last_checkpoint_that_is_not_made_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: TrainerError
+) -> None:
+    async def save(*_: object) -> None:
+        raise error
+
+    run_dir = tmp_path / "run"
+    said: list[str] = []
+    await in_thread(record_run, run_dir)
+    async with running(run_dir, said.append) as trainer:
+        await trainer.step(batch(1))
+        monkeypatch.setattr(trainer.client, "save", save)
+        lost = await trainer.save_the_rest() or ""
+    assert lost.startswith("the last checkpoint was not written: ")
+    assert "The batches of 1 steps wait in the store" in lost
+
+
+def fails(error: Exception) -> None:
+    raise error
+
+
+async def trained_run(run_dir: Path) -> None:
+    """Four steps, with a checkpoint after each second one."""
+    async with running(run_dir, pytest.fail) as trainer:
+        for step in range(1, 5):
+            await trainer.step(batch(step))
+            if step % 2 == 0:
+                await trainer.checkpoint()
+        await trainer.save_the_rest()
+
+
+DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "a flipped bit": lambda path: (path / "model.safetensors").write_bytes(
+        bytes([*(content := (path / "model.safetensors").read_bytes())[:-1], content[-1] ^ 1])
+    ),
+    "a file cut short": lambda path: (path / "optimizer" / "state.safetensors").write_bytes(b"\0" * 100),
+    "an empty manifest": lambda path: (path / "checkpoint.json").write_text(""),
+    "no directory": lambda path: path.rename(path.parent.parent / "elsewhere"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_checkpoint_gives_way_to_an_older_one_and_is_made_again(
+    damage: str, tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    await trained_run(run_dir)
+    newest = run_dir / "checkpoints" / "step-000004"
+    await in_thread(DAMAGES[damage], newest)
+    assert (await in_thread(audit, run_dir)).violations != []
+    said: list[str] = []
+    async with running(run_dir, said.append) as trainer:
+        assert (trainer.weights.version, trainer.weights.chain) == (4, straight[3].chain)
+    assert said[0].startswith("the checkpoint of step 4 is damaged: ")
+    assert said[1] == "training steps 3 to 4 again, on the batches that the store names"
+    assert len(said) == 2
+    assert (run_dir / "damaged" / "step-000004-1").exists() == (damage != "no directory"), "it is set aside"
+    found = await in_thread(audit, run_dir)
+    assert (found.violations, found.trained, found.batches) == ([], 8, 4)
+    assert await in_thread(chains, run_dir) == [one.chain for one in straight]
+
+
+async def test_without_a_whole_checkpoint_everything_is_trained_again_or_nothing_is(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    await trained_run(run_dir)
+    for step in (2, 4):
+        await in_thread((run_dir / "checkpoints" / f"step-00000{step}" / "config.json").unlink)
+    said: list[str] = []
+    config = json.loads(await in_thread((run_dir / "config.json").read_text))
+    config["trainer"]["step_timeout_s"] = 300.0
+    await in_thread((run_dir / "config.json").write_text, json.dumps(config))
+    async with running(run_dir, said.append) as trainer:
+        assert (trainer.weights.version, trainer.weights.chain) == (4, straight[3].chain)
+    assert said[-2:] == [
+        "training steps 1 to 4 again, on the batches that the store names",
+        "some of them were trained with other settings than they are now: trainer.step_timeout_s = 3600.0, now 300.0",
+    ]
+    assert (await in_thread(audit, run_dir)).violations == []
+
+    await in_thread((run_dir / "checkpoints" / "step-000004" / "config.json").unlink)
+    with sqlite3.connect(run_dir / "store.sqlite") as db:
+        db.execute("DELETE FROM batches WHERE step = 2")
+    db.close()
+    with pytest.raises(StoreError, match="the batch of step 2 is missing"):
+        async with running(run_dir, said.append):
+            pass
+
+
+async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
+    """Over two lives with settings of their own; and it finds a batch that was trained on otherwise than the store says."""
+    run_dir = tmp_path / "run"
+    await in_thread(record_run, run_dir)
+    async with running(run_dir, pytest.fail) as trainer:
+        await trainer.step(batch(1))
+        await trainer.save_the_rest()
+    config = json.loads(await in_thread((run_dir / "config.json").read_text))
+    config["trainer"]["lr"] = 5e-4
+    await in_thread((run_dir / "config.json").write_text, json.dumps(config))
+    async with running(run_dir, pytest.fail) as trainer:
+        for step in (2, 3):
+            await trainer.step(batch(step))
+        await trainer.save_the_rest()
+    found = await retrain(run_dir)
+    assert (found.same, found.steps, found.difference, found.wrong) == (3, 3, None, False)
+
+    with sqlite3.connect(run_dir / "store.sqlite") as db:
+        db.execute("UPDATE episodes SET reward = reward * reward WHERE group_id = 4")
+    db.close()
+    found = await retrain(run_dir)
+    assert (found.same, found.steps, found.difference, found.wrong) == (2, 3, "weights", True)
+    words = [sys.executable, "-m", "agentrl", "audit", str(run_dir), "--retrain"]
+    done = await in_thread(lambda: subprocess.run(words, capture_output=True, text=True, timeout=150))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "is not what was stored" in done.stdout
+
+
+def test_quantiles_are_of_any_number_of_tokens() -> None:
+    weights = torch.arange(101).repeat(2**24 // 100).float().div(100).log()
+    assert len(weights) > 2**24
+    found = weight_quantiles(weights)
+    assert found == pytest.approx({"weight_p01": 0.01, "weight_p50": 0.5, "weight_p99": 0.99}, abs=1e-3)
+    assert weight_quantiles(torch.zeros(0)) == {}

@@ -1,0 +1,140 @@
+"""`agentrl serve` as a program elsewhere sees it: a real process, the real command, HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from agentrl.models import NANO
+from agentrl.record.trajectory import TokenRecord
+from tests.rescoring import Rescorer
+
+
+@dataclass
+class Service:
+    http: httpx2.Client
+
+    def ask(self, method: str, path: str, body: Any = None, status: int = 200) -> Any:
+        reply = self.http.request(method, path, json=body)
+        assert reply.status_code == status, reply.text
+        return reply.json()
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agentrl", "serve", "--model", str(NANO), "--proxy.max_sessions", "3"],
+        env={**os.environ, "AGENTRL_ADMIN_KEY": "admin"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("serving nano at http://127.0.0.1:")
+    with httpx2.Client(base_url=line.split()[-1], headers={"Authorization": "Bearer admin"}, timeout=30) as http:
+        yield Service(http)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("path", ["/sessions", "/weights"])
+def test_a_body_that_no_path_of_the_service_takes_is_not_read(service: Service, path: str) -> None:
+    refused = service.ask("POST", path, {"max_tokens": [{}] * 2**15}, status=413)
+    assert "larger than 65536 bytes" in refused["error"]["message"]
+
+
+def test_a_session_from_opening_to_trajectories(service: Service, versions: Any) -> None:
+    opened = service.ask("POST", "/sessions", {"max_tokens": 20, "temperature": 0.7})
+    with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:
+        messages: list[Any] = [{"role": "user", "content": "12 + 30 ="}]
+        first = client.chat.completions.create(model=opened["model"], messages=messages)
+        messages += [first.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "1"}]
+        second = client.chat.completions.create(model=opened["model"], messages=messages)
+        path = f"/sessions/{opened['id']}"
+        service.ask("POST", f"{path}/reward", {"value": 0.25, "completion_id": second.id})
+        closed = service.ask("POST", f"{path}/close", {"reward": 1.5})
+        assert (closed["status"], closed["calls"], closed["reward"]) == ("ended", 2, 1.5)
+        with pytest.raises(openai.ConflictError):
+            client.with_options(max_retries=0).models.list()
+
+    fetched = service.ask("GET", f"{path}/trajectories")
+    record = TokenRecord.from_json(fetched["turns"])
+    assert [turn.completion_id for turn in record.turns] == [first.id, second.id]
+    assert [turn.temperature for turn in record.turns] == [0.7, 0.7]
+    assert Rescorer(versions).largest_difference(record) < 1e-4
+    (trajectory,) = fetched["trajectories"]
+    trained = [r for r, t in zip(trajectory["rewards"], trajectory["loss_mask"], strict=True) if t]
+    assert set(trained) == {1.5, 0.25}
+    assert path.rpartition("/")[2] in [s["id"] for s in service.ask("GET", "/sessions")["sessions"]]
+    service.ask("DELETE", path)
+    service.ask("GET", path, status=404)
+
+
+def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
+    opened = service.ask("POST", "/sessions", {"max_tokens": 3})
+    for key in (opened["api_key"], f"{opened['api_key']}.helper"):
+        with openai.OpenAI(base_url=opened["base_url"], api_key=key) as client:
+            client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
+    path = f"/sessions/{opened['id']}"
+    service.ask("POST", f"{path}/reward", {"value": 0.5, "branch": "helper"})
+    service.ask("POST", f"{path}/close", {"reward": 1.0})
+    fetched = service.ask("GET", f"{path}/trajectories")
+    assert [(turn["branch"], turn["branch_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
+    assert [path["rewards"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
+
+
+def test_what_was_closed_is_final(service: Service) -> None:
+    opened = service.ask("POST", "/sessions", {"max_tokens": 3})
+    path = f"/sessions/{opened['id']}"
+    with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:
+        said = client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
+    service.ask("POST", f"{path}/reward", {"value": 0.25})
+    closed = service.ask("POST", f"{path}/close", {"reward": 1.0})
+    kept = service.ask("GET", f"{path}/trajectories")
+    for change in ({"value": 2}, {"value": 2, "completion_id": said.id}, {"value": 2, "branch": "helper"}):
+        refused = service.ask("POST", f"{path}/reward", change, status=409)
+        assert refused["error"]["code"] == "session_closed"
+    service.ask("POST", f"{path}/close", {"reward": 2}, status=409)
+    for again in ({}, {"reward": 1.0}):
+        assert service.ask("POST", f"{path}/close", again) == closed, "whoever lost the answer may ask again"
+    assert service.ask("GET", f"{path}/trajectories") == kept
+    service.ask("DELETE", path)
+
+
+def test_new_weights_are_loaded_into_the_service(service: Service, versions: Any) -> None:
+    assert service.ask("POST", "/weights", {"path": str(versions[2]), "version": 2})["version"] == 2
+    opened = service.ask("POST", "/sessions", {"max_tokens": 5})
+    with openai.OpenAI(base_url=opened["base_url"], api_key=opened["api_key"]) as client:
+        client.completions.create(model="nano", prompt="1")
+    turns = service.ask("GET", f"/sessions/{opened['id']}/trajectories")["turns"]
+    assert turns[0]["versions"] == [{"version": 2, "start": 0, "end": len(turns[0]["output_ids"])}]
+    refused = service.ask("POST", "/weights", {"path": "/nonexistent", "version": 3}, status=400)
+    assert refused["error"]["param"] == "path"
+    service.ask("POST", "/weights", {"path": str(versions[0]), "version": 0})
+    service.ask("DELETE", f"/sessions/{opened['id']}")
+
+
+def test_bad_requests_are_refused(service: Service) -> None:
+    service.ask("POST", "/sessions", {"temprature": 1}, status=400)
+    service.ask("POST", "/sessions/ses_none/reward", {"value": 1}, status=404)
+    service.ask("PUT", "/sessions", status=404)
+    opened = service.ask("POST", "/sessions")
+    path = f"/sessions/{opened['id']}"
+    assert service.ask("POST", f"{path}/reward", {"value": "much"}, 400)["error"]["param"] == "value"
+    service.ask("POST", f"{path}/reward", {"value": 1, "completion_id": "none"}, status=404)
+    service.http.headers["Authorization"] = "Bearer wrong"
+    service.ask("GET", "/sessions", status=401)
+    service.http.headers["Authorization"] = "Bearer admin"
+    service.ask("POST", "/sessions")
+    service.ask("POST", "/sessions")
+    assert service.ask("POST", "/sessions", status=429)["error"]["code"] == "too_many_sessions"

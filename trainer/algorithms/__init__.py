@@ -1,0 +1,1 @@
+"""Objectives, advantages and losses: pure functions, each with its formula and its source."""
