@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentrl.proxy import Session
     from agentrl.record.trajectory import Turn
     from agentrl.sandboxes import Box, Language, Limits, Sandboxes, SandboxPool, Test, Verdict
-    from agentrl.sandboxes.pool import Loan, Purpose
+    from agentrl.sandboxes.pool import Lease, Purpose
 
 Task = dict[str, Any]
 """One line of the task file."""
@@ -87,7 +87,7 @@ class Kept:
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
-    loans: list[Loan] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
     envs: list[AsyncToolEnv] = field(default_factory=list)
     closed: bool = False
 
@@ -97,8 +97,8 @@ class Kept:
         async with AsyncExitStack() as stack:  # one that fails to close keeps no other open
             for env in self.envs:
                 stack.push_async_callback(env.close)
-            for loan in self.loans:
-                stack.callback(loan.give_back)
+            for lease in self.leases:
+                stack.callback(lease.give_back)
 
     def check_open(self) -> None:
         """Raise EpisodeError once the episode has ended."""
@@ -193,14 +193,14 @@ class Episode:
         """
         pool = await self._pool("lend", image=image, limits=limits, cpus=cpus, network=network)
         kept = self._kept
-        (loan,) = await pool.borrow()
+        (lease,) = await pool.acquire()
         if kept.closed:  # meanwhile
-            loan.give_back()
+            lease.give_back()
         kept.check_open()
-        kept.loans.append(loan)
-        return loan.box
+        kept.leases.append(lease)
+        return lease.box
 
-    async def judge(
+    async def grade(
         self,
         source: str,
         tests: Sequence[Test],
@@ -212,26 +212,26 @@ class Episode:
         partial: bool = False,
         deadline_s: float | None = None,
     ) -> Verdict:
-        """Run a program against tests in a sandbox: see `agentrl.sandboxes.grading.judge`.
+        """Run a program against tests in a sandbox: see `agentrl.sandboxes.grade`.
 
         With `partial`, the verdict has a `fraction` to reward: tests that programs pass which do nothing count for nothing
-        (`agentrl.sandboxes.judge_partial`).
+        (`agentrl.sandboxes.grade_partial`).
 
         Raises:
             SandboxError: There is no sandbox.
             ConfigError: The tests make no sense; or, for `partial`, nothing is left to earn.
         """
-        from agentrl.sandboxes import PYTHON, judge, judge_partial
+        from agentrl.sandboxes import PYTHON, grade, grade_partial
 
         if partial and fail_fast:
             raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
-        pool = await self._pool("judge", image=image, limits=limits, cpus=1.0, network=False)
+        pool = await self._pool("grade", image=image, limits=limits, cpus=1.0, network=False)
         language = language or PYTHON
         if partial:
-            return await judge_partial(
+            return await grade_partial(
                 source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s
             )
-        return await judge(
+        return await grade(
             source,
             tests,
             pool=pool,
@@ -266,7 +266,7 @@ class Episode:
         """
         number = checked_number(f"the reward of {shown(completion_id)}", value, MAX_REWARD)
         for turn in self._turns(completion_id):
-            turn.credit = number
+            turn.reward = number
 
     def mark_failed(self, completion_id: str) -> None:
         """Say that the reply of one model call could not be used, such as a tool call that makes no sense.

@@ -23,7 +23,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, grade, open_pool
 from tests.real_boxes import as_an_ordinary_user
 from tests.sandboxes import (
     candidate_classes,
@@ -80,7 +80,7 @@ async def main(backend: BackendName, seconds: float) -> None:
             spec = BoxSpec(limits=LIMITS)
             pools = [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(POOLS)]
             # A kind of test that cannot run here would reward nobody.
-            verdict = await judge(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pools[0])
+            verdict = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pools[0])
             if not verdict.passed:
                 raise SystemExit(f"these tests do not pass with a program that is right: {verdict.results}")
             with measured() as cost:

@@ -334,7 +334,7 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
         "injected": dict(injected),
         "faults": done.total() + injected.total(),
         "ends": dict(ends),
-        "restarts": found.lives,
+        "restarts": found.restarts,
         "wall_s": round(time.monotonic() - started),
         "steps": found.batches,
         "tasks": found.tasks,

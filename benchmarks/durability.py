@@ -2,7 +2,7 @@
 
     python benchmarks/durability.py [--rounds 4] [--steps 16]
 
-Each round is two short runs of the quickstart's configuration, `rollout.keep_calls` on and off, in an order that changes from
+Each round is two short runs of the quickstart's configuration, `rollout.log_calls` on and off, in an order that changes from
 round to round. Between its fourth and its last step, two figures of a run are taken: the episodes that it finished a second, and
 the CPU time that its main process, engine and trainer took an episode, which a busy machine disturbs less.
 """
@@ -40,12 +40,12 @@ class Speed:
     """Of all its processes together."""
 
 
-def speed_of(tasks: Path, run_dir: Path, steps: int, *, keep_calls: bool) -> Speed:
+def speed_of(tasks: Path, run_dir: Path, steps: int, *, log_calls: bool) -> Speed:
     """Run once."""
     words = ["train", "--config", "workflows/quickstart.toml", "--model", str(NANO)]
     words += ["--tasks", str(tasks / "train.jsonl")]
     options = {"run_dir": run_dir, "steps": steps, "eval.tasks": tasks / "eval.jsonl", "eval.limit": 1}
-    options["rollout.keep_calls"] = json.dumps(keep_calls)
+    options["rollout.log_calls"] = json.dumps(log_calls)
     words += [f"--{key}={value}" for key, value in options.items()]
     command = [sys.executable, "-m", "agentrl", *words]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as run:
@@ -95,7 +95,7 @@ def main() -> None:
         for round_ in range(args.rounds):
             of: dict[bool, Speed] = {}
             for keep in (True, False) if round_ % 2 else (False, True):
-                of[keep] = speed_of(tasks, Path(scratch) / f"{round_}-{keep}", args.steps, keep_calls=keep)
+                of[keep] = speed_of(tasks, Path(scratch) / f"{round_}-{keep}", args.steps, log_calls=keep)
             speeds.append(of[True].episodes_per_s / of[False].episodes_per_s)
             costs.append(of[True].cpu_s_per_episode / of[False].cpu_s_per_episode)
             print(

@@ -2,7 +2,7 @@
 
     python benchmarks/fair_verdicts.py [--backend docker] [--verdicts 60]
 
-One worker judges honest programs, alone and then while another keeps the pool's other places busy with fork bombs, and programs that
+One worker grades honest programs, alone and then while another keeps the pool's other places busy with fork bombs, and programs that
 take memory, disk, output and CPU time without end. The pool has a place for each. Rounds alternate, so that a busy machine slows
 both alike.
 """
@@ -20,7 +20,7 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import BackendName, BoxSpec, IOTest, Limits, SandboxPool, judge, open_pool
+from agentrl.sandboxes import BackendName, BoxSpec, IOTest, Limits, SandboxPool, grade, open_pool
 from tests.sandboxes.adversaries import against_the_place
 
 HOSTILE = ("a fork bomb", "a memory bomb", "a full disk", "a gigabyte of output", "an endless loop", "a thread bomb")
@@ -34,7 +34,7 @@ async def latencies(pool: SandboxPool, verdicts: int) -> list[float]:
     found = []
     for _ in range(verdicts):
         started = time.perf_counter()
-        assert (await judge(HONEST, TESTS, pool=pool)).passed
+        assert (await grade(HONEST, TESTS, pool=pool)).passed
         found.append(time.perf_counter() - started)
     return found
 
@@ -48,7 +48,7 @@ async def main(backend: BackendName, verdicts: int) -> None:
 
         async def attack() -> None:
             while True:
-                await judge(next(sources), TESTS, pool=pool)
+                await grade(next(sources), TESTS, pool=pool)
 
         await latencies(pool, 5)
         for _ in range(ROUNDS):

@@ -17,7 +17,7 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, grade, open_pool
 from tests.sandboxes.hostile_answers import (
     ANSWERS,
     OUTPUTS,
@@ -34,13 +34,13 @@ async def main(backend: BackendName) -> None:
     cases += [(f"printed: {name}", printing(output), output_tests()) for name, output in OUTPUTS.items()]
     worst_s, worst_bytes = 0.0, 0
     async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=backend, size=2) as pool:
-        await judge("def f(): return 3", [call_tests()["call, long"]], pool=pool)  # imports, caches
+        await grade("def f(): return 3", [call_tests()["call, long"]], pool=pool)  # imports, caches
         print(f"{'':50}{'test':16}{'status':16}{'stall, ms':>10}{'memory, MB':>12}{'time, s':>9}")
         for name, source, tests in cases:
             for kind, test in tests.items():
                 started = time.perf_counter()
                 with measured() as cost:
-                    verdict = await judge(source, [test], pool=pool)
+                    verdict = await grade(source, [test], pool=pool)
                 took_s = time.perf_counter() - started
                 worst_s, worst_bytes = max(worst_s, cost.stall_s), max(worst_bytes, cost.memory_bytes)
                 figures = f"{1000 * cost.stall_s:10.1f}{cost.memory_bytes / 2**20:12.1f}{took_s:9.2f}"

@@ -18,7 +18,7 @@ from pathlib import Path
 import anyio
 
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.rollout.open_runner import open_runner
@@ -56,7 +56,7 @@ class Instant:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: Draft | None = None,
+        draft: PartialGeneration | None = None,
     ) -> Generation:
         """Return 32 tokens."""
         return Generation(

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.sandboxes import BackendName, IOTest, judge, open_pool
+from agentrl.sandboxes import BackendName, IOTest, grade, open_pool
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE
 
 SOURCE = "print(2 * int(input()))\n"
@@ -102,7 +102,7 @@ async def pool_rate(backend: BackendName, seconds: float) -> tuple[float, float]
     async with open_pool(backend=backend) as pool:
 
         async def verdict() -> bool:
-            return (await judge(SOURCE, TESTS, pool=pool)).passed
+            return (await grade(SOURCE, TESTS, pool=pool)).passed
 
         await rate(verdict, 0.5, CORES)
         result = await rate(verdict, seconds, 2 * CORES)

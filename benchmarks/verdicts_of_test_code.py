@@ -13,7 +13,7 @@ import time
 
 import anyio
 
-from agentrl.sandboxes import AssertTest, BackendName, Test, TestFile, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, Test, TestFile, grade, open_pool
 
 SOURCE = """
 class V:
@@ -42,7 +42,7 @@ async def main(backend: BackendName, verdicts: int) -> None:
         for _ in range(verdicts):
             for name, test in KINDS.items():
                 started = time.perf_counter()
-                verdict = await judge(SOURCE, [test], pool=pool)
+                verdict = await grade(SOURCE, [test], pool=pool)
                 took[name].append(1000 * (time.perf_counter() - started))
                 assert verdict.passed, verdict.results
     print(f"{backend}, {verdicts} verdicts of each kind\n\n{'':28}{'median, ms':>12}{'p90, ms':>10}")

@@ -1,4 +1,4 @@
-"""Sandboxes that run model-written code, and a judge of what it does. See docs/sandboxes.md and docs/grading.md."""
+"""Sandboxes that run model-written code, and a grader of what it does. See docs/sandboxes.md and docs/grading.md."""
 
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
@@ -6,9 +6,9 @@ from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
 from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task
 from agentrl.sandboxes.grading.comparison import Comparison, Exact, Floats, Tokens
-from agentrl.sandboxes.grading.do_nothing import judge_partial
+from agentrl.sandboxes.grading.do_nothing import grade_partial
 from agentrl.sandboxes.grading.extract import CodeBlock, code_blocks, extract_code
-from agentrl.sandboxes.grading.judge import judge
+from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.task_tests import load_tests
 from agentrl.sandboxes.grading.verdict import (
     CPP,
@@ -66,8 +66,8 @@ __all__ = [
     "choose_backend",
     "code_blocks",
     "extract_code",
-    "judge",
-    "judge_partial",
+    "grade",
+    "grade_partial",
     "load_code_task",
     "load_tests",
     "open_pool",

@@ -59,7 +59,7 @@ class PoolMetrics:
     """Boxes in which it did not work; they were replaced."""
 
 
-class Loan:
+class Lease:
     """A box in somebody's hands. `give_back` may be called from anywhere, and more than once."""
 
     def __init__(self, box: Box) -> None:
@@ -85,11 +85,11 @@ class Loan:
 class _Waiter:
     count: int
     called: anyio.Event = field(default_factory=anyio.Event)
-    loans: list[Loan] = field(default_factory=list)
+    leases: list[Lease] = field(default_factory=list)
     error: SandboxError | None = None
 
 
-Purpose = Literal["judge", "lend"]
+Purpose = Literal["grade", "lend"]
 
 
 class SandboxPool:
@@ -107,8 +107,8 @@ class SandboxPool:
         self.baselines: MeasuredOnce[Any] = MeasuredOnce()
         """Of tests that were graded here, what programs pass that do nothing."""
         self._wait_timeout_s = wait_timeout_s
-        self._ready: deque[Loan] = deque()
-        self._lent: set[Loan] = set()
+        self._ready: deque[Lease] = deque()
+        self._lent: set[Lease] = set()
         self._line: deque[_Waiter] = deque()
 
     @asynccontextmanager
@@ -120,17 +120,17 @@ class SandboxPool:
 
         Raises SandboxError when none was free within the pool's wait_timeout_s, or none can be started.
         """
-        loans = await self.borrow(count)
+        leases = await self.acquire(count)
         try:
-            yield [loan.box for loan in loans]
+            yield [lease.box for lease in leases]
         finally:
-            for loan in loans:
-                loan.give_back()
-        for loan in loans:
-            if loan.box.suspect:
-                await loan.cleared.wait()
+            for lease in leases:
+                lease.give_back()
+        for lease in leases:
+            if lease.box.suspect:
+                await lease.cleared.wait()
 
-    async def borrow(self, count: int = 1) -> list[Loan]:
+    async def acquire(self, count: int = 1) -> list[Lease]:
         """Like `take`, for boxes that are given back by hand."""
         if count > self.size:
             raise ConfigError(
@@ -150,7 +150,7 @@ class SandboxPool:
             raise
         if waiter.error is not None:
             raise waiter.error
-        if not waiter.loans:
+        if not waiter.leases:
             self._leave(waiter)
             raise SandboxError(
                 f"no sandbox was free within {self._wait_timeout_s:g} s: {len(self._line)} wait for {self.size} boxes"
@@ -159,24 +159,24 @@ class SandboxPool:
         self.metrics.taken += count
         self.metrics.wait_s += waited_s
         self.metrics.wait_max_s = max(self.metrics.wait_max_s, waited_s)
-        return waiter.loans
+        return waiter.leases
 
     def _leave(self, waiter: _Waiter) -> None:
         if waiter in self._line:
             self._line.remove(waiter)
-        for loan in waiter.loans:
-            loan.give_back()
+        for lease in waiter.leases:
+            lease.give_back()
         self._serve_line()
 
     def _serve_line(self) -> None:
-        self._ready = deque(loan for loan in self._ready if loan.box.lost is None)
+        self._ready = deque(lease for lease in self._ready if lease.box.lost is None)
         while self._line and len(self._ready) >= self._line[0].count:
             waiter = self._line.popleft()
-            waiter.loans = [self._ready.popleft() for _ in range(waiter.count)]
-            self._lent.update(waiter.loans)
+            waiter.leases = [self._ready.popleft() for _ in range(waiter.count)]
+            self._lent.update(waiter.leases)
             waiter.called.set()
         # Boxes that are neither lent nor ready are on their way.
-        self._lent = {loan for loan in self._lent if not loan.given_back}
+        self._lent = {lease for lease in self._lent if not lease.given_back}
         self.grow(len(self._lent) + sum(waiter.count for waiter in self._line))
 
     def grow(self, places: int) -> None:
@@ -223,18 +223,18 @@ class SandboxPool:
 
     async def _lend(self, box: Box, *, self_test: bool) -> bool:
         """Lend a box once and make it as new; whether that worked. It is tested when that is asked for, or looks wise."""
-        loan = Loan(box)
-        box.on_lost = loan.give_back
-        self._ready.append(loan)
+        lease = Lease(box)
+        box.on_lost = lease.give_back
+        self._ready.append(lease)
         self._serve_line()
-        await loan.returned()
+        await lease.returned()
         self.metrics.runs += box.runs
         self.metrics.run_s += box.run_s
         box.runs, box.run_s = 0, 0.0
         try:
             return box.lost is None and await self._clear(box, self_test=self_test or box.suspect)
         finally:
-            loan.cleared.set()
+            lease.cleared.set()
 
     async def _clear(self, box: Box, *, self_test: bool) -> bool:
         """Make a box as new; whether that worked."""
@@ -288,7 +288,7 @@ async def open_pool(
 
 
 class Sandboxes:
-    """The pools of a run, each opened when it is first asked for: for each kind of box one to judge with and one to lend to
+    """The pools of a run, each opened when it is first asked for: for each kind of box one to grade with and one to lend to
     workflows. They are two, so that a workflow that holds a box and asks for a verdict never waits for itself.
 
     Open it with `open_sandboxes`.
@@ -339,10 +339,10 @@ async def open_sandboxes(
     *,
     backend: BackendName = "auto",
     order: Sequence[BackendName] = AUTO_ORDER,
-    judges: int | None = None,
+    graders: int | None = None,
     lent: int | None = None,
     wait_timeout_s: float = 600.0,
 ) -> AsyncIterator[Sandboxes]:
-    """The sandboxes of a run; `judges` and `lent` bound the boxes of each kind for either purpose (default: one a core)."""
+    """The sandboxes of a run; `graders` and `lent` bound the boxes of each kind for either purpose (default: one a core)."""
     async with background_tasks() as tasks:
-        yield Sandboxes(tasks, backend, order, {"judge": judges, "lend": lent}, wait_timeout_s)
+        yield Sandboxes(tasks, backend, order, {"grade": graders, "lend": lent}, wait_timeout_s)

@@ -17,10 +17,10 @@ from agentrl.errors import StoreError
 from agentrl.rollout.database import create_database
 from agentrl.rollout.manifest import _own_sum
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
-from agentrl.rollout.store import KeptCall
+from agentrl.rollout.store import LoggedCall
 from agentrl.run.audit import audit
 from agentrl.run.run_store import begin_store, write_noted
-from tests.power_cut_program import TASKS, life
+from tests.power_cut_program import TASKS, run_once
 from tests.rollout.test_store import kept_choice, outcome
 
 Damage = Callable[[Path], None]
@@ -48,17 +48,17 @@ def make_runs(folder: Path) -> dict[str, Path]:
     def said(**_: Any) -> None:
         pass
 
-    anyio.run(lambda: life(run_dir, folder / "model", said, resume=False, checkpoints=3))
+    anyio.run(lambda: run_once(run_dir, folder / "model", said, resume=False, checkpoints=3))
     moment("killed")
-    anyio.run(lambda: life(run_dir, folder / "model", said, resume=True, checkpoints=2))
+    anyio.run(lambda: run_once(run_dir, folder / "model", said, resume=True, checkpoints=2))
     moment("killed twice")
     with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         write_noted(store, run_dir / "eval_before.json", '{"mean_reward": 0.5}\n')
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7)
         store.add(group, 0, 0, outcome(1.0))
-        store.keep_calls(
-            [KeptCall(group, 1, kept_choice([5, ids], "stop", name)) for ids, name in enumerate(("a", "b"))]
+        store.log_calls(
+            [LoggedCall(group, 1, kept_choice([5, ids], "stop", name)) for ids, name in enumerate(("a", "b"))]
         )
         moment("going on")  # the log is not empty
         write_noted(store, run_dir / "summary.json", '{"steps": 10}\n')
@@ -197,7 +197,7 @@ def signed(change: Callable[[dict[str, Any]], object]) -> Damage:
 
 
 def an_older_configuration(run_dir: Path) -> None:
-    """That of the life before, which was in the ledger too."""
+    """That of the start before, which was in the ledger too."""
     with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         before = (run_dir / "config.json").read_text()
         write_noted(store, run_dir / "config.json", before.replace('"seed": 0', '"seed": 1'))

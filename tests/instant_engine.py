@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 STOP = 2
@@ -39,7 +39,7 @@ class InstantEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: Draft | None = None,
+        draft: PartialGeneration | None = None,
     ) -> Generation:
         self.order.append(session)
         self.in_flight += 1

@@ -18,7 +18,7 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
-from agentrl.rollout.store import KeptCall, Store
+from agentrl.rollout.store import LoggedCall, Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.run_directory import appending, check_run_dir, config_text, prepare_run_dir, write_config
@@ -82,7 +82,7 @@ def play(store: Store, count: int, version: int) -> list[int]:
     while len(ready) < count:
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7, version)
-        store.keep_calls([KeptCall(group, sample, kept_choice([5], "abort")) for sample in range(2)])
+        store.log_calls([LoggedCall(group, sample, kept_choice([5], "abort")) for sample in range(2)])
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
         for sample in range(2):
@@ -94,7 +94,7 @@ def play(store: Store, count: int, version: int) -> list[int]:
     return ready
 
 
-async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume: bool, checkpoints: int) -> None:
+async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, resume: bool, checkpoints: int) -> None:
     """One process of the run. It ends as if killed, after the rename of a checkpoint that it does not commit."""
     settings = config(run_dir, model)
     check_run_dir(run_dir, resume=resume)
@@ -104,7 +104,7 @@ async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume:
     with begin_store(run_dir, TASKS, config_text(settings), resume=resume) as store:
         write_noted(store, run_dir / "config.json", config_text(settings))
         mark(created=True)
-        client = InProcess(run_dir, Path(model.parent) / f"weights-{store.life}")
+        client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
         trainer = DurableTrainer(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
         await trainer.load()
         ready = [group.id for group in store.unused_groups() if group.state == "ready"]
@@ -131,7 +131,7 @@ async def life(run_dir: Path, model: Path, mark: Callable[..., None], *, resume:
 
 
 def main() -> None:
-    """Two lives of one run."""
+    """Two starts of one run."""
     run_dir, model, marks = map(Path, sys.argv[1:])
     torch.manual_seed(0)
     with marks.open("w", buffering=1) as log:
@@ -139,8 +139,8 @@ def main() -> None:
         def mark(**said: Any) -> None:
             log.write(json.dumps(said) + "\n")
 
-        anyio.run(lambda: life(run_dir, model, mark, resume=False, checkpoints=3))
-        anyio.run(lambda: life(run_dir, model, mark, resume=True, checkpoints=2))
+        anyio.run(lambda: run_once(run_dir, model, mark, resume=False, checkpoints=3))
+        anyio.run(lambda: run_once(run_dir, model, mark, resume=True, checkpoints=2))
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ def record_run(run_dir: Path, steps: int = 4, **trainer: Any) -> RunConfig:
     write_config(config)
     rng = random.Random(5)
     with Store(run_dir / "store.sqlite") as store:
-        store.begin_life("tasks", config.model_dump_json())
+        store.begin_restart("tasks", config.model_dump_json())
         for group in range(GROUPS_A_BATCH * steps):
             store.open_group(group, 0, group)
             for sample in range(GROUP_SIZE):
@@ -99,7 +99,7 @@ class ThreadTrainer(ChildProcess):
 
 @asynccontextmanager
 async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> AsyncIterator[DurableTrainer]:
-    """A life of the run: its trainer, loaded."""
+    """The trainer of a start of the run, loaded."""
     config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
 
     @asynccontextmanager
@@ -114,7 +114,7 @@ async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> A
                 await in_thread(child.thread.join)
 
     with await in_thread(Store, run_dir / "store.sqlite") as store:
-        await in_thread(store.begin_life, "tasks", config.model_dump_json())
+        await in_thread(store.begin_restart, "tasks", config.model_dump_json())
         client = TrainerClient(process, 60)
         await client.start()
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import anyio.lowlevel
 
-from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 
@@ -31,7 +31,7 @@ class ScriptedEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: Draft | None = None,
+        draft: PartialGeneration | None = None,
     ) -> Generation:
         self.calls += 1
         await anyio.lowlevel.checkpoint()

@@ -97,7 +97,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "top": "workflow tasks run_dir steps seed",
         "model": "path renderer renderer_options",
         "rollout": "batch_size group_size max_staleness order window max_concurrent temperature top_p max_tokens "
-        "episode_timeout_s cancel_timeout_s retries max_failed_share alarm_stall_s drop_uniform_groups keep_calls workers "
+        "episode_timeout_s cancel_timeout_s retries max_failed_share alarm_stall_s drop_uniform_groups log_calls workers "
         "hang_timeout_s",
         "engine": "kind servers urls python gpus_per_server flags pause_mode transfer spill request_timeout_s "
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
@@ -108,7 +108,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage gae_discount "
         "gae_lambda gae_unit gae_bootstrap critic_lr value_clip objective turn_discount truncated_turns failed_turns turn_penalty clip_low "
         "clip_high dual_clip tau_positive tau_negative proximal kl kl_coef kl_estimator teacher_url teacher_coef "
-        "entropy_coef overlong_tokens overlong_margin m2_threshold loss_mean loss_length weight_cap weight_floor weight_mode "
+        "entropy_coef overlong_tokens overlong_margin m2_threshold loss_aggregation loss_length importance_weight_max importance_weight_min importance_weight_mode "
         "alarm_mismatch alarm_weight "
         "mismatch_sequences checkpoint_every keep_checkpoints lora_rank lora_alpha lora_targets ranks device precision offload recompute_activations dropout threads step_timeout_s",
         "data": "shuffle epochs eval_share",

@@ -164,7 +164,7 @@ def make(directory: Path, recipe: Recipe) -> None:
 def fit(
     model: Qwen3ForCausalLM, encoded: list[tuple[list[int], list[bool]]], recipe: Recipe, rng: random.Random
 ) -> None:
-    """Train the model on encoded demonstrations, the masked tokens only."""
+    """Train the model on encoded demonstrations, the trained tokens only."""
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters:,} parameters, {len(encoded[0][0])} tokens in the first episode")
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.lr, betas=(0.9, 0.98), weight_decay=0.01)

@@ -122,12 +122,12 @@ class Policy:
         norms: list[float | None] = []
         totals: list[LossStats] = []
         weights: list[Tensor] = []
-        loss_mean, value_losses = 0.0, []
+        loss_sum, value_losses = 0.0, []
         for number, (packs, proximals, fixed) in enumerate(zip(minibatches, proximal, references, strict=True)):
             tokens, count = sizes[number]
             if tokens == 0:
                 continue
-            loss_mean = 0.0
+            loss_sum = 0.0
             if not packs:  # a gradient of 0 is a gradient: the optimizer's averages move
                 for parameter in trained_parameters(self.model).values():
                     parameter.grad = torch.zeros_like(parameter)
@@ -136,7 +136,7 @@ class Policy:
                 with gradient_pass(self.model, dropout=self.config.dropout, seed=seed):
                     loss, stats, weight = self._loss(batch, known, reference, kept, tokens, count)
                     (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
-                loss_mean += float(loss.detach())
+                loss_sum += float(loss.detach())
                 totals.append(stats)
                 weights.append(weight)
             norms.append(self._optimizer_step())
@@ -145,15 +145,15 @@ class Policy:
         grad_norms = [norm for norm in norms if norm is not None]
         self.version += 1
         computed = float(sum(len(batch) for packs in minibatches for batch in packs if batch.count))
-        loss_mean, computed, *stats_summed = self.ranks.sum([loss_mean, computed, *vars(_sum(totals)).values()])
+        loss_sum, computed, *stats_summed = self.ranks.all_reduce([loss_sum, computed, *vars(_sum(totals)).values()])
         return StepResult(
-            loss=loss_mean,
+            loss=loss_sum,
             grad_norm=sum(grad_norms) / max(1, len(grad_norms)) if grad_norms or not norms else None,
             lr=self.optimizer.param_groups[0]["lr"],
             stats=LossStats(*stats_summed),
             skipped=len(norms) - len(grad_norms),
             computed_tokens=int(computed),
-            log_weights=self.ranks.gather(torch.cat(weights) if weights else torch.zeros(0)),
+            log_weights=self.ranks.all_gather(torch.cat(weights) if weights else torch.zeros(0)),
             critic={
                 "value_loss": sum(value_losses) / len(value_losses),
                 "explained_variance": explained_variance([one for packs in returns for one in packs], self.ranks),
@@ -185,7 +185,7 @@ class Policy:
         sizes = [(sum(own), sum(length > 0 for length in own)) for own in lengths]
         numbers = {id(sequence): number for number, sequence in enumerate(sequences)}
         dealt = [sorted(numbers[id(s)] for s in part) for part in parts]
-        return [[batch.to(self.device) for batch in self.ranks.share(packs)] for packs in packed], sizes, dealt
+        return [[batch.to(self.device) for batch in self.ranks.shard(packs)] for packs in packed], sizes, dealt
 
     def _proximal(self, batch: Pack) -> Tensor | None:
         """[M] log p; None where no forward pass gives it: "m2po" holds θ to b, "likelihood" to nothing, and an interpolated p
@@ -200,7 +200,7 @@ class Policy:
         if self.config.objective != "m2po":
             return [None] * len(packs)
         ratios = [self.logprobs(batch) - batch.behaviour_logprobs for batch in packs]
-        cutoff = m2_cutoff(self.ranks.gather(torch.cat(ratios)), self.config.m2_threshold)
+        cutoff = m2_cutoff(self.ranks.all_gather(torch.cat(ratios)), self.config.m2_threshold)
         return [ratio.square() <= cutoff for ratio in ratios]
 
     def _reference(self, batch: Pack) -> Tensor | None:
@@ -251,7 +251,7 @@ class Policy:
                 for packs, proximals in zip(minibatches, proximal, strict=True)
             ]
         if config.advantage in ("gae", "reinforce_pp", "reinforce_pp_baseline"):
-            values = whitened([batch.advantages for packs in minibatches for batch in packs], self.ranks.sum)
+            values = whitened([batch.advantages for packs in minibatches for batch in packs], self.ranks.all_reduce)
             minibatches = [[replace(batch, advantages=next(values)) for batch in packs] for packs in minibatches]
         return minibatches
 
@@ -277,7 +277,9 @@ class Policy:
             scores.logprobs, proximal, batch.behaviour_logprobs, batch.advantages, sequences, config, kept
         )
         extra, stats = regularizers(scores.logprobs, scores.entropy, reference, stats, config)
-        shares = token_shares(sequences, mode=config.loss_mean, tokens=tokens, count=count, length=config.loss_length)
+        shares = token_shares(
+            sequences, mode=config.loss_aggregation, tokens=tokens, count=count, length=config.loss_length
+        )
         numerator = scores.logprobs.detach() if config.objective == "m2po" else proximal
         return ((losses + extra) * shares).sum(), stats, numerator - batch.behaviour_logprobs
 
@@ -314,11 +316,11 @@ class Policy:
         for version in sorted(weights.keys() & {v for batch in packs for v in batch.versions.tolist()}):
             of_version = [batch for batch in packs if bool((batch.versions == version).any())]
             with self._published(weights[version]) if version != self.version else nullcontext():
-                for batch in (packed.to(self.device) for packed in self.ranks.share(of_version)):
+                for batch in (packed.to(self.device) for packed in self.ranks.shard(of_version)):
                     chosen = batch.versions == version
                     engine.append(batch.behaviour_logprobs[chosen].cpu())
                     trainer.append(self.logprobs(batch)[chosen].cpu())
-        return mismatch(self.ranks.gather(torch.cat(engine)), self.ranks.gather(torch.cat(trainer)))
+        return mismatch(self.ranks.all_gather(torch.cat(engine)), self.ranks.all_gather(torch.cat(trainer)))
 
     @contextmanager
     def _published(self, directory: Path) -> Iterator[None]:

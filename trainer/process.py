@@ -83,7 +83,8 @@ def _training_sequence(path: Trajectory) -> TrainingSequence:
     # What a turn earned counts at its last token.
     ends = [t + 1 == len(path) or path.turns[t + 1] != turn for t, turn in enumerate(path.turns)]
     rewards = [
-        value if end and trained else 0.0 for value, end, trained in zip(path.values, ends, path.loss_mask, strict=True)
+        value if end and trained else 0.0
+        for value, end, trained in zip(path.returns, ends, path.loss_mask, strict=True)
     ]
     return TrainingSequence(
         token_ids=torch.tensor(path.token_ids),
@@ -91,7 +92,7 @@ def _training_sequence(path: Trajectory) -> TrainingSequence:
         behaviour_logprobs=torch.tensor(path.logprobs),
         versions=torch.tensor(path.versions),
         temperatures=torch.tensor(path.temperatures),
-        advantages=torch.tensor(path.values),
+        advantages=torch.tensor(path.returns),
         rewards=torch.tensor(rewards),
         turns=torch.tensor(path.turns),
         truncated=path.truncated,
@@ -176,11 +177,11 @@ class TrainerProcess:
         config = self._config.trainer
         by_episode = training_sequences(episodes, config)
         sequences = [s for own in by_episode for s in own]
-        # Weights of an earlier life are gone, and their versions may have been given to others since.
+        # Weights of an earlier start are gone, and their versions may have been given to others since.
         current = [
             s
             for episode, own in zip(episodes, by_episode, strict=True)
-            if episode.life == self._store.life and not episode.replayed_tokens
+            if episode.restart == self._store.restart and not episode.replayed_tokens
             for s in own
         ]
         sizes: Counter[int] = Counter()
@@ -266,7 +267,7 @@ class TrainerProcess:
             for path in self._weights_dir.glob("v*.partial"):
                 shutil.rmtree(path, ignore_errors=True)
         found = {int(path.name[1:]): path for path in self._weights_dir.glob("v*") if path.name[1:].isdigit()}
-        self._published = self._ranks.same(found)
+        self._published = self._ranks.broadcast_object(found)
 
     def _publish(self) -> dict[str, Any]:
         current = self._policy.version
@@ -331,7 +332,7 @@ def main() -> None:
         run_dir, weights_dir, config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
     )
     ranks = commands.ranks
-    while line := ranks.same(sys.stdin.readline() if ranks.rank == 0 else ""):
+    while line := ranks.broadcast_object(sys.stdin.readline() if ranks.rank == 0 else ""):
         reply = commands.answer(line)
         if ranks.rank == 0:
             answers.write(reply + "\n")

@@ -46,7 +46,7 @@ from agentrl.trainer.policy import Policy
 
 LIKELIHOOD = {
     "objective": "likelihood",
-    "weight_mode": "none",
+    "importance_weight_mode": "none",
     "kl": "none",
     "kl_coef": 0.0,
     "kl_estimator": None,
@@ -96,7 +96,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})
     policy = Policy(Path(config.model.path), trainer, ranks)
-    last = ranks.same(newest(run_dir) if first else None)
+    last = ranks.broadcast_object(newest(run_dir) if first else None)
     if last is not None:
         policy.load(last)
     before = nll(policy, unseen) if last is None else None
@@ -182,8 +182,8 @@ def nll(policy: Policy, sequences: Sequence[TrainingSequence]) -> float | None:
     packs = pack(sequences, policy.config.tokens_per_pack)
     if not packs:
         return None
-    own = (batch.to(policy.device) for batch in policy.ranks.share(packs))
-    (total,) = policy.ranks.sum([sum(float(policy.logprobs(batch).sum()) for batch in own)])
+    own = (batch.to(policy.device) for batch in policy.ranks.shard(packs))
+    (total,) = policy.ranks.all_reduce([sum(float(policy.logprobs(batch).sum()) for batch in own)])
     return -total / sum(batch.tokens for batch in packs)
 
 

@@ -1,10 +1,10 @@
-"""Write a program, and be judged by its tests.
+"""Write a program, and be graded by its tests.
 
 A task is {"prompt": ..., "tests": [...]}, or one of HumanEval's, MBPP's or APPS' form: `agentrl.sandboxes.load_code_task` reads it, and
 `load_tests` says what tests look like; "language": "cpp" asks for C++.
 The reward is 1 when all tests pass, else 0; with "partial": true, the share of tests that pass, of those that a program which does
 nothing does not pass. Without it the tests after the first that fails are not run, and the metric `tests_passed` is the share that
-passed before. `ungradable` is 1 where a test could not be judged, which is nobody's failure and no pass either: `agentrl vet` shows
+passed before. `ungradable` is 1 where a test could not be graded, which is nobody's failure and no pass either: `agentrl vet` shows
 beforehand which tasks have such tests.
 """
 
@@ -28,7 +28,7 @@ async def run(episode: Episode) -> Reward:
     )
     text = reply.choices[0].message.content or ""
     # Where all tests must pass, one that fails decides.
-    verdict = await judged(episode, task, text, task.tests, partial=task.partial, fail_fast=not task.partial)
+    verdict = await graded(episode, task, text, task.tests, partial=task.partial, fail_fast=not task.partial)
     return reward_of(verdict, partial=task.partial)
 
 
@@ -50,7 +50,7 @@ def prompt_of(task: CodeTask) -> str:
     return task.prompt
 
 
-async def judged(
+async def graded(
     episode: Episode,
     task: CodeTask,
     text: str,
@@ -63,7 +63,7 @@ async def judged(
     source = extract_code(text, TAGS[task.language])
     if source is None:
         return None
-    return await episode.judge(source, tests, language=task.language, fail_fast=fail_fast, partial=partial)
+    return await episode.grade(source, tests, language=task.language, fail_fast=fail_fast, partial=partial)
 
 
 def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:

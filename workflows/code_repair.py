@@ -2,7 +2,7 @@
 
 A task is one of `code.py` with "public_tests" besides: those the model is shown when they fail (of MBPP's, the test in its prompt).
 "attempts" (3) bounds the replies.
-The last program is judged by "tests", which the model never sees.
+The last program is graded by "tests", which the model never sees.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from agentrl import Episode, Reward
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import Verdict
-from agentrl.workflows.code import gradable_task, judged, prompt_of, reward_of
+from agentrl.workflows.code import gradable_task, graded, prompt_of, reward_of
 
 SHOWN_FAILURES = 3
 
@@ -28,14 +28,14 @@ async def run(episode: Episode) -> Reward:
         reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
         attempts += 1
         text = reply.choices[0].message.content or ""
-        public = await judged(episode, task, text, task.public_tests)
+        public = await graded(episode, task, text, task.public_tests)
         if public is not None and public.passed:
             break
         messages += [
             reply.choices[0].message.model_dump(exclude_none=True),
             {"role": "user", "content": feedback(public)},
         ]
-    verdict = await judged(episode, task, text, task.tests, partial=task.partial)
+    verdict = await graded(episode, task, text, task.tests, partial=task.partial)
     reward = reward_of(verdict, partial=task.partial)
     return Reward(reward.value, {**reward.metrics, "attempts": float(attempts)})
 

@@ -171,13 +171,13 @@ def show_audit(found: Audit, retrained: Retrained | None = None, console: Consol
     console = console or Console()
     checkpoint = "none" if found.last_checkpoint is None else f"of step {found.last_checkpoint}"
     table = Table.grid(padding=(0, 2))
-    table.add_row("lives", str(found.lives), f"newest checkpoint: {checkpoint}")
+    table.add_row("starts", str(found.restarts), f"newest checkpoint: {checkpoint}")
     table.add_row("tasks", f"{found.tasks:,}", "handed out, of which")
     table.add_row("", f"{found.trained:,}", f"trained on, in {found.batches:,} batches")
     for reason, count in sorted(found.dropped.items()):
         table.add_row("", f"{count:,}", f"dropped: {reason}")
     table.add_row("", f"{found.waiting:,}", "complete, waiting for a batch or its checkpoint")
-    table.add_row("", f"{found.unfinished:,}", f"unfinished, with {found.kept_calls:,} model calls kept")
+    table.add_row("", f"{found.unfinished:,}", f"unfinished, with {found.logged_calls:,} model calls kept")
     table.add_row(
         "episodes", f"{found.finished_episodes:,}", f"finished, and {found.failed_episodes:,} failed attempts"
     )

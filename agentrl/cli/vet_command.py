@@ -52,7 +52,7 @@ async def run_vetting(
     ) as pool:
         image = f", image {spec.image}" if pool.backend.name == "docker" else ""
         print(
-            f"judged with {pool.backend.name}{image}; vet with the sandbox.backend that you train with",
+            f"graded with {pool.backend.name}{image}; vet with the sandbox.backend that you train with",
             file=sys.stderr,
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

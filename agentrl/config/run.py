@@ -66,7 +66,7 @@ class RolloutConfig(Section):
     """A line warns when no episode and no training step has ended for so long, and says what the run waits for."""
     drop_uniform_groups: bool = True
     """Drop groups whose rewards are all equal: they teach nothing."""
-    keep_calls: bool = True
+    log_calls: bool = True
     """Keep every model call of an unfinished episode in the store as it happens, so that a crash costs no tokens."""
     workers: NotNegative = 0
     """Processes that run the workflows; 0: they run in the main process, where a breakpoint works."""
@@ -152,7 +152,7 @@ class SandboxConfig(Section):
     memory_mb: Positive = 512
     """Memory of a box. A test's own limit may be less, never more."""
     boxes: TwoAtLeast | None = None
-    """Boxes that judge at the same time: test code and its program take one each. Default: one a core, and two at least."""
+    """Boxes that grade at the same time: test code and its program take one each. Default: one a core, and two at least."""
     lent_boxes: Positive | None = None
     """Boxes in the hands of episodes at the same time. Default: rollout.max_concurrent."""
     wait_timeout_s: Seconds = 600

@@ -83,16 +83,16 @@ class TrainerConfig(Section):
     """The punishment rises from 0 over the last so many tokens before L."""
     m2_threshold: Annotated[float, Field(gt=0)] = 0.04
     """τ of "m2po": bound of the mean of (log θ/b)²."""
-    loss_mean: Literal["token", "sequence", "constant"] = "token"
+    loss_aggregation: Literal["token", "sequence", "constant"] = "token"
     """What the loss is a mean over: all tokens, the tokens of each sequence and then sequences, or sequences of a fixed
     length."""
     loss_length: Positive | None = None
-    """L: the fixed length of loss_mean = "constant"."""
-    weight_cap: Annotated[float, Field(gt=1)] = 5.0
+    """L: the fixed length of loss_aggregation = "constant"."""
+    importance_weight_max: Annotated[float, Field(gt=1)] = 5.0
     """Bound of the weight p/b that corrects for stale and mismatched sampling."""
-    weight_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    importance_weight_min: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Lower bound of the weight, for the masks."""
-    weight_mode: Literal["truncate", "mask", "sequence_mask", "geometric_mask", "none"] = "truncate"
+    importance_weight_mode: Literal["truncate", "mask", "sequence_mask", "geometric_mask", "none"] = "truncate"
     """What happens to a weight outside the bounds: it becomes the bound, its token is left out, or its sequence is; or
     there are no weights."""
     alarm_mismatch: Annotated[float, Field(gt=0)] = 0.02
@@ -137,13 +137,13 @@ class TrainerConfig(Section):
     def _fits(self) -> TrainerConfig:
         if self.dual_clip is not None and self.objective != "ppo":
             raise ValueError(f'dual_clip bounds the objective "ppo"; "{self.objective}" has another form')
-        if self.objective == "m2po" and self.weight_mode != "none":
+        if self.objective == "m2po" and self.importance_weight_mode != "none":
             raise ValueError(
-                'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use weight_mode = "none"'
+                'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use importance_weight_mode = "none"'
             )
-        if self.objective == "likelihood" and (self.weight_mode != "none" or self.proximal == "interpolate"):
+        if self.objective == "likelihood" and (self.importance_weight_mode != "none" or self.proximal == "interpolate"):
             raise ValueError(
-                'objective = "likelihood" has no proximal policy, so weight_mode must be "none" and proximal "recompute"'
+                'objective = "likelihood" has no proximal policy, so importance_weight_mode must be "none" and proximal "recompute"'
             )
         if self.dropout and self.proximal == "interpolate":
             raise ValueError(
@@ -173,8 +173,10 @@ class TrainerConfig(Section):
             raise ValueError(
                 f"overlong_margin = {self.overlong_margin} is more than overlong_tokens = {self.overlong_tokens}"
             )
-        if self.weight_floor and self.weight_mode in ("truncate", "none"):
-            raise ValueError(f'weight_floor is for the masks; weight_mode = "{self.weight_mode}" has no lower bound')
-        if (self.loss_mean == "constant") != (self.loss_length is not None):
-            raise ValueError('loss_length is the length of loss_mean = "constant": give both or neither')
+        if self.importance_weight_min and self.importance_weight_mode in ("truncate", "none"):
+            raise ValueError(
+                f'importance_weight_min is for the masks; importance_weight_mode = "{self.importance_weight_mode}" has no lower bound'
+            )
+        if (self.loss_aggregation == "constant") != (self.loss_length is not None):
+            raise ValueError('loss_length is the length of loss_aggregation = "constant": give both or neither')
         return self

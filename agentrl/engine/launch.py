@@ -199,7 +199,7 @@ async def open_engine(
     )
     raise_file_limit()
     async with AsyncExitStack() as stack:
-        urls, revive = config.urls, None
+        urls, restart = config.urls, None
         if not urls:
             servers = await stack.enter_async_context(
                 local_servers(model_path, config, log=log, seed=seed, lora_rank=lora_rank)
@@ -207,7 +207,7 @@ async def open_engine(
             by_url = {server.url: server for server in servers}
             urls = list(by_url)
 
-            async def revive(url: str) -> None:
+            async def restart(url: str) -> None:
                 await by_url[url].start()
 
         yield await stack.enter_async_context(
@@ -215,7 +215,7 @@ async def open_engine(
                 urls,
                 pause_mode=config.pause_mode,
                 limits=limits,
-                revive=revive,
+                restart=restart,
                 vocabulary=await in_thread(vocabulary_of, Path(model_path)),
             )
         )

@@ -40,7 +40,7 @@ class Sampling:
 
 
 @dataclass
-class Draft:
+class PartialGeneration:
     """A reply that is being made: where it starts from, and a look at what it has."""
 
     start: Generation | None = None
@@ -84,7 +84,7 @@ class Engine(Protocol):
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: Draft | None = None,
+        draft: PartialGeneration | None = None,
     ) -> Generation:
         """Continue `input_ids`. Calls of one `session` prefer one server, for its prefix cache.
 

@@ -1,15 +1,15 @@
 """The OpenAI-compatible server that records what the policy said, token by token."""
 
 from agentrl.config.proxy import ProxyLimits
+from agentrl.proxy.call_log import CallLog, RecordedCalls, recorded_choices
 from agentrl.proxy.chat_format import ChatFormat, load_chat_format
 from agentrl.proxy.http_door import open_proxy
-from agentrl.proxy.journal import Journal, RecordedCalls, recorded_choices
 from agentrl.proxy.server import Proxy
 from agentrl.proxy.session import SamplingDefaults, Session
 
 __all__ = [
+    "CallLog",
     "ChatFormat",
-    "Journal",
     "Proxy",
     "ProxyLimits",
     "RecordedCalls",

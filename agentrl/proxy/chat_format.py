@@ -145,12 +145,12 @@ class ChatFormat:
         tools: list[Tool] | None,
         *,
         stop: Sequence[str] = (),
-        call_ids: list[str] | None = None,
+        tool_call_ids: list[str] | None = None,
         growing: bool = False,
     ) -> AssistantMessage:
         """The message in `output_ids` (forced ids included). A malformed tool call stays in the content as text.
 
-        `call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
+        `tool_call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
         While a reply is `growing`, what may yet become a tool call or a stop string is left out.
         """
         try:
@@ -159,7 +159,7 @@ class ChatFormat:
             # The model may write what no reader of JSON takes, such as 100,000 brackets: it is text then.
             return self.plain(output_ids, stop=stop, growing=growing)
         content = parsed.content
-        names = call_ids if call_ids is not None else []
+        names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
         for call in parsed.tool_calls:
             name, text = call.name, _json_text(call.arguments)

@@ -1,6 +1,6 @@
-"""The policy as every dialect asks it: one question in one form, answered and recorded.
+"""The completion service: a request of any dialect, in one form, answered by the engine and recorded.
 
-CompletionRequest ─► CompletionService.prepare ─► PreparedCompletion ─► Engine.generate ─► ChatFormat.parse ─► Journal.keep ─► Completion ─► record ─► the client
+CompletionRequest ─► CompletionService.prepare ─► PreparedCompletion ─► Engine.generate ─► ChatFormat.parse ─► CallLog.keep ─► Completion ─► record ─► the client
                                      │
                                      └─ as it grows: Deltas, for the dialects' streams
 """
@@ -18,14 +18,14 @@ from typing import Any, Literal, Protocol, TypeVar
 import anyio
 
 from agentrl.config.proxy import ProxyLimits
-from agentrl.engine.protocol import Draft, Engine, Sampling
+from agentrl.engine.protocol import Engine, PartialGeneration, Sampling
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
+from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
-from agentrl.proxy.journal import request_digest
 from agentrl.proxy.session import Prompt, Session
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, beginning
@@ -47,7 +47,7 @@ class NamedTool:
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
-    """One question to the policy. None: what the session's defaults say."""
+    """What a client asks for, in any dialect. None: what the session's defaults say."""
 
     model: str
     messages: Sequence[Message] = ()
@@ -73,7 +73,7 @@ class CompletionRequest:
 
 @dataclass
 class PreparedCompletion:
-    """One question on its way: what is sent to the engine, and how its replies are read."""
+    """A completion request on its way: what is sent to the engine, and how its replies are read."""
 
     id: str
     session: Session
@@ -91,9 +91,9 @@ class PreparedCompletion:
     created: int = field(default_factory=lambda: int(time.time()))
 
     def recall(self) -> None:
-        """Take what is known of it from the session's journal."""
-        if self.session.journal is not None:
-            self.recorded = self.session.journal.take(self.request)
+        """Take what is known of it from the session's call log."""
+        if self.session.call_log is not None:
+            self.recorded = self.session.call_log.take(self.request)
             self.id = next((choice.completion_id for choice in self.recorded.values()), self.id)
 
 
@@ -301,14 +301,14 @@ class CompletionService:
         return reply
 
     async def _read(
-        self, call: PreparedCompletion, output_ids: list[int], call_ids: list[str], *, growing: bool
+        self, call: PreparedCompletion, output_ids: list[int], tool_call_ids: list[str], *, growing: bool
     ) -> AssistantMessage:
         ids, stop = call.forced_ids + output_ids, call.ask.stop
 
         def read() -> AssistantMessage:
             if call.ask.raw is not None:
                 return self.format.plain(ids, stop=stop, growing=growing)
-            return self.format.parse(ids, call.tools, stop=stop, call_ids=call_ids, growing=growing)
+            return self.format.parse(ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing)
 
         return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
 
@@ -320,7 +320,7 @@ class CompletionService:
         on_progress: Callable[[list[int]], None] | None = None,
     ) -> Generation:
         """One reply: the recorded one, whose tool calls' ids go to `names`, or a new one."""
-        sampling, prompt, journal = call.sampling, call.prompt, call.session.journal
+        sampling, prompt, call_log = call.sampling, call.prompt, call.session.call_log
         recorded = call.recorded.get(index)
         expected = Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.engine.vocabulary)
         if recorded is not None and fault_of(recorded.generation, expected) is not None:
@@ -330,17 +330,17 @@ class CompletionService:
         if recorded is None:
             call.recorded.pop(index, None)
         if recorded is not None and recorded.generation.finish != "abort":
-            names += recorded.call_ids
+            names += recorded.tool_call_ids
             return recorded.generation
         if sampling.seed is not None and index:
             # The choices of one seeded request differ from each other, and are the same every time.
             sampling = replace(sampling, seed=sampling.seed + index)
-        draft = Draft(recorded.generation if recorded else None)
+        draft = PartialGeneration(recorded.generation if recorded else None)
         nothing = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
         try:
             async with call.session.activity.generations:
                 _check_open(call)
-                with journal.watch(self._choice(call, index, [], nothing), draft) if journal else nullcontext():
+                with call_log.watch(self._choice(call, index, [], nothing), draft) if call_log else nullcontext():
                     generation = await self.engine.generate(
                         prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, draft=draft
                     )
@@ -365,12 +365,12 @@ class CompletionService:
         return RecordedChoice(call.request, call.id, index, names, generation)
 
     async def _keep(self, call: PreparedCompletion, index: int, reply: Completion, names: list[str]) -> None:
-        """Enter a reply into the journal, unless it comes from there."""
+        """Enter a reply into the call log, unless it comes from there."""
         _check_open(call)
         known = call.recorded.get(index)
-        replayed = known is not None and known.generation is reply.generation and known.call_ids == names
-        if call.session.journal is not None and not replayed:
-            await call.session.journal.keep(self._choice(call, index, names, reply.generation))
+        replayed = known is not None and known.generation is reply.generation and known.tool_call_ids == names
+        if call.session.call_log is not None and not replayed:
+            await call.session.call_log.keep(self._choice(call, index, names, reply.generation))
         call.made[index] = reply, names
 
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
@@ -405,9 +405,9 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
         session, temperature = call.session, call.sampling.temperature
         for index, (reply, names) in sorted(call.made.items()):
             turn = session.add(call.id, call.prompt, reply.generation, temperature, reply.message.to_json(), index)
-            turn.request, turn.call_ids, turn.tools = call.request, names, bool(call.tools)
-            if session.journal is not None and (known := call.recorded.get(index)) is not None:
-                session.journal.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
+            turn.request, turn.tool_call_ids, turn.tools = call.request, names, bool(call.tools)
+            if session.call_log is not None and (known := call.recorded.get(index)) is not None:
+                session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
 
 
 def _check_open(call: PreparedCompletion) -> None:

@@ -23,6 +23,7 @@ from agentrl.engine.protocol import Engine
 from agentrl.errors import EngineError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
+from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion_service import CompletionService, Json, PreparedCompletion, Send, logprob_bytes, record
 from agentrl.proxy.dialects.chat import ChatCompletions
@@ -31,7 +32,6 @@ from agentrl.proxy.dialects.messages import Messages
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
-from agentrl.proxy.journal import Journal
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import Sessions
@@ -90,14 +90,14 @@ class Proxy:
 
     def __post_init__(self) -> None:
         self._work = FairWork(self.limits.threads)
-        policy = CompletionService(
+        service = CompletionService(
             self.engine, self.chat_format, self.model, self.limits, self._work, training=self.training
         )
-        self._messages = Messages(policy)
+        self._messages = Messages(service)
         self._endpoints: dict[str, Endpoint] = {
-            "/v1/chat/completions": ChatCompletions(policy),
-            "/v1/completions": Completions(policy),
-            "/v1/responses": Responses(policy),
+            "/v1/chat/completions": ChatCompletions(service),
+            "/v1/completions": Completions(service),
+            "/v1/responses": Responses(service),
             "/v1/messages": self._messages,
         }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
@@ -107,9 +107,9 @@ class Proxy:
         """The base URL for OpenAI's clients. Anthropic's take `url`."""
         return f"{self.url}/v1"
 
-    def open_session(self, defaults: SamplingDefaults | None = None, journal: Journal | None = None) -> Session:
-        """A session with a key of its own, whose calls are kept in `journal`. Raises TooManySessionsError."""
-        return self.sessions.open(defaults, journal)
+    def open_session(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
+        """A session with a key of its own, whose calls are kept in `call_log`. Raises TooManySessionsError."""
+        return self.sessions.open(defaults, call_log)
 
     def close_session(self, session: Session) -> None:
         """End a session: its record is final, and its key is answered with 409."""

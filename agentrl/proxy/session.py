@@ -13,8 +13,8 @@ import anyio
 import pydantic_core
 
 from agentrl.errors import EpisodeError
+from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.journal import Journal
 from agentrl.proxy.json_text import read_json
 from agentrl.proxy.longest_prefix import Recorded, bytes_of_ids, bytes_of_text
 from agentrl.record.tokens import Generation, ImageSpan
@@ -94,7 +94,7 @@ class Session:
     """The role."""
     trained: bool = True
     """Whether the role's calls are trained on."""
-    journal: Journal | None = None
+    call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
     max_roles: int = 64
     longest_prompt: int = 0
@@ -159,10 +159,10 @@ class Session:
             self._texts.add(bytes_of_text(prompt.text + reply["content"]), turn)
         return turn
 
-    def credit(self, completion_id: str, value: float) -> None:
+    def reward(self, completion_id: str, value: float) -> None:
         """Give one model call a reward of its own. Raises KeyError for an id that this session never answered."""
         for turn in self.turns_of(completion_id):
-            turn.credit = value
+            turn.reward = value
 
     def turns_of(self, completion_id: str) -> list[Turn]:
         """The choices of one model call. Raises KeyError for an id that this session never answered."""

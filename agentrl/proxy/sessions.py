@@ -13,7 +13,7 @@ import anyio
 from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.journal import Journal
+from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.session import Activity, SamplingDefaults, Session
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
@@ -36,15 +36,15 @@ class Sessions:
     def __iter__(self) -> Iterator[Session]:
         return iter(list(self._open.values()))
 
-    def open(self, defaults: SamplingDefaults | None = None, journal: Journal | None = None) -> Session:
-        """A session with a key of its own, whose calls are kept in `journal`. Raises TooManySessionsError."""
+    def open(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
+        """A session with a key of its own, whose calls are kept in `call_log`. Raises TooManySessionsError."""
         if len(self._open) >= self._limits.max_sessions:
             raise TooManySessionsError(
                 f"{len(self._open)} sessions are open, as many as proxy.max_sessions allows; close some, or raise it"
             )
         session = Session(
             defaults or SamplingDefaults(),
-            journal=journal,
+            call_log=call_log,
             max_roles=self._limits.max_roles,
             activity=Activity(generations=anyio.Semaphore(self._limits.max_generations_per_session, fast_acquire=True)),
         )

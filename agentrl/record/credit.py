@@ -22,7 +22,7 @@ def mean(values: Sequence[float]) -> float:
     return values[0] + sum(value - values[0] for value in values) / len(values)
 
 
-def turn_scores(record: TokenRecord, episode_reward: float, turn_discount: float | None = None) -> list[float]:
+def turn_returns(record: TokenRecord, episode_reward: float, turn_discount: float | None = None) -> list[float]:
     """What every turn of a record is worth, in the order of `record.turns`.
 
     Without a discount: r(t) if the workflow gave one, else the mean of B over the leaves that t leads to. With discount
@@ -34,26 +34,26 @@ def turn_scores(record: TokenRecord, episode_reward: float, turn_discount: float
     for index, turn in enumerate(record.turns):
         if turn.parent is not None:
             children[position[id(turn.parent)]].append(index)
-    scores = [0.0] * len(record.turns)
+    returns = [0.0] * len(record.turns)
     leaf_rewards: list[list[float]] = [[] for _ in record.turns]
     for index in reversed(range(len(record.turns))):  # a turn is recorded after its parent
         turn, followers = record.turns[index], children[index]
         own = branch_reward(turn, episode_reward)
         leaf_rewards[index] = [b for child in followers for b in leaf_rewards[child]] or [own]
         if turn_discount is None:
-            scores[index] = mean(leaf_rewards[index]) if turn.credit is None else turn.credit
+            returns[index] = mean(leaf_rewards[index]) if turn.reward is None else turn.reward
         else:
-            later = mean([scores[child] for child in followers]) if followers else 0.0
-            earned = turn.credit if turn.credit is not None else 0.0 if followers else own
-            scores[index] = earned + turn_discount * later
-    return scores
+            later = mean([returns[child] for child in followers]) if followers else 0.0
+            earned = turn.reward if turn.reward is not None else 0.0 if followers else own
+            returns[index] = earned + turn_discount * later
+    return returns
 
 
-def turn_earnings(record: TokenRecord, episode_reward: float) -> list[float]:
+def earned_rewards(record: TokenRecord, episode_reward: float) -> list[float]:
     """e(t), what each turn itself earned, in the order of `record.turns`: r(t) if the workflow gave one, else B for a leaf,
     else 0."""
     leaves = {id(turn) for turn in record.leaves()}
     return [
-        turn.credit if turn.credit is not None else branch_reward(turn, episode_reward) if id(turn) in leaves else 0.0
+        turn.reward if turn.reward is not None else branch_reward(turn, episode_reward) if id(turn) in leaves else 0.0
         for turn in record.turns
     ]

@@ -16,6 +16,6 @@ class RecordedChoice:
     completion_id: str
     choice: int
     """Which of the request's `n` replies."""
-    call_ids: list[str]
+    tool_call_ids: list[str]
     """Ids of its tool calls."""
     generation: Generation

@@ -32,7 +32,7 @@ class Turn:
     temperature: float
     images: list[ImageSpan] = field(default_factory=list)
     """Images that the prompt_ids brought; their places count from the start of the path."""
-    credit: float | None = None
+    reward: float | None = None
     """The reward of this one call, where the workflow gave it one."""
     branch: str = ""
     """The role that made the call, where the workflow names roles."""
@@ -45,10 +45,10 @@ class Turn:
     failed: bool = False
     """Whether the workflow says that the reply could not be used."""
     request: str = ""
-    """Digest of what was asked; `agentrl.proxy.journal`."""
+    """Digest of what was asked; `agentrl.proxy.call_log`."""
     choice: int = 0
     """Which of the call's replies it is."""
-    call_ids: list[str] = field(default_factory=list)
+    tool_call_ids: list[str] = field(default_factory=list)
     """Ids of the tool calls in it."""
     tools: bool = False
     """Whether the request offered tools."""
@@ -82,7 +82,7 @@ class Trajectory:
         logprobs    [ 0,  0,  0, -.3, -.1]     behaviour logprobs; 0 where nothing was sampled
         versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
         temperature [ 1,  1,  1,  1,  1]
-        values      [ v,  v,  v,  v,  v]       what the token's turn is worth
+        returns     [ G,  G,  G,  G,  G]       the return of the token's turn, or its advantage
         turns       [ 0,  0,  0,  0,  0]       the token's turn in this path
 
     A token that several paths share is trained on in the first of them only.
@@ -93,7 +93,7 @@ class Trajectory:
     logprobs: list[float]  # [T]
     versions: list[int]  # [T]
     temperatures: list[float]  # [T]
-    values: list[float]  # [T]
+    returns: list[float]  # [T]
     turns: list[int]  # [T]
     truncated: bool = False
     """Whether it ends with a reply that was cut off for its length."""
@@ -145,25 +145,25 @@ class TokenRecord:
         for turn in self.turns:
             turn.branch_reward = rewards.get(turn.branch)
 
-    def trajectories(self, turn_values: Sequence[float]) -> Iterator[Trajectory]:
-        """One trajectory a leaf. `turn_values`: what each of `turns` is worth (`agentrl.record.credit`)."""
-        value_of = {id(turn): value for turn, value in zip(self.turns, turn_values, strict=True)}
-        trained = {id(turn) for turn in self.turns if not turn.trained}
+    def trajectories(self, turn_returns: Sequence[float]) -> Iterator[Trajectory]:
+        """One trajectory a leaf. `turn_returns`: the return of each of `turns` (`agentrl.record.credit`)."""
+        return_of = {id(turn): value for turn, value in zip(self.turns, turn_returns, strict=True)}
+        masked = {id(turn) for turn in self.turns if not turn.trained}
         for leaf in self.leaves():
             path = leaf.path()
             columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
-            ids, mask, logprobs, versions, temperatures, values, turns = columns
+            ids, mask, logprobs, versions, temperatures, returns, turns = columns
             for number, turn in enumerate(path):
                 prompt, output = len(turn.prompt_ids), len(turn.output_ids)
                 ids += turn.prompt_ids + turn.output_ids
-                mask += [False] * prompt + [id(turn) not in trained] * output
+                mask += [False] * prompt + [id(turn) not in masked] * output
                 logprobs += [0.0] * prompt + turn.logprobs
                 versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
                 temperatures += [turn.temperature] * (prompt + output)
-                values += [value_of[id(turn)]] * (prompt + output)
+                returns += [return_of[id(turn)]] * (prompt + output)
                 turns += [number] * (prompt + output)
-                trained.add(id(turn))
-            yield Trajectory(ids, mask, logprobs, versions, temperatures, values, turns, leaf.truncated)
+                masked.add(id(turn))
+            yield Trajectory(ids, mask, logprobs, versions, temperatures, returns, turns, leaf.truncated)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The tree as JSON values; `parent` is an index into the list."""

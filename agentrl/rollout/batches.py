@@ -16,7 +16,7 @@ SCHEMA = """
 CREATE TABLE batches (
     step INTEGER PRIMARY KEY,
     checkpoint INTEGER NOT NULL REFERENCES checkpoints (step),
-    life INTEGER NOT NULL,
+    restart INTEGER NOT NULL,
     groups TEXT NOT NULL,
     minibatches TEXT NOT NULL,
     optimizer_steps INTEGER NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE batches (
 );
 CREATE TABLE checkpoints (
     step INTEGER PRIMARY KEY,
-    life INTEGER NOT NULL,
+    restart INTEGER NOT NULL,
     path TEXT NOT NULL,
     score REAL,
     score_groups INTEGER NOT NULL DEFAULT 0,
@@ -35,7 +35,7 @@ CREATE TABLE checkpoints (
     damaged TEXT
 );
 """
-"""A batch's `life` is the one that trained it; `groups` and `minibatches` are those of its TrainedStep, as JSON. `damaged`: why a
+"""A batch's `restart` is the one that trained it; `groups` and `minibatches` are those of its TrainedStep, as JSON. `damaged`: why a
 checkpoint cannot be loaded, until it is made again."""
 
 
@@ -43,7 +43,7 @@ checkpoint cannot be loaded, until it is made again."""
 class StoredBatch:
     """A batch that a checkpoint contains, or contained before it was damaged."""
 
-    life: int
+    restart: int
     trained: TrainedStep
 
 
@@ -66,16 +66,16 @@ def note_first_chain(db: sqlite3.Connection, chain: str) -> None:
 def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
     """The batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
     rows = db.execute(
-        "SELECT life, step, groups, minibatches, optimizer_steps, digest, chain FROM batches WHERE step > ? ORDER BY step",
+        "SELECT restart, step, groups, minibatches, optimizer_steps, digest, chain FROM batches WHERE step > ? ORDER BY step",
         (after,),
     ).fetchall()
     names = ("step", "groups", "minibatches", "optimizer_steps", "digest", "chain")
     found = []
-    for number, (life, *values) in enumerate(rows, after + 1):
+    for number, (restart, *values) in enumerate(rows, after + 1):
         step, groups, minibatches, *rest = values
         try:
             content = dict(zip(names, (step, stored_json(groups), stored_json(minibatches), *rest), strict=True))
-            found.append(StoredBatch(life, TrainedStep.from_json(content)))
+            found.append(StoredBatch(restart, TrainedStep.from_json(content)))
         except ValueError as error:
             raise StoreError(f"the batch of step {step} cannot be read: {one_line(error)}") from error
         if step != number:
@@ -83,7 +83,7 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
     return found
 
 
-def commit(db: sqlite3.Connection, life: int, path: str, manifest: Manifest, groups: list[list[int]]) -> bool:
+def commit(db: sqlite3.Connection, restart: int, path: str, manifest: Manifest, groups: list[list[int]]) -> bool:
     """Record a checkpoint with the batches that its manifest names, `groups` being the groups of each; False: it is recorded already.
     One that was damaged is made again with the same batches. Raises StoreError when a group is in another batch, or the chain does not go on."""
     known = db.execute("SELECT chain FROM checkpoints WHERE step = ? AND damaged IS NULL", (manifest.step,)).fetchone()
@@ -94,19 +94,19 @@ def commit(db: sqlite3.Connection, life: int, path: str, manifest: Manifest, gro
     if manifest.since != (before[0] if before else first_chain(db)) or known:
         raise StoreError(f"the checkpoint of step {manifest.step} does not go on from what the store holds")
     db.execute(
-        "INSERT INTO checkpoints (step, life, path, made_at, chain) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT DO UPDATE SET life = excluded.life, path = excluded.path, made_at = excluded.made_at, kept = 1,"
+        "INSERT INTO checkpoints (step, restart, path, made_at, chain) VALUES (?, ?, ?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET restart = excluded.restart, path = excluded.path, made_at = excluded.made_at, kept = 1,"
         " chain = excluded.chain, damaged = NULL",
-        (manifest.step, life, path, time.time(), manifest.chain),
+        (manifest.step, restart, path, time.time(), manifest.chain),
     )
     for trained, expected in zip(manifest.history, groups, strict=True):
         if sorted(expected) != trained.group_ids:
             raise StoreError(f"step {trained.step} was to train on groups {expected}, not on {trained.group_ids}")
-        _commit_batch(db, life, manifest.step, trained)
+        _commit_batch(db, restart, manifest.step, trained)
     return True
 
 
-def _commit_batch(db: sqlite3.Connection, life: int, checkpoint: int, trained: TrainedStep) -> None:
+def _commit_batch(db: sqlite3.Connection, restart: int, checkpoint: int, trained: TrainedStep) -> None:
     content = trained.to_json()
     computed = (
         json.dumps(content["groups"]),
@@ -116,8 +116,8 @@ def _commit_batch(db: sqlite3.Connection, life: int, checkpoint: int, trained: T
         trained.chain,
     )
     again = db.execute(
-        "UPDATE batches SET life = ?, groups = ?, minibatches = ?, optimizer_steps = ?, digest = ?, chain = ? WHERE step = ?",
-        (life, *computed, trained.step),
+        "UPDATE batches SET restart = ?, groups = ?, minibatches = ?, optimizer_steps = ?, digest = ?, chain = ? WHERE step = ?",
+        (restart, *computed, trained.step),
     )
     if again.rowcount:
         rows = db.execute("SELECT id FROM groups WHERE step = ? ORDER BY id", (trained.step,)).fetchall()
@@ -125,7 +125,7 @@ def _commit_batch(db: sqlite3.Connection, life: int, checkpoint: int, trained: T
             raise StoreError(f"step {trained.step} was trained again on other groups than before")
         db.execute("UPDATE checkpoints SET chain = ? WHERE step = ?", (trained.chain, trained.step))
         return
-    db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (trained.step, checkpoint, life, *computed))
+    db.execute("INSERT INTO batches VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (trained.step, checkpoint, restart, *computed))
     for group_id in trained.group_ids:
         done = db.execute(
             "UPDATE groups SET step = ? WHERE id = ? AND step IS NULL AND state = 'ready'", (trained.step, group_id)

@@ -23,9 +23,9 @@ from agentrl.config import RolloutConfig
 from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.reporting.logger import logger
+from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import HealthCounts
-from agentrl.rollout.journal import JournalWriter, open_journal
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
@@ -44,7 +44,7 @@ hopeless, must not stall the run."""
 
 @dataclass
 class Progress:
-    """What the view shows; counts of this life."""
+    """What the view shows; counts since this process started."""
 
     running: int = 0
     finished: int = 0
@@ -87,7 +87,7 @@ class Controller:
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
-    _journal: JournalWriter | None = None
+    _call_log: CallLogWriter | None = None
     _changed: anyio.Event = field(default_factory=anyio.Event)
 
     def __post_init__(self) -> None:
@@ -95,8 +95,8 @@ class Controller:
 
     async def run(self) -> None:
         """Start groups whenever the gate allows. Raises TooManyFailuresError when too large a share failed."""
-        async with open_journal(self.store) as journal, anyio.create_task_group() as groups:
-            self._journal = journal if self.config.keep_calls else None
+        async with open_call_log(self.store) as call_log, anyio.create_task_group() as groups:
+            self._call_log = call_log if self.config.log_calls else None
             counted = self.rewards.counted
             for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
                 self.rewards.end(ended)
@@ -178,7 +178,7 @@ class Controller:
             outcome = await self._run_episode(group, sample, task, resumed)
             if outcome.status == "finished":
                 group.rewards[sample] = outcome.reward
-                group.credited |= outcome.credited
+                group.has_turn_rewards |= outcome.has_turn_rewards
 
         async with anyio.create_task_group() as episodes:
             for sample in missing:
@@ -186,7 +186,7 @@ class Controller:
 
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         comparable = len(rewards) >= min(2, self.config.group_size)
-        equal = not group.credited and len(rewards) > 1 and len(set(rewards)) == 1
+        equal = not group.has_turn_rewards and len(rewards) > 1 and len(set(rewards)) == 1
         self.health.group_ended(rewards, uniform=equal)
         uniform = self.config.drop_uniform_groups and equal
         stalled = self._rejected_in_a_row >= MAX_REJECTED_BATCHES * self.config.groups_per_batch
@@ -212,17 +212,17 @@ class Controller:
         try:
             async with self._slots:
                 for attempt in range(group.failures.get(sample, 0), 1 + self.config.retries):
-                    journal = None
-                    if self._journal is not None:
-                        # What an earlier life kept belongs to the attempt that it did not end.
+                    call_log = None
+                    if self._call_log is not None:
+                        # What an earlier start of the run logged belongs to the attempt that it did not end.
                         first = resumed and attempt == group.failures.get(sample, 0)
-                        kept = await in_thread(self.store.kept_calls, group.id, sample) if first else []
-                        journal = self._journal.episode(group.id, sample, kept)
-                    outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), journal)
+                        kept = await in_thread(self.store.logged_calls, group.id, sample) if first else []
+                        call_log = self._call_log.episode(group.id, sample, kept)
+                    outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), call_log)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
-                        if journal is not None:
-                            await journal.close()
+                        if call_log is not None:
+                            await call_log.close()
                         number = await in_thread(self.store.add, group.id, sample, seed, outcome)
                     self.health.attempt_ended(outcome, number)
                     self.progress.abandoned += outcome.abandoned

@@ -112,8 +112,8 @@ class HealthCounts:
         self.last_end = time.monotonic()
         self._episode = number
         for turn in outcome.record.turns:
-            self._replies.append((turn.truncated, turn.tools, bool(turn.call_ids)))
-            if turn.tools and not turn.call_ids:
+            self._replies.append((turn.truncated, turn.tools, bool(turn.tool_call_ids)))
+            if turn.tools and not turn.tool_call_ids:
                 self._example = turn.output_ids[:EXAMPLE_TOKENS]
         if outcome.status == "finished":
             self._failures = 0

@@ -24,7 +24,7 @@ _Size = Annotated[int, Field(ge=0)]
 _FORMS: dict[str, TypeAdapter[Any]] = {
     kind: TypeAdapter(form)
     for kind, form in {
-        "life": tuple[int, float, str, str],
+        "restart": tuple[int, float, str, str],
         "open": tuple[int, int, int, int, str],
         "close": tuple[int, str, str | None],
         "set aside": tuple[int, str, int],

@@ -21,7 +21,7 @@ class Outcome:
     started_at: float = 0.0
     duration_s: float = 0.0
     replayed_tokens: int = 0
-    """Tokens that came from the record of an earlier life."""
+    """Tokens that came from the call log of an earlier start of the run."""
     abandoned: bool = False
     """Whether the workflow, or what it opened, did not end and was left behind."""
 
@@ -30,6 +30,6 @@ class Outcome:
             object.__setattr__(self, "error", storable(self.error))
 
     @property
-    def credited(self) -> bool:
+    def has_turn_rewards(self) -> bool:
         """Whether single calls or branches have rewards of their own: equal episode rewards then say little."""
-        return any(turn.credit is not None or turn.branch_reward is not None for turn in self.record.turns)
+        return any(turn.reward is not None or turn.branch_reward is not None for turn in self.record.turns)

@@ -20,7 +20,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, Kept, Reward, RunSandboxes, Task, add_metrics
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
-from agentrl.proxy import Journal, Proxy, SamplingDefaults
+from agentrl.proxy import CallLog, Proxy, SamplingDefaults
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.failure_text import describe
 from agentrl.rollout.contain import Abandoned, Ended, contained
@@ -38,11 +38,11 @@ class Runner(Protocol):
     """What runs episodes: `EpisodeRunner` in this process, `agentrl.rollout.worker_pool.WorkerRunner` in others."""
 
     async def run(
-        self, task: Task, seed: int, group_seed: int | None = None, journal: Journal | None = None
+        self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
         """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled.
 
-        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own. `journal`
+        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own. `call_log`
         keeps the model calls as they happen, and answers those it has again.
         """
         ...
@@ -80,12 +80,12 @@ class EpisodeRunner:
     """The workflows that did not end when they were cancelled."""
 
     async def run(
-        self, task: Task, seed: int, group_seed: int | None = None, journal: Journal | None = None
+        self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
         """One attempt at one task; see `Runner.run`."""
         started_at, started = time.time(), time.perf_counter()
         try:
-            session = self.proxy.open_session(self.defaults, journal) if self.proxy else None
+            session = self.proxy.open_session(self.defaults, call_log) if self.proxy else None
         except TooManySessionsError as refusal:
             return Outcome(status="failed", error=describe(refusal), started_at=started_at)
         # Its own, as a workflow may close it; making it connects nothing.
@@ -120,22 +120,23 @@ class EpisodeRunner:
                 closed = await self._contained(kept.close, self.cancel_timeout_s)
         record = session.record if session else None
 
-        async def judge() -> Outcome:
+        async def assess() -> Outcome:
             try:
-                return self._judge(ended, closed, kept, record)
+                return self._assess(ended, closed, kept, record)
             except BaseException as error:
                 return Outcome(status="failed", error=describe(error))
 
-        # What a workflow left may be of classes of its own, whose every operation may do anything: only `judge` looks at it.
+        # What a workflow left may be of classes of its own, whose every operation may do anything: only `assess` looks at it.
         with anyio.CancelScope(shield=True):
-            judged = await self._contained(judge, math.inf)
+            assessed = await self._contained(assess, math.inf)
         return replace(
-            judged.value or Outcome(status="failed", error="what the workflow left could not be looked at to the end"),
+            assessed.value
+            or Outcome(status="failed", error="what the workflow left could not be looked at to the end"),
             record=record or TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
             abandoned=ended.hangs_at is not None or closed.hangs_at is not None,
-            replayed_tokens=journal.replayed_tokens if journal else 0,
+            replayed_tokens=call_log.replayed_tokens if call_log else 0,
         )
 
     def with_defaults(self, defaults: SamplingDefaults) -> EpisodeRunner:
@@ -152,7 +153,7 @@ class EpisodeRunner:
             call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, abandoned=self.abandoned
         )
 
-    def _judge(self, ended: Ended[Reward], closed: Ended[None], kept: Kept, record: TokenRecord | None) -> Outcome:
+    def _assess(self, ended: Ended[Reward], closed: Ended[None], kept: Kept, record: TokenRecord | None) -> Outcome:
         """Return what came of an episode that has ended, in plain numbers and texts. What it raises is the episode's failure."""
         failure = self._failure(ended, closed)
         if failure is None and record is not None and not record.turns:
@@ -281,7 +282,7 @@ async def run_sandboxes(config: RunConfig) -> AsyncIterator[RunSandboxes]:
     async with agentrl_sandboxes.open_sandboxes(
         backend=sandbox.backend,
         order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
-        judges=sandbox.boxes,
+        graders=sandbox.boxes,
         lent=sandbox.lent_boxes or config.rollout.max_concurrent,
         wait_timeout_s=sandbox.wait_timeout_s,
     ) as sandboxes:

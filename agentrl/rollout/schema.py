@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.rollout import batches, calls, ledger
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 _RUN = """
 CREATE TABLE groups (
@@ -19,13 +19,13 @@ CREATE TABLE groups (
 );
 CREATE TABLE episodes (
     id INTEGER PRIMARY KEY,
-    life INTEGER NOT NULL,
+    restart INTEGER NOT NULL,
     group_id INTEGER NOT NULL REFERENCES groups (id),
     sample INTEGER NOT NULL,
     seed INTEGER NOT NULL,
     status TEXT NOT NULL CHECK (status IN ('finished', 'failed')),
     reward REAL NOT NULL,
-    credited INTEGER NOT NULL,
+    has_turn_rewards INTEGER NOT NULL,
     metrics TEXT NOT NULL,
     error TEXT,
     record BLOB NOT NULL,
@@ -38,7 +38,7 @@ CREATE TABLE episodes (
 CREATE INDEX episodes_by_group ON episodes (group_id);
 CREATE UNIQUE INDEX finished_once ON episodes (group_id, sample) WHERE status = 'finished';
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
-CREATE TABLE lives (life INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
+CREATE TABLE restarts (restart INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 

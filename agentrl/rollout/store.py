@@ -7,7 +7,7 @@
 An episode is committed before it counts as finished. A batch is entered in the transaction that records the checkpoint
 which contains it: after a crash, groups that only lost steps had used are unused again, and none is trained on twice.
 That transaction is durable: a power cut takes later ones at most, never a part of one. What happens to groups, episodes,
-checkpoints, lives and files is added to the ledger in the same transaction (`agentrl.rollout.ledger`); calls are covered by one
+checkpoints, restarts and files is added to the ledger in the same transaction (`agentrl.rollout.ledger`); calls are covered by one
 figure (`agentrl.rollout.calls`). `agentrl.run.audit` proves all that from these tables.
 """
 
@@ -52,11 +52,11 @@ class StoredEpisode:
     """One episode as the trainer reads it."""
 
     id: int
-    life: int
+    restart: int
     group_id: int
     reward: float
     replayed_tokens: int
-    """Tokens of an earlier life in it."""
+    """Tokens in it that an earlier start of the run generated."""
     record: TokenRecord
 
 
@@ -74,7 +74,7 @@ class EpisodeRow:
 
 
 @dataclass(frozen=True)
-class KeptCall:
+class LoggedCall:
     """A reply of an episode that has not ended."""
 
     group_id: int
@@ -92,7 +92,7 @@ class StoredGroup:
     """Of its finished episodes, by sample."""
     failures: dict[int, int] = field(default_factory=dict)
     """Failed attempts, by sample."""
-    credited: bool = False
+    has_turn_rewards: bool = False
     """Whether single calls or branches of it have rewards of their own."""
 
 
@@ -113,7 +113,7 @@ class Totals:
 class Store:
     """The store of one run directory. Its calls block for about a millisecond; call them in a worker thread.
 
-    A process start is a life: versions made in one life say nothing about the weights of another. A store is made where
+    Each process start of the run is a restart, the first included: versions made in one say nothing about the weights of another. A store is made where
     there is none, unless it `must_exist`. Raises StoreError for a file that is missing, empty or no store, DiskError when
     the disk does not take what is written.
     """
@@ -126,7 +126,7 @@ class Store:
         self._db = open_database(path, SCHEMA_VERSION)
         self._files = files_at(path)
         with reporting(path):
-            self.life: int = self._db.execute("SELECT COALESCE(MAX(life), 0) FROM lives").fetchone()[0]
+            self.restart: int = self._db.execute("SELECT COALESCE(MAX(restart), 0) FROM restarts").fetchone()[0]
 
     @property
     def directory(self) -> Path:
@@ -164,24 +164,24 @@ class Store:
     def _relative(self, path: Path) -> str:
         return str(path.relative_to(self._path.parent))
 
-    def begin_life(self, tasks: str = "", config: str = "{}") -> None:
+    def begin_restart(self, tasks: str = "", config: str = "{}") -> None:
         """Note that the run starts, or starts again, its configuration as JSON, and that checkpoints only begun are gone. Raises
         StoreError when its `tasks` are not those it started with."""
         self.check_tasks(tasks)
         with self._writing(durable=True) as db:
             db.execute("INSERT OR IGNORE INTO facts VALUES ('tasks', ?)", (tasks,))
-            self.life += 1
+            self.restart += 1
             started_at = time.time()
-            db.execute("INSERT INTO lives VALUES (?, ?, ?)", (self.life, started_at, config))
+            db.execute("INSERT INTO restarts VALUES (?, ?, ?)", (self.restart, started_at, config))
             db.execute("DELETE FROM begun_checkpoints")
-            ledger.append(db, "life", self.life, started_at, config, tasks)
+            ledger.append(db, "restart", self.restart, started_at, config, tasks)
 
-    def configuration(self, life: int) -> str:
-        """The configuration of a life, as JSON. Raises StoreError when there is no such life."""
+    def configuration(self, restart: int) -> str:
+        """The configuration of a restart, as JSON. Raises StoreError when there is no such restart."""
         with self._lock:
-            row = self._db.execute("SELECT config FROM lives WHERE life = ?", (life,)).fetchone()
+            row = self._db.execute("SELECT config FROM restarts WHERE restart = ?", (restart,)).fetchone()
         if row is None:
-            raise StoreError(f"{self._path} knows no life {life}")
+            raise StoreError(f"{self._path} knows no restart {restart}")
         return str(row[0])
 
     def check_tasks(self, tasks: str) -> None:
@@ -225,13 +225,13 @@ class Store:
         """Commit one episode, in place of its kept calls; returns its id."""
         turns = outcome.record.turns
         row = (
-            self.life,
+            self.restart,
             group_id,
             sample,
             seed,
             outcome.status,
             outcome.reward,
-            outcome.credited,
+            outcome.has_turn_rewards,
             json.dumps(outcome.metrics),
             outcome.error,
             record_to_blob(outcome.record),
@@ -243,7 +243,7 @@ class Store:
         )
         with self._writing() as db:
             cursor = db.execute(
-                "INSERT INTO episodes (life, group_id, sample, seed, status, reward, credited, metrics, error, record, tokens,"
+                "INSERT INTO episodes (restart, group_id, sample, seed, status, reward, has_turn_rewards, metrics, error, record, tokens,"
                 f" interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES ({', '.join('?' * 15)})",
                 row,
             )
@@ -253,7 +253,7 @@ class Store:
         assert cursor.lastrowid is not None
         return cursor.lastrowid
 
-    def keep_calls(self, kept: Sequence[KeptCall]) -> None:
+    def log_calls(self, kept: Sequence[LoggedCall]) -> None:
         """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
         rows = [
             (
@@ -269,7 +269,7 @@ class Store:
         with self._writing() as db:
             calls.keep(db, rows)
 
-    def kept_calls(self, group_id: int, sample: int) -> list[RecordedChoice]:
+    def logged_calls(self, group_id: int, sample: int) -> list[RecordedChoice]:
         """The replies of an episode that did not end, in the order in which they were first kept."""
         with self._lock:
             rows = calls.kept(self._db, group_id, sample)
@@ -303,7 +303,7 @@ class Store:
         marks = ", ".join("?" * len(group_ids))
         with self._lock:
             rows = self._db.execute(
-                "SELECT id, life, group_id, reward, replayed_tokens, record FROM episodes WHERE status = 'finished'"
+                "SELECT id, restart, group_id, reward, replayed_tokens, record FROM episodes WHERE status = 'finished'"
                 f" AND group_id IN ({marks}) ORDER BY group_id, sample, id",
                 list(group_ids),
             ).fetchall()
@@ -334,11 +334,11 @@ class Store:
         """
         with self._writing(durable=True) as db:
             where = self._relative(path)
-            new = batches.commit(db, self.life, where, manifest, [list(ids) for ids in groups])
+            new = batches.commit(db, self.restart, where, manifest, [list(ids) for ids in groups])
             db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
             if not new:
                 return
-            query = "SELECT step, life, path, score, made_at FROM checkpoints WHERE step = ?"
+            query = "SELECT step, restart, path, score, made_at FROM checkpoints WHERE step = ?"
             row = db.execute(query, (manifest.step,)).fetchone()
             ledger.append(db, "checkpoint", *row, [[trained.step, trained.group_ids] for trained in manifest.history])
 
@@ -403,16 +403,16 @@ class Store:
         """Groups that no checkpoint contains and that were not rejected, oldest first."""
         with self._lock:
             rows: list[Any] = self._db.execute(
-                "SELECT g.id, g.state, e.sample, e.status, e.reward, e.credited FROM groups g"
+                "SELECT g.id, g.state, e.sample, e.status, e.reward, e.has_turn_rewards FROM groups g"
                 " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.state != 'rejected' AND g.step IS NULL"
                 " ORDER BY g.id, e.sample, e.id"
             ).fetchall()
         groups: dict[int, StoredGroup] = {}
-        for group_id, state, sample, status, reward, credited in rows:
+        for group_id, state, sample, status, reward, has_turn_rewards in rows:
             group = groups.setdefault(group_id, StoredGroup(group_id, state))
             if status == "finished":
                 group.rewards[sample] = reward
-                group.credited |= bool(credited)
+                group.has_turn_rewards |= bool(has_turn_rewards)
             elif status == "failed":
                 group.failures[sample] = group.failures.get(sample, 0) + 1
         return list(groups.values())

@@ -28,7 +28,7 @@ def record_of(blob: bytes) -> TokenRecord:
 
 def choice_to_blob(choice: RecordedChoice) -> bytes:
     """A recorded reply as a row of `calls` holds it."""
-    kept = {"call_ids": choice.call_ids, "generation": choice.generation}
+    kept = {"tool_call_ids": choice.tool_call_ids, "generation": choice.generation}
     return zlib.compress(pydantic_core.to_json(kept, inf_nan_mode="constants"), 1)
 
 
@@ -37,7 +37,7 @@ def choice_of(request: str, completion_id: str, choice: int, blob: bytes) -> Rec
     try:
         kept = json.loads(zlib.decompress(blob))
         generation = Generation.from_json(kept["generation"])
-        return RecordedChoice(request, completion_id, choice, list(kept["call_ids"]), generation)
+        return RecordedChoice(request, completion_id, choice, list(kept["tool_call_ids"]), generation)
     except _UNREADABLE:
         return None
 
@@ -62,7 +62,7 @@ def _turn_fault(turn: Turn, vocabulary: int | None) -> str | None:
             return f"token {position} of its prompt is {fault}"
     if not (math.isfinite(turn.temperature) and turn.temperature > 0):
         return f"its temperature is {turn.temperature}"
-    for given in (turn.credit, turn.branch_reward):
+    for given in (turn.reward, turn.branch_reward):
         if given is not None and not math.isfinite(given):
             return f"it was given the reward {given}"
     generation = Generation(output_ids=turn.output_ids, logprobs=turn.logprobs, versions=turn.versions, finish="abort")

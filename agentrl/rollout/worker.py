@@ -26,9 +26,9 @@ from agentrl.concurrency.child_process import ChildProcess, child_process
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
-from agentrl.engine.protocol import Draft
+from agentrl.engine.protocol import PartialGeneration
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
-from agentrl.proxy import Journal
+from agentrl.proxy import CallLog
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
 from agentrl.rollout.outcome import Outcome
@@ -75,13 +75,13 @@ _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 class EpisodeCalls:
     """The model calls of one attempt, in whichever workers it ran."""
 
-    journal: Journal | None
+    call_log: CallLog | None
     _choices: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
     _unkept: set[tuple[str, int]] = field(default_factory=set)
     """Whole replies that the worker was sent and has not asked to keep yet."""
 
     def __post_init__(self) -> None:
-        for choice in self.journal.choices if self.journal else ():
+        for choice in self.call_log.choices if self.call_log else ():
             self.add(choice)
 
     def add(self, choice: RecordedChoice) -> None:
@@ -91,15 +91,15 @@ class EpisodeCalls:
     async def recorded(self) -> list[RecordedChoice]:
         """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
         for completion_id, index in list(self._unkept):
-            await self.keep(completion_id, index, self._choices[completion_id, index].call_ids)
+            await self.keep(completion_id, index, self._choices[completion_id, index].tool_call_ids)
         return [choice for choice in self._choices.values() if choice.generation.output_ids]
 
-    async def keep(self, completion_id: str, index: int, call_ids: list[str]) -> None:
+    async def keep(self, completion_id: str, index: int, tool_call_ids: list[str]) -> None:
         """Keep a whole reply, with the ids of its tool calls. Returns when it is safe."""
-        choice = replace(self._choices[completion_id, index], call_ids=call_ids)
+        choice = replace(self._choices[completion_id, index], tool_call_ids=tool_call_ids)
         self.add(choice)
-        if self.journal is not None:
-            await self.journal.keep(choice)
+        if self.call_log is not None:
+            await self.call_log.keep(choice)
         self._unkept.discard((completion_id, index))
 
     def generated(self, choice: RecordedChoice, generation: Generation) -> None:
@@ -108,10 +108,10 @@ class EpisodeCalls:
         self._unkept.add((choice.completion_id, choice.choice))
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
         """Keep what a reply has so far, if it is broken off."""
         self.add(replace(choice, generation=draft.start or _NOTHING))
-        with self.journal.watch(choice, draft) if self.journal else nullcontext():
+        with self.call_log.watch(choice, draft) if self.call_log else nullcontext():
             try:
                 yield
             except BaseException:
@@ -227,7 +227,7 @@ class Worker:
                 newest.send_nowait(ids)
 
         async def generate() -> Answer:
-            draft = Draft(frame.start)
+            draft = PartialGeneration(frame.start)
             async with background_tasks() as tasks:
                 if frame.progress:
                     tasks.start_soon(self._send_progress, frame.call, arrived)
@@ -257,7 +257,7 @@ class Worker:
             sent = list(ids)
 
     async def _keep(self, frame: Keep, calls: EpisodeCalls) -> Answer:
-        await calls.keep(frame.completion_id, frame.index, frame.call_ids)
+        await calls.keep(frame.completion_id, frame.index, frame.tool_call_ids)
         return Done(frame.call)
 
     async def _health(self, call: int) -> Answer:

@@ -137,7 +137,7 @@ class Keep:
     completion_id: str
     index: int
     """Which of the request's replies."""
-    call_ids: list[str]
+    tool_call_ids: list[str]
 
 
 @dataclass(frozen=True)

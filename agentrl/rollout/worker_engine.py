@@ -10,7 +10,7 @@ from pathlib import Path
 
 import anyio
 
-from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.errors import EngineError
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
@@ -84,7 +84,7 @@ class MainEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: Draft | None = None,
+        draft: PartialGeneration | None = None,
     ) -> Generation:
         """One uninterrupted reply; see `Engine.generate`. The draft is the main process's: this one only says whose it is."""
         if draft is None or id(draft) not in self.drafts:
@@ -101,7 +101,7 @@ class MainEngine:
     async def keep(self, episode: int, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is safe."""
         call = next(self._numbers)
-        await self._ask(call, Keep(call, episode, choice.completion_id, choice.choice, choice.call_ids))
+        await self._ask(call, Keep(call, episode, choice.completion_id, choice.choice, choice.tool_call_ids))
 
     async def health(self) -> None:
         """Return when every server answers; raise EngineError when one does not."""
@@ -165,8 +165,8 @@ class MainEngine:
 
 
 @dataclass(eq=False)
-class WorkerJournal(RecordedCalls):
-    """One episode's calls, kept by the main process. It is `agentrl.proxy.Journal`."""
+class WorkerCallLog(RecordedCalls):
+    """One episode's calls, kept by the main process. It is `agentrl.proxy.CallLog`."""
 
     engine: MainEngine | None = None
     episode: int = 0
@@ -177,7 +177,7 @@ class WorkerJournal(RecordedCalls):
         await self.engine.keep(self.episode, choice)
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
         """Say whose draft it is. The main process, which has the engine, looks at what it has."""
         assert self.engine is not None
         self.engine.drafts[id(draft)] = (self.episode, choice)

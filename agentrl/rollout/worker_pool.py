@@ -32,7 +32,7 @@ from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
-from agentrl.proxy import Journal, SamplingDefaults
+from agentrl.proxy import CallLog, SamplingDefaults
 from agentrl.rollout.open_runner import unsendable
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.worker import CERTAIN, EpisodeCalls, Worker, open_worker
@@ -71,7 +71,7 @@ class WorkerPool:
         self._slots_alone = anyio.Semaphore(self.config.rollout.workers)
 
     async def run(
-        self, task: Task, seed: int, group_seed: int | None, journal: Journal | None, defaults: SamplingDefaults
+        self, task: Task, seed: int, group_seed: int | None, call_log: CallLog | None, defaults: SamplingDefaults
     ) -> Outcome:
         """One attempt at one task, in as many workers as it takes. Raises WorkerError when none can be started any more."""
         started_at, started = time.time(), time.perf_counter()
@@ -82,7 +82,7 @@ class WorkerPool:
 
         if not is_json(task):
             return failed(unsendable("the task", task))
-        calls, suspicion, reasons = EpisodeCalls(journal), 0, list[str]()
+        calls, suspicion, reasons = EpisodeCalls(call_log), 0, list[str]()
         while suspicion < FAILED_FROM:
             frame = Run(next(self._numbers), task, seed, group_seed, defaults, await calls.recorded())
             alone = suspicion >= ALONE_FROM
@@ -185,10 +185,10 @@ class WorkerRunner:
     defaults: SamplingDefaults
 
     async def run(
-        self, task: Task, seed: int, group_seed: int | None = None, journal: Journal | None = None
+        self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
         """One attempt at one task; see `Runner.run`."""
-        return await self.pool.run(task, seed, group_seed, journal, self.defaults)
+        return await self.pool.run(task, seed, group_seed, call_log, self.defaults)
 
     def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:
         """The same workers with other defaults of sampling."""
@@ -219,10 +219,10 @@ async def open_workers(
 
 
 def share_of_worker(config: RunConfig) -> RunConfig:
-    """The configuration of one worker: it has its share of the run's sandboxes, and two to judge with at least, one for a program and
+    """The configuration of one worker: it has its share of the run's sandboxes, and two to grade with at least, one for a program and
     one for test code."""
     workers, sandbox = config.rollout.workers, config.sandbox
-    judges = sandbox.boxes or max(2, len(os.sched_getaffinity(0)))
+    graders = sandbox.boxes or max(2, len(os.sched_getaffinity(0)))
     lent = sandbox.lent_boxes or config.rollout.max_concurrent
-    own = {"boxes": max(2, math.ceil(judges / workers)), "lent_boxes": math.ceil(lent / workers)}
+    own = {"boxes": max(2, math.ceil(graders / workers)), "lent_boxes": math.ceil(lent / workers)}
     return config.model_copy(update={"sandbox": sandbox.model_copy(update=own)})

@@ -51,7 +51,7 @@ from agentrl.rollout.worker_channel import (
     Run,
     Start,
 )
-from agentrl.rollout.worker_engine import MainEngine, WorkerJournal
+from agentrl.rollout.worker_engine import MainEngine, WorkerCallLog
 from agentrl.rollout.worker_stack import loop_stack
 from agentrl.rollout.workflow import load_workflow
 
@@ -90,8 +90,8 @@ class _Worker:
         EPISODE.set(frame.episode)
         with self.scopes[frame.episode]:
             runner = replace(self.runner, defaults=frame.defaults)
-            journal = WorkerJournal(frame.recorded, engine=self.engine, episode=frame.episode)
-            outcome = await runner.run(frame.task, frame.seed, frame.group_seed, journal)
+            call_log = WorkerCallLog(frame.recorded, engine=self.engine, episode=frame.episode)
+            outcome = await runner.run(frame.task, frame.seed, frame.group_seed, call_log)
             with suppress(*GONE):
                 await self.engine.tell_ended_sessions()
                 try:

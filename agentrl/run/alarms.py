@@ -107,7 +107,7 @@ def _of_training(health: Health, config: RunConfig, staleness_bound: int | None)
         yield Alarm(
             "gradient_zero",
             f"the gradient was 0 in the last {health.zero_gradients} steps, so the policy does not change: every advantage is 0, "
-            "or every token is clipped or masked. Look at rewards, trainer.weight_mode and the clip bounds",
+            "or every token is clipped or masked. Look at rewards, trainer.importance_weight_mode and the clip bounds",
         )
     if metrics.get("entropy", 1.0) < NO_ENTROPY:
         yield Alarm(

@@ -49,7 +49,7 @@ class _Config(BaseModel):
 class Audit:
     """What became of everything. `violations` is empty for a run that lost nothing and doubled nothing."""
 
-    lives: int
+    restarts: int
     last_checkpoint: int | None
     tasks: int
     """Handed out; every one of them is in one of the next four."""
@@ -61,7 +61,7 @@ class Audit:
     batches: int
     finished_episodes: int
     failed_episodes: int
-    kept_calls: int
+    logged_calls: int
     replayed_tokens: int
     tokens: int
     violations: list[str] = field(default_factory=list)
@@ -101,7 +101,7 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
         kind = re.sub(r"-?\d[\d.e+-]*", "N", reason or "no reason")
         dropped[kind] = dropped.get(kind, 0) + count
     return Audit(
-        lives=one("SELECT COUNT(*) FROM lives"),
+        restarts=one("SELECT COUNT(*) FROM restarts"),
         last_checkpoint=one("SELECT MAX(step) FROM checkpoints"),
         tasks=one("SELECT COUNT(*) FROM groups"),
         trained=one("SELECT COUNT(*) FROM groups WHERE step IS NOT NULL"),
@@ -111,7 +111,7 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
         batches=one("SELECT COUNT(*) FROM batches"),
         finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'finished'"),
         failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'failed'"),
-        kept_calls=one("SELECT COUNT(*) FROM calls"),
+        logged_calls=one("SELECT COUNT(*) FROM calls"),
         replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
         tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
         violations=violations,

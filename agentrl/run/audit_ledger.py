@@ -33,18 +33,18 @@ class _Story:
     """What the ledger says happened."""
 
     tasks: str = ""
-    lives: dict[int, list[Any]] = field(default_factory=dict)
+    restarts: dict[int, list[Any]] = field(default_factory=dict)
     groups: dict[int, list[Any]] = field(default_factory=dict)
     checkpoints: dict[int, list[Any]] = field(default_factory=dict)
     files: dict[str, _File] = field(default_factory=dict)
     finished: bool = False
-    """Whether the newest life went on to its end: nothing is written after that."""
+    """Whether the newest start went on to its end: nothing is written after that."""
 
     def add(self, kind: str, values: tuple[Any, ...]) -> None:
         """Take in an entry. Raises KeyError for one that does not fit those before it."""
-        if kind == "life":
-            life, started_at, config, self.tasks = values
-            self.lives[life] = [started_at, config]
+        if kind == "restart":
+            restart, started_at, config, self.tasks = values
+            self.restarts[restart] = [started_at, config]
             self.finished = False
         elif kind == "open":
             group, epoch, task, version, digest = values
@@ -55,9 +55,9 @@ class _Story:
         elif kind == "set aside":
             self.groups[values[2]][2:4] = ["open", None]
         elif kind == "checkpoint":
-            step, life, path, score, made_at, batches = values
+            step, restart, path, score, made_at, batches = values
             known = self.checkpoints.get(step)
-            self.checkpoints[step] = [life, path, score, made_at, 1, None, known[6] if known else 0]
+            self.checkpoints[step] = [restart, path, score, made_at, 1, None, known[6] if known else 0]
             for batch_step, groups in batches:
                 for group in groups:
                     self.groups[group][4] = batch_step
@@ -106,17 +106,17 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     if row is not None:
         violations.append(f"episode {row[0]} is not in the ledger")
     yield from violations
-    yield from _differences(db, "life", "SELECT life, started_at, config FROM lives", story.lives)
+    yield from _differences(db, "restart", "SELECT restart, started_at, config FROM restarts", story.restarts)
     groups = "SELECT id, epoch, task, state, reason, step, version, task_digest FROM groups"
     yield from _differences(db, "group", groups, story.groups)
-    made = "SELECT step, life, path, score, made_at, kept, damaged, score_groups FROM checkpoints"
+    made = "SELECT step, restart, path, score, made_at, kept, damaged, score_groups FROM checkpoints"
     yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
     tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
-    if story.lives and tasks != (story.tasks,):
+    if story.restarts and tasks != (story.tasks,):
         yield f"the run's tasks are {tasks and tasks[0]!r}, by its ledger {story.tasks!r}"
     yield from wrong_calls(db)
     yield from _wrong_files(run_dir, story)
-    yield from _wrong_metrics(run_dir, {0, *story.checkpoints}, len(story.lives))
+    yield from _wrong_metrics(run_dir, {0, *story.checkpoints}, len(story.restarts))
 
 
 def _differences(db: sqlite3.Connection, what: str, query: str, expected: dict[int, list[Any]]) -> Iterator[str]:
@@ -131,7 +131,7 @@ def _differences(db: sqlite3.Connection, what: str, query: str, expected: dict[i
 
 def _wrong_files(run_dir: Path, story: _Story) -> Iterator[str]:
     for name in NOTED_FIRST:
-        if story.lives and name not in story.files and (run_dir / name).exists():
+        if story.restarts and name not in story.files and (run_dir / name).exists():
             yield f"{name} is not in the ledger"
     for name, noted in story.files.items():
         path = run_dir / name
@@ -146,8 +146,8 @@ def _wrong_files(run_dir: Path, story: _Story) -> Iterator[str]:
             yield f"{name} is not what the run wrote"
 
 
-def _wrong_metrics(run_dir: Path, starts: set[int], lives: int) -> Iterator[str]:
-    """Steps follow each other in metrics.jsonl; a life goes on from a checkpoint."""
+def _wrong_metrics(run_dir: Path, starts: set[int], restarts: int) -> Iterator[str]:
+    """Steps follow each other in metrics.jsonl; a restart goes on from a checkpoint."""
     path = run_dir / "metrics.jsonl"
     last, jumps = 0, 0
     for line in whole_lines(path.read_bytes()) if path.is_file() else []:
@@ -161,5 +161,5 @@ def _wrong_metrics(run_dir: Path, starts: set[int], lives: int) -> Iterator[str]
             if step - 1 not in starts:
                 yield f"metrics.jsonl goes on with step {step} after step {last}, where no checkpoint is"
         last = step
-    if jumps >= max(1, lives):
-        yield f"metrics.jsonl goes on anew {jumps} times; the run was started {lives} times"
+    if jumps >= max(1, restarts):
+        yield f"metrics.jsonl goes on anew {jumps} times; the run was started {restarts} times"

@@ -33,8 +33,8 @@ def wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
     )
     for step, checkpoint in db.execute(wrong_checkpoint):
         yield f"the batch of step {step} is in the checkpoint of step {checkpoint}, not in the first one after it"
-    for (step,) in db.execute("SELECT step FROM batches WHERE life NOT IN (SELECT life FROM lives)"):
-        yield f"the batch of step {step} was trained in a life that never was"
+    for (step,) in db.execute("SELECT step FROM batches WHERE restart NOT IN (SELECT restart FROM restarts)"):
+        yield f"the batch of step {step} was trained by a start of the run that the store does not know"
     try:
         yield from _wrong_chain(db, [batch.trained for batch in batches(db)])
     except StoreError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine.protocol import Draft, OnProgress, PauseMode, Sampling
+from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, one_line
 from agentrl.proxy import (
@@ -57,7 +57,7 @@ class Replay:
 
 @dataclass
 class _Answers(RecordedCalls):
-    """A journal that has the answers, and keeps nothing."""
+    """A call log that has the answers, and keeps nothing."""
 
     answered: int = 0
 
@@ -70,7 +70,7 @@ class _Answers(RecordedCalls):
         """Nothing is new here."""
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
         """Nothing grows here."""
         yield
 
@@ -94,7 +94,7 @@ class _NoEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: Draft | None = None,
+        draft: PartialGeneration | None = None,
     ) -> Generation:
         """Refuse."""
         self.asked.append(self.decode(input_ids))

@@ -1,7 +1,7 @@
 """`agentrl audit RUN --retrain`: the recorded batches, trained again from scratch, and the weights of every step compared.
 
 A trainer process of its own begins with the model that the run began with and goes through the batches in their order, each under
-the configuration of the life that trained it. Where sums are made in one order (one rank, one thread, no GPU, the same kind of
+the configuration of the start that trained it. Where sums are made in one order (one rank, one thread, no GPU, the same kind of
 processor and the same torch) every digest is the same, bit for bit; then the weights are what the record says, and nothing else.
 """
 
@@ -119,14 +119,17 @@ def _recorded(run_dir: Path) -> list[tuple[RunConfig, list[StoredBatch]]]:
         raise StoreError(f"{run_dir} holds no run")
     with Store(path, must_exist=True) as store:
         batches = store.batches()
-        configs = {life: RunConfig.model_validate_json(store.configuration(life)) for life in {b.life for b in batches}}
+        configs = {
+            restart: RunConfig.model_validate_json(store.configuration(restart))
+            for restart in {b.restart for b in batches}
+        }
 
     def what_counts(batch: StoredBatch) -> str:
-        config = configs[batch.life]
+        config = configs[batch.restart]
         return f"{config.seed} {config.model.path} {config.trainer.model_dump_json()}"
 
     alike = [list(found) for _, found in groupby(batches, key=what_counts)]
-    return [(configs[found[0].life], found) for found in alike]
+    return [(configs[found[0].restart], found) for found in alike]
 
 
 def _one_order(config: RunConfig) -> bool:

@@ -184,7 +184,7 @@ def config_text(config: RunConfig) -> str:
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
-    """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest life in the store where
+    """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest start in the store where
     `config.json` cannot be read. Whatever either says, the run is the one in `run_dir`.
 
     Raises StoreError when neither can be read, ConfigError for a key or a value that is wrong.
@@ -213,11 +213,11 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
 
 
 def _config_in(store: Path) -> dict[str, Any] | None:
-    """The configuration of the newest life in a store, None where there is none."""
+    """The configuration of the newest start in a store, None where there is none."""
     try:
         db = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)
         try:
-            (text,) = db.execute("SELECT config FROM lives ORDER BY life DESC LIMIT 1").fetchone()
+            (text,) = db.execute("SELECT config FROM restarts ORDER BY restart DESC LIMIT 1").fetchone()
         finally:
             db.close()
         return dict(stored_json(text)) or None
@@ -262,7 +262,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def read_mean_reward(evaluation: Path) -> float | None:
-    """The mean reward of an evaluation that a life of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
+    """The mean reward of an evaluation that a start of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
     try:
         return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
     except (OSError, ValueError, KeyError, TypeError):

@@ -15,7 +15,7 @@ from agentrl.run.run_directory import check_checkpoints, remove_unfinished, writ
 
 
 def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
-    """Open the store of a run that starts, or starts again with this `config`, and delete what its last life left half made.
+    """Open the store of a run that starts, or starts again with this `config`, and delete what its last start left half made.
 
     Raises StoreError, before anything is deleted, for a store that is missing, empty, damaged, older than the checkpoints
     beside it, or of other tasks.
@@ -28,7 +28,7 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
         check_checkpoints(run_dir, store.known_checkpoints())
         store.check_tasks(tasks)
         remove_unfinished(run_dir, unwanted)
-        store.begin_life(tasks, config)
+        store.begin_restart(tasks, config)
     except BaseException:
         store.close()
         raise
@@ -44,15 +44,15 @@ def known_tasks(run_dir: Path) -> list[str]:
 def changed_settings(store: Store, after: int) -> str:
     """The trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
 
-    def settings(life: int) -> dict[str, Any]:
-        return dict(stored_json(store.configuration(life).encode()).get("trainer", {}))
+    def settings(restart: int) -> dict[str, Any]:
+        return dict(stored_json(store.configuration(restart).encode()).get("trainer", {}))
 
-    now = settings(store.life)
-    lives = sorted({batch.life for batch in store.batches(after)})
+    now = settings(store.restart)
+    restarts = sorted({batch.restart for batch in store.batches(after)})
     changes = {
         f"trainer.{name} = {json.dumps(then)}, now {json.dumps(now.get(name))}": None
-        for life in lives
-        for name, then in settings(life).items()
+        for restart in restarts
+        for name, then in settings(restart).items()
         if then != now.get(name)
     }
     return "; ".join(changes)

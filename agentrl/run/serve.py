@@ -45,7 +45,7 @@ from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
-from agentrl.record.credit import turn_scores
+from agentrl.record.credit import turn_returns
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.run.run_directory import check_model
 
@@ -268,7 +268,7 @@ class Service:
             entry.reward = body.value
         else:
             try:
-                entry.session.credit(body.completion_id, body.value)
+                entry.session.reward(body.completion_id, body.value)
             except KeyError:
                 message = f"No model call of this session has the id {body.completion_id!r}."
                 raise ApiError(404, message, param="completion_id") from None
@@ -287,9 +287,9 @@ class Service:
         record = entry.session.record
         record.reward_branches(entry.session.branch_rewards)
         paths = []
-        for path in record.trajectories(turn_scores(record, entry.reward or 0.0)):
+        for path in record.trajectories(turn_returns(record, entry.reward or 0.0)):
             columns = dict(vars(path))
-            paths.append({"rewards": columns.pop("values"), **columns})
+            paths.append({"rewards": columns.pop("returns"), **columns})
         return {**self._state(entry), "turns": record.to_json(), "trajectories": paths}
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:

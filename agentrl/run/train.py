@@ -215,7 +215,7 @@ async def _run_to_the_end(
                 config.model.path,
                 config.engine,
                 log=run_dir / "engine.log",
-                seed=config.seed + store.life,
+                seed=config.seed + store.restart,
                 lora_rank=config.trainer.lora_rank,
             )
         )
@@ -409,7 +409,7 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         "loop_lag_max_s": run.watchdog.take_max_lag_s(),
         "groups_rejected": progress.rejected_groups,
         "tasks_skipped": progress.skipped_tasks,
-        "engine_failures": run.engine.fleet.losses,
+        "engine_failures": run.engine.fleet.failures,
         "engine_bad_replies": run.engine.fleet.bad_replies,
         "local_shortages": run.engine.fleet.shortages,
         **run.controller.runner.metrics(),
@@ -418,7 +418,7 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
 
 
 def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
-    """The figures of the whole run, over all its lives, from its store and its metrics."""
+    """The figures of the whole run, over all its starts, from its store and its metrics."""
     steps = read_metrics(run.run_dir)
     totals = run.store.totals()
     aged = figures(steps, "staleness_mean", "staleness_max", "trained_tokens")

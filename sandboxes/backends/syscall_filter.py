@@ -1,6 +1,6 @@
 """The seccomp filter of every program in a box, as compiled BPF (Linux, `Documentation/userspace-api/seccomp_filter`).
 
-It refuses what a program that is judged has no use for: changing other processes (limits, scheduling, memory), objects of
+It refuses what a program that is graded has no use for: changing other processes (limits, scheduling, memory), objects of
 the kernel that outlive their process (System V and POSIX queues, keys), memory and objects that no limit counts, sockets of other
 families than unix and inet, new namespaces and mounts, and the calls that privilege escalations like. What would make others wait
 (all of the machine's files written out, a lease on a file that they open, a cached file dropped) is refused or does nothing. Docker's own filter stays

@@ -56,8 +56,8 @@ class ExpectedOutput:
         return said
 
 
-JUDGED = -1
-"""The number by which the candidate's process knows an argument that is judged in place of the value."""
+GRADED = -1
+"""The number by which the candidate's process knows an argument that is graded in place of the value."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,8 @@ class ExpectedValue:
                 got = decode(content["ok"], _content, most_items=most_items)
             else:
                 changed = dict(content.get("changed", ()))
-                known = JUDGED not in changed
-                got = self.argument_before if known else decode(changed[JUDGED], _content, most_items=most_items)
+                known = GRADED not in changed
+                got = self.argument_before if known else decode(changed[GRADED], _content, most_items=most_items)
         except (NotPlainError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             return f"the answer is not plain data: {error}"
         try:
@@ -103,7 +103,7 @@ class ExpectedValue:
 
 
 def _content(part: Any) -> Any:
-    """A container in the argument that is judged."""
+    """A container in the argument that is graded."""
     return part["item"][2]
 
 

@@ -13,7 +13,7 @@ from agentrl.errors import ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.grading.answers import ExpectedOutput
 from agentrl.sandboxes.grading.apart import compare_answer
-from agentrl.sandboxes.grading.function_tests import judge_call, run_test_code
+from agentrl.sandboxes.grading.function_tests import grade_call, run_test_code
 from agentrl.sandboxes.grading.statuses import status_of, tail
 from agentrl.sandboxes.grading.verdict import (
     PYTHON,
@@ -139,11 +139,11 @@ class Bench:
         return limits.but(cpu_s=limits.cpu_s or limits.timeout_s, timeout_s=self._at_most(wall_clock_s(limits)))
 
     async def run(self, test: Test, name: str, run: Process | None) -> list[TestResult]:
-        """Judge one test; a file of tests gives a result for each of them. `run`: the program's, when it is started already."""
+        """Grade one test; a file of tests gives a result for each of them. `run`: the program's, when it is started already."""
         limits = self._bounded(test.limits)
         if isinstance(test, CallTest):
             await self._box.clear()
-            return [await judge_call(self._box, self._source, test, name, limits, self._deadline)]
+            return [await grade_call(self._box, self._source, test, name, limits, self._deadline)]
         if isinstance(test, AssertTest | TestFile):
             return await run_test_code(
                 self._box,

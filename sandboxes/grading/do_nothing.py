@@ -9,7 +9,7 @@ from textwrap import dedent
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import check_argument
-from agentrl.sandboxes.grading.judge import judge
+from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.partial_credit import Baseline, baseline_of
 from agentrl.sandboxes.grading.verdict import CPP, PYTHON, IOTest, Language, Test, Verdict
 from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
@@ -70,7 +70,7 @@ def stubs(names: dict[str, Wanted], body: str, *, value: str = "None") -> str:
     return "\n".join(lines) + "\n"
 
 
-async def judge_partial(
+async def grade_partial(
     source: str,
     tests: Sequence[Test],
     *,
@@ -79,7 +79,7 @@ async def judge_partial(
     limits: Limits | None = None,
     deadline_s: float | None = None,
 ) -> Verdict:
-    """Run a program against all its tests, as `judge` does, for a verdict that has a `fraction`.
+    """Run a program against all its tests, as `grade` does, for a verdict that has a `fraction`.
 
     What programs that do nothing pass is measured first, once for the same tests in the same pool, and is no part of `deadline_s`.
 
@@ -93,21 +93,21 @@ async def judge_partial(
             f"a program that does nothing passes all {baseline.free_count} tests of this task, so that no partial reward can be "
             "earned; mend its tests or leave it out (`agentrl vet` finds such tasks)"
         )
-    verdict = await judge(source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s)
+    verdict = await grade(source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s)
     return verdict.with_baseline(baseline)
 
 
 async def measured_baseline(
     tests: Sequence[Test], *, pool: SandboxPool, language: Language = PYTHON, limits: Limits | None = None
 ) -> Baseline:
-    """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `judge` does."""
+    """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
 
     check_argument("pool", pool, SandboxPool)
     check_argument("tests", tests, Sequence[Test])
 
     async def measure() -> Baseline:
         verdicts = [
-            await judge(source, tests, pool=pool, language=language, limits=limits)
+            await grade(source, tests, pool=pool, language=language, limits=limits)
             for source in do_nothing_programs(tests, language).values()
         ]
         return baseline_of(verdict.results for verdict in verdicts)

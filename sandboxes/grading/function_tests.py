@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 
 from agentrl.sandboxes.box import Box
-from agentrl.sandboxes.grading.answers import JUDGED, ExpectedValue, raised
+from agentrl.sandboxes.grading.answers import GRADED, ExpectedValue, raised
 from agentrl.sandboxes.grading.apart import compare_answer
 from agentrl.sandboxes.grading.candidate_process import CandidateProcess
 from agentrl.sandboxes.grading.exchange import Exchange
@@ -25,13 +25,13 @@ from agentrl.sandboxes.protocol import Limits
 NOT_CONFIRMED = "it passed, and was not run again to see that it deserves to, since another test failed"
 
 
-async def judge_call(box: Box, source: str, test: CallTest, name: str, limits: Limits, deadline: float) -> TestResult:
+async def grade_call(box: Box, source: str, test: CallTest, name: str, limits: Limits, deadline: float) -> TestResult:
     """Call one function once, and compare what comes back on this side. `deadline` is a time of the event loop's clock."""
     request = {
         "op": "call",
         "path": test.function,
         "args": [
-            {"lend": [JUDGED, encode(value)]} if index == test.argument and is_changeable(value) else encode(value)
+            {"lend": [GRADED, encode(value)]} if index == test.argument and is_changeable(value) else encode(value)
             for index, value in enumerate(test.args)
         ],
         "kwargs": {key: encode(value) for key, value in test.kwargs.items()},

@@ -27,14 +27,14 @@ from agentrl.sandboxes.protocol import Limits
 
 
 def check_gradable(source: str, tests: Sequence[Test], language: Language, limits: Limits, box_limits: Limits) -> None:
-    """Raise ConfigError for what no run could judge: the program or a test is of the wrong kind, or a test needs what cannot be had."""
+    """Raise ConfigError for what no run could grade: the program or a test is of the wrong kind, or a test needs what cannot be had."""
     if not isinstance(source, str):
         raise ConfigError(
             f"source = {shown(source)} must be a program's text; extract_code gives None where a reply has none"
         )
     check_argument("tests", tests, Sequence[Any])
     if not tests:
-        raise ConfigError("tests is an empty list: there is nothing to judge by")
+        raise ConfigError("tests is an empty list: there is nothing to grade by")
     for index, test in enumerate(tests):
         if not isinstance(test, Test):
             raise ConfigError(
@@ -45,7 +45,7 @@ def check_gradable(source: str, tests: Sequence[Test], language: Language, limit
         if isinstance(test, IOTest):
             _check_io(test, test_name(test, index))
         elif language.build:
-            raise ConfigError(f"a {type(test).__name__} calls Python functions; judge other languages by IOTest")
+            raise ConfigError(f"a {type(test).__name__} calls Python functions; grade other languages by IOTest")
         if (need := needs(test)) is not None:
             raise ConfigError(f"{test_name(test, index)} needs {need}")
         if isinstance(test, CallTest):

@@ -1,4 +1,4 @@
-"""What is judged and what comes of it: languages, tests and verdicts, as values."""
+"""What is graded and what comes of it: languages, tests and verdicts, as values."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ CALLED = Rule(
 
 
 ChangedLimits = Limits | Mapping[str, float] | None
-"""Limits of one test: a dict changes some of the judge's, as {"timeout_s": 2} does; a `Limits` takes their place."""
+"""Limits of one test: a dict changes some of the grader's, as {"timeout_s": 2} does; a `Limits` takes their place."""
 
 
 def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
-    """The limits of a test, of those of the judge and its own."""
+    """The limits of a test, of those of the grader and its own."""
     if isinstance(change, Mapping):
         return limits.but(**change)
     return change or limits
@@ -87,7 +87,7 @@ class IOTest:
     compare: Annotated[Comparison | Checker, COMPARES] = field(default_factory=Tokens)
     name: str = ""
     limits: ChangedLimits = None
-    """Default: the limits of the judge; a dict changes some of them."""
+    """Default: the limits of the grader; a dict changes some of them."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -105,7 +105,7 @@ class CallTest:
     """A function is called with `args` and is to return `expected`. All are plain data.
 
     `function` may be dotted: `Solution.two_sum` makes a Solution without arguments first. With `argument`, the argument of that
-    index is judged after the call instead of the value returned, for functions that work in place.
+    index is graded after the call instead of the value returned, for functions that work in place.
     """
 
     function: Annotated[str, CALLED]
@@ -223,7 +223,7 @@ class Status(StrEnum):
     CHECKER_ERROR = "checker_error"
     """The checker, or the test code, failed by itself: no fault of the program's, and no pass."""
     NOT_RUN = "not_run"
-    """An earlier test failed, and the judge was to fail fast; or the verdict's deadline was over before it."""
+    """An earlier test failed, and the grader was to fail fast; or the verdict's deadline was over before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +239,7 @@ class TestResult:
     cpu_s: float = 0.0
     peak_memory_bytes: int = 0
     test_index: int = 0
-    """Index of the test in the list that was judged; a file's tests share one."""
+    """Index of the test in the list that was graded; a file's tests share one."""
 
     def __post_init__(self) -> None:
         for name in ("name", "message"):
@@ -281,8 +281,8 @@ class Verdict:
         """
         if self.baseline is None:
             raise ConfigError(
-                "this verdict has no fraction, because what a program that does nothing passes was not measured; judge with "
-                "partial=True (`judge_partial` outside of episodes), or use pass_rate for display"
+                "this verdict has no fraction, because what a program that does nothing passes was not measured; grade with "
+                "partial=True (`grade_partial` outside of episodes), or use pass_rate for display"
             )
         return partial_credit(self.results, self.baseline)
 

@@ -16,7 +16,7 @@ from agentrl.sandboxes.grading.bench import wall_clock_s
 from agentrl.sandboxes.grading.cheaters import cheaters
 from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task, task_name
 from agentrl.sandboxes.grading.do_nothing import measured_baseline
-from agentrl.sandboxes.grading.judge import judge
+from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.verdict import Verdict, changed_limits
 from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.protocol import Limits
@@ -161,7 +161,7 @@ async def _run_reference(
         detail = "no reference solution (a field solution or reference), so nothing shows that the tests can be passed"
         return _with_fault(report, FaultKind.NO_REFERENCE, detail)
     verdicts = [
-        await judge(task.reference, task.tests, pool=pool, language=task.language, limits=limits) for _ in range(runs)
+        await grade(task.reference, task.tests, pool=pool, language=task.language, limits=limits) for _ in range(runs)
     ]
     share = max(_time_share(verdict, task, limits) for verdict in verdicts)
     report = replace(report, tests=len(verdicts[0].results), time_share=round(share, 3))
@@ -186,7 +186,7 @@ async def _run_public_tests(
 ) -> TaskReport:
     if not task.public_tests:
         return report
-    verdict = await judge(reference, task.public_tests, pool=pool, language=task.language, limits=limits)
+    verdict = await grade(reference, task.public_tests, pool=pool, language=task.language, limits=limits)
     wrong = next((result for result in verdict.results if not result.passed), None)
     if wrong is None:
         return report
@@ -208,7 +208,7 @@ async def _run_cheaters(report: TaskReport, task: CodeTask, pool: SandboxPool, l
     passed_by: list[str] = []
     baseline = await measured_baseline(task.tests, pool=pool, language=task.language, limits=limits)
     for name, source in (await in_thread(cheaters, task)).items():
-        verdict = await judge(
+        verdict = await grade(
             source, task.tests, pool=pool, language=task.language, limits=limits, fail_fast=not task.partial
         )
         if verdict.passed:

@@ -1,7 +1,7 @@
-"""Plain data as JSON: what may pass between a candidate and those who judge it.
+"""Plain data as JSON: what may pass between a candidate and those who grade it.
 
 Numbers, strings, bytes, dates, None, and lists, tuples, sets, dicts and the like of them. An object of any other class is not
-data, so that no method of a candidate's ever runs where its result is judged: it passes as a reference, by number, or not at all.
+data, so that no method of a candidate's ever runs where its result is graded: it passes as a reference, by number, or not at all.
 """
 
 from __future__ import annotations

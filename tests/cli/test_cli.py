@@ -92,7 +92,7 @@ def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Pat
 def test_help_names_every_configuration_key() -> None:
     shown = "".join(agentrl("train", "--help").stdout.split())
     assert "rollout.max_staleness" in shown
-    assert "trainer.weight_cap" in shown
+    assert "trainer.importance_weight_max" in shown
 
 
 def test_engine_is_short_for_its_kind_and_files_add_up(tmp_path: Path) -> None:

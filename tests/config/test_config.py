@@ -28,7 +28,7 @@ def test_later_sources_win(tmp_path: Path) -> None:
         ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
         ({"steps.more": "1"}, r"steps"),
         ({"engine.urls": "http://127.0.0.1:1"}, r'engine\.urls = .* a list is written \["A", "B"\]'),
-        ({"trainer.weight_mode": "drop"}, r"trainer\.weight_mode"),
+        ({"trainer.importance_weight_mode": "drop"}, r"trainer\.importance_weight_mode"),
     ],
 )
 def test_a_wrong_value_is_named(overrides: dict[str, str], message: str) -> None:

@@ -87,7 +87,7 @@ async def _fail(path: str, *, dies: bool) -> None:
     async with opened() as (engine, servers, _, broadcast):
         if path.startswith("/destroy"):
             await broadcast.update_weights(Path("/v1"), 1)
-            engine.fleet.take_out(engine.fleet.servers[0], "a test says so")
+            engine.fleet.mark_down(engine.fleet.servers[0], "a test says so")
         faults = [path]
 
         def control(asked: str) -> web.Response:

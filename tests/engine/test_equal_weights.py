@@ -60,7 +60,7 @@ async def test_a_server_that_was_started_again_behind_our_back_is_given_its_adap
             reply = await engine.generate([1, 2, 3], FOUR, "session")
             assert [span.version for span in reply.versions] == [1]
             forgotten = server.told.count("/load_lora_adapter")
-        assert engine.fleet.losses == 1
+        assert engine.fleet.failures == 1
 
 
 async def test_another_refusal_of_a_request_with_an_adapter_is_the_requests_fault(tmp_path: Path) -> None:

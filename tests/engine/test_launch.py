@@ -84,7 +84,7 @@ async def test_replies_survive_the_death_of_their_server(kind: str, versions: li
                 os.kill(pid, signal.SIGKILL)
             await wait_until(lambda: engine.serving == [second], 10)
             await engine.update_weights(versions[2], 2)
-        assert engine.fleet.losses == 1
+        assert engine.fleet.failures == 1
         assert len(results) == 8
 
         await wait_until(lambda: len(engine.serving) == 2, 90)

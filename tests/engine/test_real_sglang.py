@@ -151,7 +151,7 @@ async def test_calls_in_every_dialect_under_weight_updates(
 
     assert len(engine.calls) >= CALLS
     assert updates >= 10
-    assert raw.fleet.bad_replies == raw.fleet.losses == 0
+    assert raw.fleet.bad_replies == raw.fleet.failures == 0
     interrupted = sum(len(generation.versions) > 1 for _, generation in engine.calls)
     assert interrupted >= 20, "too few replies were interrupted for this to say anything"
     rescorer = Rescorer(versions)

@@ -20,7 +20,7 @@ from agentrl.engine.client.fleet import EngineLimits
 from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import BadReplyError
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.engine.protocol import Draft, Sampling
+from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.record.tokens import Generation, VersionSpan
@@ -262,7 +262,7 @@ def test_a_reply_that_sglang_aborts_in_its_queue_has_each_token_once(
 async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_known(tmp_path: Path) -> None:
     """Until a reply's last state, a server names the version that it serves when it sends, not that of the tokens."""
     known: list[Generation] = []
-    draft = Draft()
+    draft = PartialGeneration()
 
     async def look() -> None:
         await anyio.sleep(0.05)
@@ -373,26 +373,26 @@ async def test_a_reply_that_is_no_reply_is_asked_for_elsewhere(broken: Callable[
 
 async def test_a_server_that_keeps_saying_what_cannot_be_right_is_taken_out_and_started_again() -> None:
     ill = True
-    revived: list[str] = []
+    restarted: list[str] = []
 
     def answer(body: Json) -> Answer:
         return spoiled(set_logprob(None))(body) if ill else goes_on(body)
 
-    async def revive(url: str) -> None:
+    async def restart(url: str) -> None:
         nonlocal ill
-        revived.append(url)
+        restarted.append(url)
         ill = False
 
     async with scripted_server(answer) as bad, scripted_server(goes_on) as good:
         limits = EngineLimits(health_interval_s=0.05)
-        async with sglang_engine([bad.url, good.url], limits=limits, revive=revive) as engine:
+        async with sglang_engine([bad.url, good.url], limits=limits, restart=restart) as engine:
             for number in range(6):
                 generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), f"s{number}")
                 assert generation.output_ids == list(range(COUNT))
                 await anyio.sleep(0)
             await wait_until(lambda: len(engine.serving) == 2, 5)
-            assert revived == [bad.url]
-            assert engine.fleet.losses == 1
+            assert restarted == [bad.url]
+            assert engine.fleet.failures == 1
             assert engine.fleet.bad_replies == 3
 
 
@@ -409,13 +409,13 @@ async def test_a_server_that_was_started_again_unseen_is_given_its_weights_befor
         server.version = 0
         generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s")
         assert generation.versions == [VersionSpan(2, 0, COUNT)]
-        assert engine.fleet.losses == 1
+        assert engine.fleet.failures == 1
 
 
 async def test_a_partial_generation_that_is_not_sound_is_not_gone_on_from() -> None:
     start = Generation(output_ids=[0, 1], logprobs=[-1.0, math.nan], versions=[VersionSpan(0, 0, 2)], finish="abort")
     async with engine_over(goes_on) as (engine, (server,)):
-        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s", draft=Draft(start))
+        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s", draft=PartialGeneration(start))
         assert_sound(generation)
         assert server.asked[0]["input_ids"] == PROMPT
 
@@ -449,11 +449,11 @@ async def test_a_server_that_fails_to_load_weights_is_started_again_with_them_an
     def load(body: Json) -> web.Response:
         return OUT_OF_MEMORY[kind](body) if ill else web.json_response({"success": True})
 
-    revived: list[str] = []
+    restarted: list[str] = []
 
-    async def revive(url: str) -> None:
+    async def restart(url: str) -> None:
         nonlocal ill
-        revived.append(url)
+        restarted.append(url)
         ill = False
 
     async with AsyncExitStack() as stack:
@@ -463,13 +463,13 @@ async def test_a_server_that_fails_to_load_weights_is_started_again_with_them_an
             server.answer = lambda body, server=server: list(sound_states(COUNT, version=server.version))  # type: ignore[misc]
         limits = EngineLimits(health_interval_s=0.05)
         engine = await stack.enter_async_context(
-            sglang_engine([server.url for server in servers], limits=limits, revive=revive)
+            sglang_engine([server.url for server in servers], limits=limits, restart=restart)
         )
         await engine.update_weights(tmp_path, 3)
         generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s")
         assert generation.versions == [VersionSpan(3, 0, COUNT)]
         await wait_until(lambda: len(engine.serving) == 1 + others, 5)
-        assert revived == [servers[0].url]
+        assert restarted == [servers[0].url]
         assert [server.version for server in servers] == [3] * (1 + others)
 
 

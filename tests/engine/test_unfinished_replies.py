@@ -15,7 +15,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
-from agentrl.engine.protocol import Draft, Sampling
+from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
@@ -59,13 +59,13 @@ class Replies:
     engine: SGLangEngine
     known: dict[str, Reply] = field(default_factory=dict)
     whole: list[Reply] = field(default_factory=list)
-    _drafts: dict[int, tuple[list[int], Draft]] = field(default_factory=dict)
+    _drafts: dict[int, tuple[list[int], PartialGeneration]] = field(default_factory=dict)
 
     async def converse(self, index: int) -> None:
         prompt = [1, 2, 3, 4 + index]
         watched = (lambda ids: None) if index % 2 else None  # a watched reply is streamed token by token
         while True:
-            self._drafts[index] = prompt, (draft := Draft())
+            self._drafts[index] = prompt, (draft := PartialGeneration())
             sampling = Sampling(max_new_tokens=100)
             generation = await self.engine.generate(prompt, sampling, f"s{index}", watched, draft=draft)
             self.whole.append((prompt, generation))
@@ -132,5 +132,5 @@ async def test_a_reply_that_is_aborted_in_the_queue_goes_on_from_what_was_sent_o
                 await server.abort_all(10)
                 await engine.resume()
             await wait_until(lambda: len(replies.whole) >= 4, 60)
-        assert engine.fleet.bad_replies == engine.fleet.losses == 0
+        assert engine.fleet.bad_replies == engine.fleet.failures == 0
     await assert_exact(replies.some(), versions)

@@ -44,7 +44,7 @@ def test_a_run_directory_and_all_files_in_it_are_private(tmp_path: Path, existin
             metrics.write("{}\n")
         anyio.run(write_log, run_dir / "engine.log")
         with Store(run_dir / "store.sqlite") as store:
-            store.begin_life()
+            store.begin_restart()
             found = modes(run_dir)
     finally:
         os.umask(before)

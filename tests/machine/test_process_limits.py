@@ -32,7 +32,7 @@ async def main():
         async with anyio.create_task_group() as group:
             for number in range(100):
                 group.start_soon(ask, number)
-        return [len(lengths), engine.fleet.losses, engine.fleet.shortages]
+        return [len(lengths), engine.fleet.failures, engine.fleet.shortages]
 
 print(json.dumps([said, resource.getrlimit(resource.RLIMIT_NOFILE)[0], *anyio.run(main)]))
 """

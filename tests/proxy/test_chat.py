@@ -381,10 +381,10 @@ async def test_a_reader_that_leaves_a_stream_ends_its_generation(setup: Setup) -
 
 async def test_credit_goes_to_every_choice_of_a_call(setup: Setup) -> None:
     reply = await setup.ask(n=2)
-    setup.session.credit(reply.id, 0.5)
-    assert [turn.credit for turn in setup.session.record.turns] == [0.5, 0.5]
+    setup.session.reward(reply.id, 0.5)
+    assert [turn.reward for turn in setup.session.record.turns] == [0.5, 0.5]
     with pytest.raises(KeyError):
-        setup.session.credit("chatcmpl-unknown", 1.0)
+        setup.session.reward("chatcmpl-unknown", 1.0)
 
 
 @pytest.mark.parametrize("stream", [False, True])

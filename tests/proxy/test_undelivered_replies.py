@@ -13,7 +13,7 @@ import httpx2
 import openai
 import pytest
 
-from agentrl.engine.protocol import Draft
+from agentrl.engine.protocol import PartialGeneration
 from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, Proxy, RecordedCalls, Session, open_proxy
 from agentrl.record.recorded_choice import RecordedChoice
@@ -48,7 +48,7 @@ class Failing(InstantEngine):
 
 
 class Kept(RecordedCalls):
-    """A journal that takes `delay_s` to keep a reply."""
+    """A call log that takes `delay_s` to keep a reply."""
 
     delay_s = 0.0
 
@@ -58,7 +58,7 @@ class Kept(RecordedCalls):
         await anyio.sleep(self.delay_s)
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
         yield
 
 
@@ -102,7 +102,7 @@ async def test_wherever_a_client_gives_a_call_up_it_is_recorded_if_it_was_answer
         given_up = 0
         async with httpx2.AsyncClient(transport=proxy.in_process_transport(), base_url="http://proxy/v1") as http:
             for steps in range(1000):
-                session = proxy.open_session(journal=Kept([]))
+                session = proxy.open_session(call_log=Kept([]))
                 client = openai.AsyncOpenAI(
                     api_key=session.key, base_url="http://proxy/v1", http_client=http, max_retries=0
                 )
@@ -135,9 +135,9 @@ async def test_a_program_that_leaves_while_its_reply_is_committed_leaves_nothing
     nano_format: ChatFormat, path: str
 ) -> None:
     async with opened(nano_format) as proxy:
-        journal = Kept([])
-        journal.delay_s = 0.3
-        session = proxy.open_session(journal=journal)
+        call_log = Kept([])
+        call_log.delay_s = 0.3
+        session = proxy.open_session(call_log=call_log)
         headers = {"Authorization": f"Bearer {session.key}"}
         async with httpx2.AsyncClient(base_url=proxy.url, headers=headers, timeout=0.1) as http:
             with pytest.raises(httpx2.ReadTimeout):
@@ -149,13 +149,13 @@ async def test_a_program_that_leaves_while_its_reply_is_committed_leaves_nothing
 @pytest.mark.parametrize("path", BODIES)
 async def test_a_stream_is_recorded_once_its_reader_has_all_of_it(nano_format: ChatFormat, path: str) -> None:
     async with opened(nano_format) as proxy:
-        session = proxy.open_session(journal=Kept([]))
+        session = proxy.open_session(call_log=Kept([]))
         events = [event.decode() async for event in (await ask(proxy, session, path, stream=True)).events]
         calls = len(session.record.turns)
         assert calls == (2 if path == "/v1/completions" else 1)
         ends = [number for number, event in enumerate(events) if any(end in event for end in ENDS)]
         for taken in range(len(events) + 1):
-            session = proxy.open_session(journal=Kept([]))
+            session = proxy.open_session(call_log=Kept([]))
             reply = await ask(proxy, session, path, stream=True)
             for number in range(taken):
                 await anext(reply.events)

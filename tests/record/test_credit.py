@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
-from agentrl.record.credit import turn_scores
+from agentrl.record.credit import turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.trainer.algorithms.advantages import mask_turns, turn_advantages
@@ -36,39 +36,39 @@ def chain(length: int, **columns: list[Any]) -> TokenRecord:
 
 
 def test_without_anything_else_every_turn_is_worth_the_episode() -> None:
-    assert turn_scores(chain(3), 0.7) == [0.7, 0.7, 0.7]
+    assert turn_returns(chain(3), 0.7) == [0.7, 0.7, 0.7]
 
 
 def test_a_turn_with_a_reward_of_its_own_is_worth_that() -> None:
-    assert turn_scores(chain(3, credit=[None, -1.0, None]), 0.5) == [0.5, -1.0, 0.5]
+    assert turn_returns(chain(3, reward=[None, -1.0, None]), 0.5) == [0.5, -1.0, 0.5]
 
 
 def test_a_branch_with_a_reward_of_its_own_is_worth_that_and_shared_turns_the_mean() -> None:
     record = record_of([None, 0, 0, None], branch_reward=[None, 1.0, 0.0, None])
-    assert turn_scores(record, 0.25) == [0.5, 1.0, 0.0, 0.25]
+    assert turn_returns(record, 0.25) == [0.5, 1.0, 0.0, 0.25]
 
 
 @given(st.integers(1, 12), st.floats(0, 1), st.floats(-3, 3))
 def test_the_discounted_score_of_a_sparse_episode(turns: int, discount: float, reward: float) -> None:
     expected = [discount ** (turns - 1 - k) * reward for k in range(turns)]
-    assert turn_scores(chain(turns), reward, discount) == pytest.approx(expected)
+    assert turn_returns(chain(turns), reward, discount) == pytest.approx(expected)
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=12), st.floats(0, 1))
 def test_the_discounted_return_of_rewards_at_every_turn(rewards: list[float], discount: float) -> None:
     expected = [sum(discount ** (j - k) * r for j, r in enumerate(rewards) if j >= k) for k in range(len(rewards))]
-    scores = turn_scores(chain(len(rewards), credit=list(rewards)), 99.0, discount)
+    scores = turn_returns(chain(len(rewards), reward=list(rewards)), 99.0, discount)
     assert scores == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_penalty_on_the_way_and_the_episode_at_the_end_add_up() -> None:
-    assert turn_scores(chain(3, credit=[None, -0.5, None]), 1.0, 1.0) == [0.5, 0.5, 1.0]
+    assert turn_returns(chain(3, reward=[None, -0.5, None]), 1.0, 1.0) == [0.5, 0.5, 1.0]
 
 
 def test_a_turn_that_is_continued_twice_is_worth_the_mean_of_both() -> None:
-    record = record_of([None, 0, 0, 2], credit=[0.1, None, 0.3, None])
+    record = record_of([None, 0, 0, 2], reward=[0.1, None, 0.3, None])
     # leaves: 1.0 each; turn 2: 0.3 + 0.5·1; turn 0: 0.1 + 0.5·mean(1.0, 0.8)
-    assert turn_scores(record, 1.0, 0.5) == pytest.approx([0.1 + 0.5 * 0.9, 1.0, 0.8, 1.0])
+    assert turn_returns(record, 1.0, 0.5) == pytest.approx([0.1 + 0.5 * 0.9, 1.0, 0.8, 1.0])
 
 
 def advantages(records: list[TokenRecord], rewards: list[float], **settings: Any) -> list[list[float]]:
@@ -99,7 +99,7 @@ def test_under_a_discount_turns_are_compared_with_all_turns() -> None:
 
 
 def test_a_turn_reward_is_compared_with_the_scores_of_all_turns_each_episode_weighing_the_same() -> None:
-    group = [chain(2, credit=[3.0, None]), chain(1)]
+    group = [chain(2, reward=[3.0, None]), chain(1)]
     # episodes 2.0 (the mean of 3.0 and 1.0) and 0.0
     assert advantages(group, [1.0, 0.0]) == [[2.0, 0.0], [-1.0]]
     assert advantages(group, [1.0, 0.0], advantage="rloo") == [[3.0, 1.0], [-2.0]]
@@ -112,7 +112,7 @@ def test_a_turn_reward_is_compared_with_the_scores_of_all_turns_each_episode_wei
 def test_turns_with_rewards_of_their_own_in_episodes_that_are_worth_the_same() -> None:
     """The episodes do not differ, so what a turn is divided by must be the spread of the turns."""
     grpo = {"advantage": "grpo"}
-    malformed = [chain(2, credit=[None, -1.0]), chain(2)]
+    malformed = [chain(2, reward=[None, -1.0]), chain(2)]
     # P = 0, −1 (each with weight 1/2), 0, 0: mean −1/4, variance ½/16 + ½·9/16 + 1/16 = 3/8
     better, worse = 0.25 / 0.375**0.5, -0.75 / 0.375**0.5
     assert advantages(malformed, [0.0, 0.0], **grpo)[0] == pytest.approx([better, worse], abs=1e-5)
@@ -124,7 +124,7 @@ def test_turns_with_rewards_of_their_own_in_episodes_that_are_worth_the_same() -
     ]
     for episode, sign in zip(advantages(group, [0.0, 0.0], **grpo), (1, -1), strict=True):
         assert episode == pytest.approx([sign * 0.5 / 0.5**0.5] * 3, abs=1e-5)
-    assert advantages([chain(1, credit=[-1.0])], [0.0], **grpo) == [[0.0]]
+    assert advantages([chain(1, reward=[-1.0])], [0.0], **grpo) == [[0.0]]
 
 
 @st.composite
@@ -142,7 +142,7 @@ def groups(draw: st.DrawFn) -> tuple[list[TokenRecord], list[float]]:
         records.append(
             record_of(
                 parents,
-                credit=[draw(crediting) for _ in parents],
+                reward=[draw(crediting) for _ in parents],
                 branch=branches,
                 branch_reward=[of_name[name] for name in branches],
             )
@@ -159,7 +159,7 @@ def test_what_is_divided_by_a_spread_is_a_deviation_of_the_scores_that_it_is_of(
     """docs/credit.md's formula, evaluated by itself; and |A| < √(W/w), whatever is rewarded."""
     records, rewards = group
     got = advantages(records, rewards, advantage="grpo", turn_discount=discount)
-    scores = [turn_scores(record, reward, discount) for record, reward in zip(records, rewards, strict=True)]
+    scores = [turn_returns(record, reward, discount) for record, reward in zip(records, rewards, strict=True)]
     for name in {turn.branch for record in records for turn in record.turns}:
         own = [
             (episode, s, a)

@@ -201,7 +201,7 @@ def test_each_turn_is_worth_its_own_value() -> None:
     root = record.add("a", None, [1], generation(2), 1.0)
     record.add("b", root, [1, 2, 3], generation(4), 1.0)
     (path,) = record.trajectories([2.0, -1.0])
-    assert path.values == [2.0, 2.0, -1.0, -1.0]
+    assert path.returns == [2.0, 2.0, -1.0, -1.0]
 
 
 def test_a_role_that_is_not_trained_is_masked_and_still_shared() -> None:

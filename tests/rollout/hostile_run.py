@@ -97,7 +97,7 @@ async def open_controller(
     }
     rollout = RolloutConfig.model_validate(settings)
     with await in_thread(Store, path / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         last = await in_thread(store.last_checkpoint)
         async with (
             open_proxy(ScriptedEngine(), chat_format, "nano") as proxy,

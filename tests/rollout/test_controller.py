@@ -70,7 +70,7 @@ async def collect(
     settings = {"batch_size": 4, "group_size": 2, "max_concurrent": 8, "drop_uniform_groups": False, **config}
     rollout = RolloutConfig.model_validate(settings)
     with await in_thread(Store, path / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         async with runner_of(workflow, url, chat_format, rollout.episode_timeout_s) as runner:
             gate = StalenessGate(groups_per_batch=rollout.groups_per_batch, max_staleness=1, order="fifo")
             controller = Controller(tasks or TaskList(TASKS), rollout, 0, runner, store, gate)
@@ -105,7 +105,7 @@ async def test_batches_hold_whole_groups_of_one_task(server_url: str, nano_forma
     assert sorted(first_epoch) == [0, 1, 2, 3, 4]
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         (one, other) = await in_thread(store.episodes, [0])
-        assert one.record.turns[0].credit == 0.25
+        assert one.record.turns[0].reward == 0.25
         assert one.id != other.id
         logged = store._db.execute("SELECT group_id, metrics FROM episodes").fetchall()
         seeds = {(group, json.loads(metrics)["group_seed"]) for group, metrics in logged}
@@ -257,7 +257,7 @@ async def test_a_solved_task_set_does_not_stall_the_run(
     assert controller.progress.rejected_groups == 40
 
 
-async def test_a_second_life_completes_open_groups_and_reuses_ready_ones(
+async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
     server_url: str, nano_format: ChatFormat, tmp_path: Path
 ) -> None:
     blocked = anyio.Event()
@@ -301,7 +301,7 @@ async def test_nothing_runs_on_after_the_run_is_cancelled(
 
     rollout = RolloutConfig(batch_size=2, group_size=2)
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         async with runner_of(run, server_url, nano_format) as runner:
             gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
             controller = Controller(TaskList(TASKS), rollout, 0, runner, store, gate)
@@ -349,7 +349,7 @@ async def test_a_stream_of_tasks_that_blocks_does_not_keep_a_run_from_ending(
         return 1.0
 
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         async with runner_of(run, server_url, nano_format) as runner:
             gate = StalenessGate(groups_per_batch=1, max_staleness=3, order="fifo")
             rollout = RolloutConfig(batch_size=2, group_size=2)
@@ -431,9 +431,9 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
 
     rollout = RolloutConfig(batch_size=4, group_size=2, max_concurrent=8, retries=0, drop_uniform_groups=False)
 
-    async def life(urls: list[str]) -> tuple[list[Any], list[tuple[str, str | None]], int]:
+    async def restart(urls: list[str]) -> tuple[list[Any], list[tuple[str, str | None]], int]:
         with await in_thread(Store, tmp_path / f"{len(urls)}.sqlite") as store:
-            await in_thread(store.begin_life)
+            await in_thread(store.begin_restart)
             async with (
                 sglang_engine(urls, vocabulary=nano_format.vocabulary) as engine,
                 open_proxy(engine, nano_format, "nano") as proxy,
@@ -451,13 +451,13 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
             return [e.record for e in episodes], await in_thread(all_episodes, store), engine.fleet.bad_replies
 
     async with scripted_server(unsound) as ill:
-        records, rows, bad = await life([ill.url, server_url])
+        records, rows, bad = await restart([ill.url, server_url])
         assert bad > 0
         assert {status for status, _ in rows} == {"finished"}
         for record in records:
             assert all(math.isfinite(logprob) for turn in record.turns for logprob in turn.logprobs)
         with pytest.raises(ExceptionGroup) as stopped:
-            await life([ill.url])
+            await restart([ill.url])
         assert stopped.value.split(TooManyFailuresError)[1] is None
         assert "the logprob of token 0 is nan" in str(next(iter_leaves(stopped.value)))
 
@@ -471,7 +471,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
             "turn 0: token 0 is 1000000, outside the vocabulary",
         ),
         (lambda rows: rows[0].update(versions=[]), r"turn 0: its version spans cover 0 of \d tokens"),
-        (lambda rows: rows[0].update(credit=math.inf), "turn 0: it was given the reward inf"),
+        (lambda rows: rows[0].update(reward=math.inf), "turn 0: it was given the reward inf"),
         (lambda rows: rows[0].pop("prompt_ids"), "its record cannot be read: TypeError"),
         (None, "its record cannot be read: error"),
     ],
@@ -500,7 +500,7 @@ async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_aga
         (said,) = await in_thread(store.set_aside, nano_format.vocabulary)
         assert re.search(rf"episode \d is set aside.*{reason}", said)
         assert await in_thread(store.set_aside, nano_format.vocabulary) == []
-        assert await in_thread(store.kept_calls, 0, 0) == [], "a kept call that cannot be read is asked for again"
+        assert await in_thread(store.logged_calls, 0, 0) == [], "a kept call that cannot be read is asked for again"
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=1)
     assert batches[0].group_ids == [0, 1]
     assert len(batches[0].rewards) == 4, "the episode was run again"

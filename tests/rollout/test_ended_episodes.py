@@ -55,7 +55,7 @@ def branch_reward(episode: Episode) -> Change:
 
 def state(outcome: Outcome) -> str:
     """All of it that training and charts see."""
-    return json.dumps([outcome.record.to_json(), outcome.metrics, outcome.credited, outcome.reward])
+    return json.dumps([outcome.record.to_json(), outcome.metrics, outcome.has_turn_rewards, outcome.reward])
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.001, 0.01, 0.05])

@@ -116,7 +116,7 @@ def fill(store: Store, group: int, version: int, rewards: list[float | None], *,
 
 def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life()
+        store.begin_restart()
         fill(store, 0, 0, [1.0, 0.0])
         fill(store, 1, 0, [None, None, 0.5])
         fill(store, 2, 1, [0.0, 0.0])
@@ -134,7 +134,7 @@ def test_a_run_that_is_resumed_counts_what_the_lost_steps_counted_again(tmp_path
 def test_a_checkpoint_is_scored_by_the_groups_that_its_policy_sampled(tmp_path: Path) -> None:
     """The newest has sampled nothing yet; one that waits for a long group counts those before it."""
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life()
+        store.begin_restart()
         for group, (version, reward) in enumerate([(0, 0.0), (2, 0.5), (3, 0.5), (4, 1.0), (5, 0.25)]):
             fill(store, group, version, [reward, reward])
         fill(store, 5, 6, [0.75])

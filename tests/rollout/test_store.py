@@ -15,7 +15,7 @@ from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import FinishReason, Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import KeptCall, Store, StoredGroup
+from agentrl.rollout.store import LoggedCall, Store, StoredGroup
 from tests.chains import commit, manifest_of
 
 
@@ -28,7 +28,7 @@ def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
 
 
 def fill(store: Store, groups: int = 3) -> None:
-    store.begin_life()
+    store.begin_restart()
     for group in range(groups):
         store.open_group(group, 0, group)
         for sample in range(2):
@@ -87,7 +87,7 @@ def test_kill_9_loses_no_committed_episode(tmp_path: Path) -> None:
     assert process.returncode == -9
     with Store(path) as store:
         assert store.totals().finished == 10
-        assert store.life == 1
+        assert store.restart == 1
 
 
 def test_a_store_of_another_schema_is_refused(tmp_path: Path) -> None:
@@ -133,12 +133,14 @@ def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
         store.open_group(9, 0, 9)
-        store.keep_calls([KeptCall(9, 0, kept_choice([1], "abort")), KeptCall(9, 1, kept_choice([7], "stop"))])
-        store.keep_calls([KeptCall(9, 0, kept_choice([4], "stop", "b")), KeptCall(9, 0, kept_choice([1, 2], "stop"))])
-        assert store.kept_calls(9, 0) == [kept_choice([1, 2], "stop"), kept_choice([4], "stop", "b")]
+        store.log_calls([LoggedCall(9, 0, kept_choice([1], "abort")), LoggedCall(9, 1, kept_choice([7], "stop"))])
+        store.log_calls(
+            [LoggedCall(9, 0, kept_choice([4], "stop", "b")), LoggedCall(9, 0, kept_choice([1, 2], "stop"))]
+        )
+        assert store.logged_calls(9, 0) == [kept_choice([1, 2], "stop"), kept_choice([4], "stop", "b")]
         store.add(9, 0, 0, outcome(1.0))
-        assert store.kept_calls(9, 0) == []
-        assert store.kept_calls(9, 1) == [kept_choice([7], "stop")]
+        assert store.logged_calls(9, 0) == []
+        assert store.logged_calls(9, 1) == [kept_choice([7], "stop")]
 
 
 def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> None:
@@ -161,16 +163,16 @@ def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> Non
 
 def test_a_run_that_comes_back_with_other_tasks_is_refused(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life("3 tasks")
-        store.begin_life("3 tasks")
+        store.begin_restart("3 tasks")
+        store.begin_restart("3 tasks")
         with pytest.raises(StoreError, match=r"started with other tasks \(3 tasks\) than it has now \(4 tasks\)"):
-            store.begin_life("4 tasks")
-        assert store.life == 2
+            store.begin_restart("4 tasks")
+        assert store.restart == 2
 
 
 def test_the_best_checkpoint_outlives_newer_ones(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life()
+        store.begin_restart()
         for step, reward in ((1, 0.2), (2, 0.9), (3, 0.4), (4, 0.5)):
             store.open_group(step, 0, step, version=step)
             store.add(step, 0, 0, outcome(reward))
@@ -222,11 +224,11 @@ def test_a_store_that_is_taken_away_is_noticed_where_something_is_to_be_durable(
     gone: str, replaced: bool, tmp_path: Path
 ) -> None:
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life()
+        store.begin_restart()
         (tmp_path / gone).rename(tmp_path / "elsewhere")
         if replaced:
             (tmp_path / gone).write_bytes((tmp_path / "elsewhere").read_bytes())
         with pytest.raises(
             StoreError, match=r"store.sqlite was taken away or replaced while the run used it.*Put back"
         ):
-            store.begin_life()
+            store.begin_restart()

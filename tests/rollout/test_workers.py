@@ -233,7 +233,7 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
         return {(path.stem, int(path.suffix[1:])): json.loads(path.read_text()) for path in found}
 
     with await in_thread(Store, here / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         async with workers(server_url, config, said) as (runner, engine):
             gate = StalenessGate(groups_per_batch=2, max_staleness=0, order="fifo")
             tasks = TaskList([{"do": "waits_in_the_middle"}])
@@ -444,8 +444,8 @@ generates = st.builds(
 def test_a_worker_has_its_share_of_the_boxes_and_two_at_least(workers: int, boxes: int | None) -> None:
     config = RunConfig(rollout=RolloutConfig(workers=workers), sandbox=SandboxConfig(boxes=boxes, lent_boxes=3))
     share = RunConfig.model_validate(share_of_worker(config).model_dump()).sandbox
-    judges = boxes or max(2, len(os.sched_getaffinity(0)))
-    assert (share.boxes, share.lent_boxes) == (max(2, -(-judges // workers)), -(-3 // workers))
+    graders = boxes or max(2, len(os.sched_getaffinity(0)))
+    assert (share.boxes, share.lent_boxes) == (max(2, -(-graders // workers)), -(-3 // workers))
 
 
 @hypothesis_settings(max_examples=50, deadline=None)
@@ -460,7 +460,7 @@ def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, 
     record = TokenRecord()
     first = record.add("a", None, [1, 2], generation, 1.0)
     record.add("b", first, [*first.token_ids(), 7], generation, 0.5)
-    record.turns[1].credit = reward
+    record.turns[1].reward = reward
     outcome = Outcome(status="failed", reward=reward, metrics={"x": reward}, error=error, record=record)
     arrived = decode(encode(Ended(3, outcome)))
     assert isinstance(arrived, Ended)

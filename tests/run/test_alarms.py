@@ -150,7 +150,7 @@ async def alarms_of(
     config = RunConfig.model_validate({"run_dir": str(path), "rollout": settings})
     said: list[str] = []
     with await in_thread(Store, path / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         async with runner_of(workflow, url, chat_format) as runner:
             assert runner.proxy is not None
             gate = StalenessGate(groups_per_batch=2, max_staleness=20, order="fifo")

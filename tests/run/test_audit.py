@@ -14,7 +14,7 @@ import pytest
 
 from agentrl.errors import StoreError
 from agentrl.rollout.manifest import read_manifest, write_manifest
-from agentrl.rollout.store import KeptCall, Store
+from agentrl.rollout.store import LoggedCall, Store
 from agentrl.run.audit import audit
 from tests.chains import commit_whole
 from tests.rollout.test_store import kept_choice, outcome
@@ -24,14 +24,14 @@ from tests.rollout.test_store import kept_choice, outcome
 def run_dir(tmp_path: Path) -> Path:
     """A run of two epochs of three tasks: four groups trained on in two batches, one dropped, one waiting, one unfinished."""
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life("3 tasks 0123, in order")
+        store.begin_restart("3 tasks 0123, in order")
         for group in range(7):
             store.open_group(group, group // 3, group % 3)
             for sample in range(2 if group < 6 else 1):
                 store.add(group, sample, 0, outcome(float(sample)))
             if group < 6:
                 store.close_group(group, rejected="all rewards are 0.5" if group == 2 else None)
-        store.keep_calls([KeptCall(6, 1, kept_choice([1, 2], "stop"))])
+        store.log_calls([LoggedCall(6, 1, kept_choice([1, 2], "stop"))])
         store.note_first_chain("c0")
         commit_whole(store, 2, tmp_path / "checkpoints" / "step-2", [(1, [0, 1]), (2, [3, 4])])
     (tmp_path / "config.json").write_text(json.dumps({"rollout": {"group_size": 2}}))
@@ -43,8 +43,8 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
     assert found.violations == []
     assert (found.tasks, found.trained, found.waiting, found.unfinished) == (7, 4, 1, 1)
     assert found.dropped == {"all rewards are N": 1}
-    assert (found.batches, found.last_checkpoint, found.lives) == (2, 2, 1)
-    assert (found.finished_episodes, found.failed_episodes, found.kept_calls) == (13, 0, 1)
+    assert (found.batches, found.last_checkpoint, found.restarts) == (2, 2, 1)
+    assert (found.finished_episodes, found.failed_episodes, found.logged_calls) == (13, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,10 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
         ),
         ("UPDATE batches SET groups = '[[0, 2], [5, 2]]' WHERE step = 1", "was trained on groups 0, 5, the store has"),
         ("UPDATE batches SET groups = 'none' WHERE step = 1", "the batch of step 1 cannot be read"),
-        ("UPDATE batches SET life = 9 WHERE step = 1", "was trained in a life that never was"),
+        (
+            "UPDATE batches SET restart = 9 WHERE step = 1",
+            "was trained by a start of the run that the store does not know",
+        ),
         ("UPDATE facts SET value = 'x' WHERE name = 'chain'", "the digest chain breaks at step 1"),
         ("DELETE FROM facts WHERE name = 'chain'", "the model that the run began with is not recorded"),
         ("UPDATE checkpoints SET chain = 'x'", "the checkpoint of step 2 has another digest chain than its batch"),

@@ -95,7 +95,7 @@ ENTRIES += [
     '[-1, "x", -1]',
 ]
 KINDS = [
-    "life",
+    "restart",
     "open",
     "close",
     "set aside",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import StoreError
-from agentrl.rollout.store import KeptCall
+from agentrl.rollout.store import LoggedCall
 from agentrl.run.audit import audit
 from agentrl.run.run_store import begin_store
 from tests.chains import commit_whole
@@ -60,7 +60,7 @@ def test_a_run_is_clean_while_it_goes_on(runs: dict[str, Path], tmp_path: Path) 
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")
     with begin_store(run_dir, TASKS, "{}", resume=True) as store:
         assert audit(run_dir).violations == []
-        store.keep_calls([KeptCall(store.next_group_id() - 1, 1, kept_choice([7], "stop", "c"))])
+        store.log_calls([LoggedCall(store.next_group_id() - 1, 1, kept_choice([7], "stop", "c"))])
         assert audit(run_dir).violations == []
         store.begin_checkpoint(run_dir / "checkpoints" / "step-000012")
         shutil.copytree(run_dir / NEWEST, run_dir / "checkpoints" / "step-000012")
@@ -72,15 +72,15 @@ GROUP = "(SELECT MIN(id) FROM groups WHERE step = 1)"
 OTHER = "(SELECT MAX(id) FROM groups WHERE step = 5)"
 REJECTED = "(SELECT MIN(id) FROM groups WHERE state = 'rejected')"
 OPEN = "(SELECT id FROM groups WHERE state = 'open')"
-COLUMNS = "life, group_id, sample, seed, status, reward, credited, metrics, error, record, tokens, interrupted_tokens,"
+COLUMNS = "restart, group_id, sample, seed, status, reward, has_turn_rewards, metrics, error, record, tokens, interrupted_tokens,"
 COLUMNS += "replayed_tokens, started_at, duration_s"
 EPISODE = {
-    "life": "2 - life + 1",
+    "restart": "2 - restart + 1",
     "group_id": "group_id + 1",
     "sample": "1 - sample",
     "seed": "seed + 1",
     "reward": "reward + 0.25",
-    "credited": "1 - credited",
+    "has_turn_rewards": "1 - has_turn_rewards",
     "metrics": "'{}'",
     "error": "'another'",
     "tokens": "tokens + 1",
@@ -91,7 +91,7 @@ EPISODE = {
 }
 CHECKPOINT = {
     "step": "step + 1",
-    "life": "1",
+    "restart": "1",
     "path": f"'{BEST}'",
     "score": "COALESCE(score, 0) + 1",
     "score_groups": "score_groups + 1",
@@ -101,7 +101,7 @@ CHECKPOINT = {
     "damaged": "'no'",
 }
 BATCH = {
-    "life": "9",
+    "restart": "9",
     "groups": "replace(groups, '2]', '1]')",
     "minibatches": "'[]'",
     "optimizer_steps": "optimizer_steps + 1",
@@ -158,7 +158,7 @@ DAMAGES: dict[str, Damage] = {
     "a batch is gone": sql("DELETE FROM batches WHERE step = 3"),
     "the newest batch is gone": sql("DELETE FROM batches WHERE step = 10"),
     "a batch that nobody trained on": sql(
-        "INSERT INTO batches SELECT 11, 10, life, groups, minibatches, optimizer_steps, digest, chain FROM batches WHERE step = 10"
+        "INSERT INTO batches SELECT 11, 10, restart, groups, minibatches, optimizer_steps, digest, chain FROM batches WHERE step = 10"
     ),
     "a batch in a later checkpoint": sql("UPDATE batches SET checkpoint = 10 WHERE step = 3"),
     "a batch in no checkpoint": sql("UPDATE batches SET checkpoint = 3 WHERE step = 3"),
@@ -166,9 +166,9 @@ DAMAGES: dict[str, Damage] = {
     "the newest checkpoint is forgotten": sql("DELETE FROM checkpoints WHERE step = 10"),
     "an old checkpoint is forgotten": sql("DELETE FROM checkpoints WHERE step = 4"),
     "a deleted checkpoint that is kept": sql("UPDATE checkpoints SET kept = 1 WHERE step = 4"),
-    "a life that never was": sql("INSERT INTO lives VALUES (9, 0, '{}')"),
-    "a life is gone": sql("DELETE FROM lives WHERE life = 1"),
-    "two lives in each other's place": swapped("lives", "life", "started_at", "1", "2"),
+    "a restart that never was": sql("INSERT INTO restarts VALUES (9, 0, '{}')"),
+    "a restart is gone": sql("DELETE FROM restarts WHERE restart = 1"),
+    "two restarts in each other's place": swapped("restarts", "restart", "started_at", "1", "2"),
     "tasks that are others": sql("UPDATE facts SET value = '8 tasks 9999' WHERE name = 'tasks'"),
     "tasks that are gone": sql("DELETE FROM facts WHERE name = 'tasks'"),
     "a ledger without an entry": sql("DELETE FROM ledger WHERE id = 40"),

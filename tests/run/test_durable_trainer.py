@@ -345,7 +345,7 @@ async def test_without_a_whole_checkpoint_everything_is_trained_again_or_nothing
 
 
 async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
-    """Over two lives with settings of their own; and it finds a batch that was trained on otherwise than the store says."""
+    """Over two restarts with settings of their own; and it finds a batch that was trained on otherwise than the store says."""
     run_dir = tmp_path / "run"
     await in_thread(record_run, run_dir)
     async with running(run_dir, pytest.fail) as trainer:

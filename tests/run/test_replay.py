@@ -54,7 +54,7 @@ async def run_dir(server_url: str, nano_format: ChatFormat, tmp_path: Path) -> P
     ):
         outcome = await runner.run(TASKS[0], episode_seed(0, 0, 1), group_seed(0, 0))
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         await in_thread(store.open_group, 0, 0, 0, 0, GroupTask(0, 0, TASKS[0]).digest)
         await in_thread(store.add, 0, 1, 0, outcome)
     return tmp_path

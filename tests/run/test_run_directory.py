@@ -100,8 +100,8 @@ def test_a_configuration_that_cannot_be_read_comes_from_the_store_or_is_one_clea
         with pytest.raises(StoreError, match=r"config\.json cannot be read .* no store has a copy of it"):
             read_config(tmp_path)
     with Store(tmp_path / "store.sqlite") as store:
-        store.begin_life("tasks", '{"seed": 1}')
-        store.begin_life("tasks", '{"seed": 2}')
+        store.begin_restart("tasks", '{"seed": 1}')
+        store.begin_restart("tasks", '{"seed": 2}')
     assert read_config(tmp_path).seed == 2
     config.write_text('{"seed": 3}')
     assert read_config(tmp_path).seed == 3
@@ -122,7 +122,7 @@ def test_a_run_that_was_copied_or_moved_is_the_one_in_the_directory_that_was_nam
             assert (read_config(named).run_dir, read_config(named).seed) == (str(named), 5)
         (copy / "config.json").unlink()
         with Store(copy / "store.sqlite") as store:
-            store.begin_life("tasks", text)
+            store.begin_restart("tasks", text)
         assert (read_config(copy).run_dir, read_config(copy).seed) == (str(copy), 5)
     assert "run_dir" not in json.loads(config_text(read_config(copy)))
     with pytest.raises(ConfigError, match=r"the run in .* stays where it is"):

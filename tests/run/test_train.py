@@ -100,18 +100,24 @@ def wait_for_step(run_dir: Path, step: int, timeout_s: float = 240) -> None:
 
 EVERY_OBJECTIVE: list[dict[str, Any]] = [
     {"objective": "ppo", "dual_clip": 3.0},
-    {"advantage": "gae", "loss_mean": "sequence"},
+    {"advantage": "gae", "loss_aggregation": "sequence"},
     {"advantage": "gae", "gae_unit": "turn", "value_clip": 0.2},
-    {"advantage": "dr_grpo", "loss_mean": "constant", "loss_length": 64},
+    {"advantage": "dr_grpo", "loss_aggregation": "constant", "loss_length": 64},
     {"advantage": "rloo"},
     {"advantage": "reinforce_pp", "kl": "reward", "kl_coef": 0.01},
     {"advantage": "reinforce_pp_baseline", "objective": "reinforce"},
     {"truncated_turns": "mask", "overlong_tokens": 60, "overlong_margin": 20},
-    {"objective": "gspo", "loss_mean": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
-    {"objective": "cispo", "weight_mode": "mask", "weight_floor": 0.5},
-    {"objective": "sapo", "weight_mode": "sequence_mask"},
-    {"objective": "m2po", "weight_mode": "none"},
-    {"kl": "loss", "kl_coef": 0.01, "entropy_coef": 1e-3, "proximal": "interpolate", "weight_mode": "geometric_mask"},
+    {"objective": "gspo", "loss_aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
+    {"objective": "cispo", "importance_weight_mode": "mask", "importance_weight_min": 0.5},
+    {"objective": "sapo", "importance_weight_mode": "sequence_mask"},
+    {"objective": "m2po", "importance_weight_mode": "none"},
+    {
+        "kl": "loss",
+        "kl_coef": 0.01,
+        "entropy_coef": 1e-3,
+        "proximal": "interpolate",
+        "importance_weight_mode": "geometric_mask",
+    },
 ]
 
 

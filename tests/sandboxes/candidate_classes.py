@@ -894,7 +894,7 @@ FAIL_IN_ONE_PROCESS = {
     "an order that is a property of nobody",
     "StopIteration ends the cases early",
 }
-"""What Python itself does not let pass, and a judge that keeps program and tests apart might."""
+"""What Python itself does not let pass, and a grader that keeps program and tests apart might."""
 
 
 def honest() -> dict[str, tuple[str, str]]:

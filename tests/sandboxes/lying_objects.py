@@ -98,7 +98,7 @@ FAIL_IN_ONE_PROCESS = {
     "it answers too much when the tests are over",
     "numbers of no type that is kept",
 }
-"""What only a judge that keeps program and tests apart might let pass."""
+"""What only a grader that keeps program and tests apart might let pass."""
 
 
 def lies() -> dict[str, tuple[str, str]]:

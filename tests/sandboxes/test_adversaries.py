@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrl.sandboxes import BackendName, BoxSpec, SandboxPool, judge, open_pool
+from agentrl.sandboxes import BackendName, BoxSpec, SandboxPool, grade, open_pool
 from tests.sandboxes.adversaries import against_the_place, against_the_verdict
 from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, PATIENT, all_kinds_of_tests, trial
 
@@ -33,7 +33,7 @@ async def test_no_program_is_rewarded_or_harms_the_next(
             name, source, kinds = programs.popleft()
             tests = all_kinds_of_tests()
             wrong.extend(await trial(name, source, [tests[kind] for kind in kinds], pool))
-        honest = await judge(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool, limits=PATIENT)
+        honest = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool, limits=PATIENT)
         wrong.extend(f"at the end: {result}" for result in honest.results if not result.passed)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

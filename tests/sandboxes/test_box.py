@@ -21,7 +21,7 @@ from agentrl.sandboxes import (
     IOTest,
     Limits,
     choose_backend,
-    judge_partial,
+    grade_partial,
     open_pool,
     sandbox,
 )
@@ -437,4 +437,4 @@ async def test_what_a_box_cannot_take_is_named(bubblewrap: BackendName) -> None:
                 pass
     for wrong in (IOTest(), None):
         with pytest.raises(ConfigError, match="must be a"):
-            await judge_partial("", wrong, pool=wrong)
+            await grade_partial("", wrong, pool=wrong)

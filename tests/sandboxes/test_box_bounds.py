@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes import BackendName, Box, IOTest, Language, Limits, judge, open_pool, sandbox
+from agentrl.sandboxes import BackendName, Box, IOTest, Language, Limits, grade, open_pool, sandbox
 from agentrl.sandboxes.process import LongLineError
 
 pytestmark = pytest.mark.anyio
@@ -77,6 +77,6 @@ async def test_a_build_that_leaves_too_much_has_failed(backend: BackendName) -> 
     code = "for n in range(20): open(f'hole{n}', 'wb').truncate(60 * 2**20)"
     language = Language(file="main.py", build=("python3", "-c", code), run=("python3", "main.py"))
     async with open_pool(backend=backend, size=2) as pool:
-        verdict = await judge("", [IOTest()], pool=pool, language=language)
+        verdict = await grade("", [IOTest()], pool=pool, language=language)
     assert verdict.status == "build_error"
     assert "more than a snapshot holds" in verdict.build_output

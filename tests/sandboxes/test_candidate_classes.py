@@ -12,7 +12,7 @@ from typing import Literal
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
 from tests.sandboxes import (
     candidate_classes,
     consistency_cases,
@@ -48,7 +48,7 @@ async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
 async def test_honest_classes_pass(pool: SandboxPool) -> None:
     assert len(candidate_classes.honest()) >= 20
     for name, (source, code) in candidate_classes.honest().items():
-        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+        verdict = await grade(source, [AssertTest(code=code)], pool=pool)
         assert verdict.passed, (name, verdict.results)
 
 
@@ -56,7 +56,7 @@ async def test_cheating_classes_fail(one_pool: SandboxPool) -> None:
     programs = {**candidate_classes.cheats(), **lying_objects.lies()}
     assert len(programs) >= 40
     for name, (source, code) in programs.items():
-        verdict = await judge(
+        verdict = await grade(
             source, [AssertTest(code=code)], pool=one_pool, limits=Limits(timeout_s=0.5, memory_mb=300)
         )
         assert verdict.status in FAILURES, (name, verdict.results)
@@ -64,7 +64,7 @@ async def test_cheating_classes_fail(one_pool: SandboxPool) -> None:
 
 async def test_honest_programs_pass_as_in_one_process(one_pool: SandboxPool) -> None:
     for name, (source, code) in {**stand_in_cases.honest(), **one_process_cases.honest()}.items():
-        verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
+        verdict = await grade(source, [TestFile(code=code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
 
 
@@ -72,7 +72,7 @@ async def test_a_conftest_beside_the_tests_is_theirs(pool: SandboxPool) -> None:
     conftest = "import pytest\n@pytest.fixture\ndef two(): return 2\n@pytest.fixture(autouse=True)\ndef off(): import solution; solution.on = False"
     code = "import solution\ndef test(two): assert solution.double(two) == 4 and solution.state() is False"
     source = "on = True\ndef double(x): return 2 * x\ndef state(): return on"
-    verdict = await judge(source, [TestFile(code=code, files={"conftest.py": conftest})], pool=pool)
+    verdict = await grade(source, [TestFile(code=code, files={"conftest.py": conftest})], pool=pool)
     assert verdict.passed, verdict.results
 
 
@@ -100,7 +100,7 @@ async def test_the_cases_pass_in_one_process(tmp_path: Path) -> None:
 
 
 async def test_the_cheats_pass_in_one_process() -> None:
-    """One that fails by itself shows nothing of the judge."""
+    """One that fails by itself shows nothing of the grader."""
     own_failures = candidate_classes.FAIL_IN_ONE_PROCESS | lying_objects.FAIL_IN_ONE_PROCESS
     programs = {**candidate_classes.cheats(), **lying_objects.lies(), **plain_jokers.cheats()}
     assert own_failures <= programs.keys()
@@ -118,7 +118,7 @@ async def test_the_cheats_pass_in_one_process() -> None:
 async def test_cheats_get_nothing_and_are_counted(one_pool: SandboxPool) -> None:
     """What the candidate's process says of its own inability is no excuse: the tests that it does not pass have failed."""
     for name, (source, code) in stand_in_cases.cheats().items():
-        verdict = await judge(source, [TestFile(code=code)], pool=one_pool, limits=Limits(timeout_s=1, memory_mb=300))
+        verdict = await grade(source, [TestFile(code=code)], pool=one_pool, limits=Limits(timeout_s=1, memory_mb=300))
         statuses = {result.status.value for result in verdict.results}
         assert statuses <= FAILURES, (name, verdict.results)
 
@@ -126,7 +126,7 @@ async def test_cheats_get_nothing_and_are_counted(one_pool: SandboxPool) -> None
 async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(one_pool: SandboxPool) -> None:
     for name, code in first_contact.tests().items():
         honest, cheat = [
-            await judge(source, [AssertTest(code=code)], pool=one_pool)
+            await grade(source, [AssertTest(code=code)], pool=one_pool)
             for source in (first_contact.HONEST, first_contact.CHEAT)
         ]
         assert honest.passed, (name, honest.results)
@@ -135,24 +135,24 @@ async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing
 
 async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(one_pool: SandboxPool) -> None:
     for name, (source, code) in plain_jokers.honest().items():
-        verdict = await judge(source, [AssertTest(code=code)], pool=one_pool)
+        verdict = await grade(source, [AssertTest(code=code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
     for name, (source, code) in plain_jokers.cheats().items():
-        verdict = await judge(source, [AssertTest(code=code)], pool=one_pool)
+        verdict = await grade(source, [AssertTest(code=code)], pool=one_pool)
         assert verdict.status in FAILURES, (name, verdict.results)
 
 
 async def test_honest_programs_pass_each_run(one_pool: SandboxPool) -> None:
     honest = {**replay_cases.honest(), **consistency_cases.honest(), **identity_cases.honest()}
     for name, (source, code) in honest.items():
-        verdict = await judge(source, [as_test(code)], pool=one_pool)
+        verdict = await grade(source, [as_test(code)], pool=one_pool)
         assert verdict.passed, (name, verdict.results)
 
 
 async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(one_pool: SandboxPool) -> None:
     for name, (source, code) in identity_cases.cheats().items():
         limits = Limits(timeout_s=1, memory_mb=300)
-        verdict = await judge(source, [as_test(code)], pool=one_pool, limits=limits, deadline_s=10)
+        verdict = await grade(source, [as_test(code)], pool=one_pool, limits=limits, deadline_s=10)
         assert {result.status.value for result in verdict.results} & FAILURES, (name, verdict.results)
 
 
@@ -161,7 +161,7 @@ async def test_what_passes_whatever_is_expected_does_not_pass(
     one_pool: SandboxPool, programs: dict[str, tuple[str, str]]
 ) -> None:
     for name, (source, code) in programs.items():
-        verdict = await judge(source, [as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
+        verdict = await grade(source, [as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
         assert {result.status.value for result in verdict.results} <= FAILURES | {"passed"}, name
         assert not verdict.passed, name
 
@@ -170,10 +170,10 @@ async def test_no_comparison_is_too_late_and_no_process_too_early_gone(one_pool:
     """Of two dozen comparisons each is asked again, and of tests before one in which the program ends itself."""
     source = "import os\nclass M:\n def __init__(self, x): self.x = x\n def __eq__(self, o): return isinstance(o, M)\ndef end(): os._exit(0)"
     code = "\n".join(f"def test_{number}(): assert M({number}) == M({number})" for number in range(24))
-    many = await judge(source, [TestFile(code=f"from solution import *\n{code}")], pool=one_pool)
+    many = await grade(source, [TestFile(code=f"from solution import *\n{code}")], pool=one_pool)
     assert {result.status.value for result in many.results} == {"wrong_answer"}
     ended = "from solution import M, end\ndef test_a(): assert M(1) == M(1)\ndef test_b(): end()"
-    verdict = await judge(source, [TestFile(code=ended)], pool=one_pool)
+    verdict = await grade(source, [TestFile(code=ended)], pool=one_pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer", "runtime_error"]
 
 
@@ -184,7 +184,7 @@ async def test_the_right_test_is_revoked_after_a_skipped_one(one_pool: SandboxPo
         "def test_skipped():\n try: end()\n except BaseException: pytest.skip('')\n"
         "def test_cheat(): assert Q(1) == Q(1)\ndef test_honest(): assert P(1) == P(1)"
     )
-    verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
+    verdict = await grade(source, [TestFile(code=code)], pool=one_pool)
     found = {result.name.rpartition("::")[2]: result.passed for result in verdict.results}
     assert (found["test_cheat"], found["test_honest"]) == (False, True), verdict.results
 
@@ -193,7 +193,7 @@ async def test_what_the_candidate_has_the_tests_do_takes_its_time(pool: SandboxP
     source = "def take(q): return q.get()"
     code = "import queue\nfrom solution import take\ndef test(): assert take(queue.Queue()) == 1"
     with anyio.fail_after(30):
-        verdict = await judge(source, [TestFile(code=code)], pool=pool, limits=Limits(timeout_s=0.5, memory_mb=300))
+        verdict = await grade(source, [TestFile(code=code)], pool=pool, limits=Limits(timeout_s=0.5, memory_mb=300))
     assert verdict.status == "time_limit", verdict.results
 
 
@@ -201,21 +201,21 @@ async def test_functions_of_the_library_are_the_candidate_s_own(pool: SandboxPoo
     """One that a test gives runs where the candidate runs: in the tests' process, `pickle.loads` would run anything."""
     source = "import os\ndef where(loads): return loads(b'cos\\ngetpid\\n(tR.') == os.getpid()\ndef same(f): return f"
     code = "import pickle, operator, sys\nassert where(pickle.loads)\nassert same(operator.add) is operator.add and same(sys.stdout) is sys.stdout"
-    verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+    verdict = await grade(source, [AssertTest(code=code)], pool=pool)
     assert verdict.passed, verdict.results
 
 
 async def test_an_argument_that_is_given_back_is_the_same(pool: SandboxPool) -> None:
     source = "def sort(x): x.sort(); return x\ndef copy(x): return list(x)"
     code = "q = [2, 1]\nr = sort(q)\nassert r is q and q == [1, 2] and copy(q) is not q\nr.append(3)\nassert sort(q) == [1, 2, 3]"
-    verdict = await judge(source, [AssertTest(code=code, in_place=True)], pool=pool)
+    verdict = await grade(source, [AssertTest(code=code, in_place=True)], pool=pool)
     assert verdict.passed, verdict.results
 
 
 async def test_a_file_s_tests_are_revoked_one_by_one(one_pool: SandboxPool) -> None:
     source = "class P:\n def __init__(self, *a): self.a = a\n def __eq__(self, o): return isinstance(o, P)"
     code = "from solution import P\ndef test_equal(): assert P(1) == P(1)\ndef test_made(): assert P(1).a == (1,)"
-    verdict = await judge(source, [TestFile(code=code)], pool=one_pool)
+    verdict = await grade(source, [TestFile(code=code)], pool=one_pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer", "passed"]
 
 
@@ -234,7 +234,7 @@ async def test_what_a_test_needs_and_cannot_have_is_no_pass(pool: SandboxPool, c
     for name, code in NEEDS.items():
         lines = "\n".join(f" {line}" for line in code.splitlines())
         test = AssertTest(code=f"try:\n{lines}\nexcept {caught}: pass\nelse: assert False")
-        verdict = await judge(source, [test], pool=pool)
+        verdict = await grade(source, [test], pool=pool)
         assert verdict.status == "checker_error", (name, verdict.results)
         assert "needs" in verdict.results[0].message or "uses" in verdict.results[0].message
 
@@ -242,7 +242,7 @@ async def test_what_a_test_needs_and_cannot_have_is_no_pass(pool: SandboxPool, c
 async def test_a_change_that_the_test_does_not_see_is_mentioned(pool: SandboxPool) -> None:
     source = "def last(items): return items.pop()"
     code = "items = [1, 2]\nassert last(items) == 2 and items == [1]"
-    verdict = await judge(source, [AssertTest(code=code), AssertTest(code=code, in_place=True)], pool=pool)
+    verdict = await grade(source, [AssertTest(code=code), AssertTest(code=code, in_place=True)], pool=pool)
     assert [result.passed for result in verdict.results] == [False, True]
     assert "with in_place = true" in verdict.results[0].message
 
@@ -250,7 +250,7 @@ async def test_a_change_that_the_test_does_not_see_is_mentioned(pool: SandboxPoo
 async def test_nonsense_satisfies_no_expectation(pool: SandboxPool) -> None:
     source = "import sys\nsys.modules['agentrl.sandboxes.inside.candidate'].Candidate.call = lambda *_: {'ok': {'what': 1}}\ndef f(): pass"
     code = "import pytest\nfrom solution import f\ndef test_raises():\n    with pytest.raises(BaseException): f()\n    pytest.skip('no need')"
-    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    verdict = await grade(source, [TestFile(code=code)], pool=pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer"]
 
 
@@ -269,7 +269,7 @@ async def test_who_ends_the_tests_has_failed_them(
     for raised in ("KeyboardInterrupt", "SystemExit(0)", "GeneratorExit", "BaseException", "StopIteration", "End"):
         source = f"class End(KeyboardInterrupt): pass\ndef f(x): raise {raised}"
         test = TestFile(code=ENDS[framework], framework=framework)
-        verdict = await judge(source, [test], pool=one_pool)
+        verdict = await grade(source, [test], pool=one_pool)
         statuses = {result.status.value for result in verdict.results}
         assert statuses <= {"runtime_error", "wrong_answer", "not_run"}, (raised, verdict.results)
 
@@ -295,7 +295,7 @@ WAYS_TO_END = {
 @pytest.mark.parametrize("way", WAYS_TO_END)
 async def test_who_has_the_tests_end_has_failed_them(one_pool: SandboxPool, way: str) -> None:
     source, code = WAYS_TO_END[way]
-    verdict = await judge(
+    verdict = await grade(
         source, [TestFile(code=code)], pool=one_pool, limits=Limits(timeout_s=0.2, memory_mb=300), deadline_s=3
     )
     statuses = {result.status.value for result in verdict.results}
@@ -312,7 +312,7 @@ async def test_what_is_skipped_or_expected_to_fail_is_no_failure(one_pool: Sandb
     }
     for framework, code in files.items():
         test = TestFile(code=code, framework="unittest" if framework == "unittest" else "pytest")
-        verdict = await judge("def f(x): return x + 1", [test], pool=one_pool)
+        verdict = await grade("def f(x): return x + 1", [test], pool=one_pool)
         assert verdict.passed, verdict.results
 
 
@@ -336,7 +336,7 @@ def test_restored():
     with pytest.raises(OSError): solution.total(7)
     assert solution.RATE == 2
 """
-    verdict = await judge(source, [TestFile(code=code)], pool=pool)
+    verdict = await grade(source, [TestFile(code=code)], pool=pool)
     assert [result.status.value for result in verdict.results] == ["passed"] * 3, verdict.results
 
 
@@ -352,16 +352,16 @@ async def test_names_are_the_candidate_s_only_where_nobody_else_s(pool: SandboxP
     builtin = AssertTest(
         code="def check(candidate): assert candidate([1]) == 'mine' and sum([1]) == 1", entry_point="sum"
     )
-    verdict = await judge(source, [explicit, star, method, builtin], pool=pool)
+    verdict = await grade(source, [explicit, star, method, builtin], pool=pool)
     assert verdict.passed, verdict.results
 
 
 async def test_changes_of_arguments_are_seen_after_calls_that_return_none(pool: SandboxPool) -> None:
     source = "def empty(items):\n    items.clear()\n    return []\ndef sort(items): items.sort()"
     code = "xs = [2, 1]\nassert empty(xs) == sorted(xs)"
-    verdict = await judge(source, [AssertTest(code=code), AssertTest(code=code, in_place=True)], pool=pool)
+    verdict = await grade(source, [AssertTest(code=code), AssertTest(code=code, in_place=True)], pool=pool)
     assert [result.passed for result in verdict.results] == [False, True]
-    verdict = await judge(
+    verdict = await grade(
         source,
         [AssertTest(code="xs = [2, 1]\nsort(xs)\nassert xs == [1, 2]", in_place=no) for no in (None, False)],
         pool=pool,

@@ -16,7 +16,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, BoxSpec, Docker, IOTest, Limits, judge, open_pool, sandbox
+from agentrl.sandboxes import BackendName, BoxSpec, Docker, IOTest, Limits, grade, open_pool, sandbox
 from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
 from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL, connect
 from agentrl.sandboxes.backends.owner import owner
@@ -219,7 +219,7 @@ async def test_a_restart_of_the_engine_costs_only_retries(docker: BackendName, h
     async def verdict(index: int) -> None:
         nonlocal done
         source = "import time\ntime.sleep(0.05)\nprint(int(input()) * 2)"
-        assert (await judge(source, [IOTest(stdin=f"{index}", stdout=f"{2 * index}")], pool=pool)).passed
+        assert (await grade(source, [IOTest(stdin=f"{index}", stdout=f"{2 * index}")], pool=pool)).passed
         done += 1
 
     async with open_pool(backend=docker, size=2) as pool:

@@ -18,7 +18,7 @@ from agentrl.sandboxes import (
     IOTest,
     Limits,
     TestFile,
-    judge,
+    grade,
     load_code_task,
     open_pool,
 )
@@ -66,7 +66,7 @@ async def test_the_task_of_grading_is_one(
     assert [type(test) for test in task.tests] == [CallTest, AssertTest, TestFile]
     assert task.reference is not None
     async with open_pool(backend=backend) as pool:
-        assert (await judge(task.reference, task.tests, pool=pool)).passed
+        assert (await grade(task.reference, task.tests, pool=pool)).passed
 
 
 @pytest.mark.parametrize("kind", KINDS)

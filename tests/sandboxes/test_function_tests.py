@@ -14,7 +14,7 @@ from agentrl.sandboxes import (
     Limits,
     SandboxPool,
     TestFile,
-    judge,
+    grade,
     open_pool,
 )
 
@@ -61,15 +61,15 @@ async def test_a_pass_that_is_not_confirmed_is_none(pool: SandboxPool, name: str
     """With fail_fast there is no further run once a test has failed, which would show what the other has not earned."""
     source, by_pytest, by_unittest = UNEARNED[name]
     for test in (TestFile(code=by_pytest), TestFile(code=by_unittest, framework="unittest")):
-        slow = await judge(source, [test], pool=pool)
-        fast = await judge(source, [test], pool=pool, fail_fast=True)
+        slow = await grade(source, [test], pool=pool)
+        fast = await grade(source, [test], pool=pool, fail_fast=True)
         assert (slow.pass_rate, fast.pass_rate) == (0.0, 0.0), (slow.results, fast.results)
         assert [result.status.value for result in fast.results] == ["not_run", "wrong_answer"]
 
 
 async def test_what_needs_no_confirmation_has_passed(pool: SandboxPool) -> None:
     code = "from solution import f\ndef test_a(): assert f(1) == 1\ndef test_b(): assert f(2) == 1\ndef test_c(): assert f(3) == 3"
-    fast = await judge("def f(x): return x", [TestFile(code=code)], pool=pool, fail_fast=True)
+    fast = await grade("def f(x): return x", [TestFile(code=code)], pool=pool, fail_fast=True)
     assert [result.status.value for result in fast.results] == ["passed", "wrong_answer", "not_run"]
 
 
@@ -77,9 +77,9 @@ async def test_what_needs_no_confirmation_has_passed(pool: SandboxPool) -> None:
 async def test_what_a_program_prints_is_no_part_of_its_answer(pool: SandboxPool, count: int) -> None:
     prints = f"import sys\ndef f(x):\n print('a' * {count})\n sys.stderr.write('b' * {count})\n return x"
     call, code = CallTest(function="f", args=[1], expected=1), AssertTest(code="assert f(1) == 1")
-    assert (await judge(prints, [call, code], pool=pool)).passed
+    assert (await grade(prints, [call, code], pool=pool)).passed
     raises = f"def f(x):\n print('a' * {count})\n raise KeyError('why')"
-    assert (await judge(raises, [call], pool=pool)).results[0].message == "KeyError: 'why'"
+    assert (await grade(raises, [call], pool=pool)).results[0].message == "KeyError: 'why'"
 
 
 NEEDS = {
@@ -96,24 +96,24 @@ async def test_an_argument_that_cannot_pass_is_nobody_s_failure(pool: SandboxPoo
     code = NEEDS[name]
     expects = f"{code.rpartition('assert')[0]}\ntry:\n {code.rpartition('assert')[2].partition('==')[0]}\nexcept Exception: pass\nelse: assert False"
     for tried in (code, expects):
-        verdict = await judge("def f(x): return 1", [AssertTest(code=tried)], pool=pool)
+        verdict = await grade("def f(x): return 1", [AssertTest(code=tried)], pool=pool)
         assert verdict.status == "checker_error", verdict.results
 
 
 async def test_a_program_that_floods_the_tests_has_failed(pool: SandboxPool) -> None:
-    """It would rather that its tests could not be judged."""
+    """It would rather that its tests could not be graded."""
     source = "def f(x): return 'a' * 7_000_000\ndef g(x): return 0"
-    verdict = await judge(source, [AssertTest(code="assert g([f(1)] * 6) == 1")], pool=pool)
+    verdict = await grade(source, [AssertTest(code="assert g([f(1)] * 6) == 1")], pool=pool)
     assert verdict.status in ("runtime_error", "output_limit", "wrong_answer"), verdict.results
 
 
 @pytest.mark.parametrize("skip", [True, False])
 async def test_the_tests_of_a_class_that_is_skipped_are_none(pool: SandboxPool, skip: bool) -> None:
     test = TestFile(code=SKIPS.format(skip=skip), framework="unittest")
-    verdict = await judge("def f(x): return x", [test], pool=pool)
+    verdict = await grade("def f(x): return x", [test], pool=pool)
     assert verdict.passed
     assert len(verdict.results) == (1 if skip else 3)
-    wrong = await judge("def f(x): return 0", [test], pool=pool)
+    wrong = await grade("def f(x): return 0", [test], pool=pool)
     assert {result.status.value for result in wrong.results} == {"wrong_answer"}
 
 
@@ -121,14 +121,14 @@ async def test_no_program_chooses_which_class_is_skipped(pool: SandboxPool) -> N
     source = "import unittest\ndef ready(): raise unittest.SkipTest('no')\ndef f(x): return x if x > 1 else 0"
     code = SKIPS.format(skip=False).replace("from solution import f", "from solution import f, ready")
     code = code.replace('if False: raise unittest.SkipTest("no")', "ready()")
-    verdict = await judge(source, [TestFile(code=code, framework="unittest")], pool=pool)
+    verdict = await grade(source, [TestFile(code=code, framework="unittest")], pool=pool)
     assert not verdict.passed, verdict.results
 
 
 async def test_long_names_of_the_program_s_cost_the_host_little(pool: SandboxPool) -> None:
     case = "CASES = ['\\U0001f600' * 600_000, 'b' * 5_000, 'b' * 5_000 + 'c']"
     code = "import pytest, solution\n@pytest.mark.parametrize('case', solution.CASES)\ndef test_case(case): assert case"
-    verdict = await judge(case, [TestFile(code=code)], pool=pool)
+    verdict = await grade(case, [TestFile(code=code)], pool=pool)
     assert verdict.passed, verdict.results
     names = [result.name for result in verdict.results]
     assert len(set(names)) == 3

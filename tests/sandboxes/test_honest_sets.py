@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.rollout.tasks import load_tasks
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, grade, open_pool
 from agentrl.sandboxes.grading.code_tasks import load_code_task
 from tests.sandboxes.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
 
@@ -47,7 +47,7 @@ async def not_rewarded(tasks: Iterable[Mapping[str, Any]], backend: BackendName)
     async def one(content: Mapping[str, Any]) -> None:
         task = load_code_task(content)
         assert task.reference is not None
-        verdict = await judge(task.reference, task.tests, pool=pool, language=task.language, fail_fast=True)
+        verdict = await grade(task.reference, task.tests, pool=pool, language=task.language, fail_fast=True)
         if not verdict.passed:
             failed.add(task.name)
 

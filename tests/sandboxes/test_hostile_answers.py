@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, Status, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, Status, grade, open_pool
 from tests.sandboxes.hostile_answers import (
     ANSWERS,
     OUTPUTS,
@@ -28,7 +28,7 @@ THEIR_OWN_FAULT = {Status.WRONG_ANSWER, Status.RUNTIME_ERROR, Status.OUTPUT_LIMI
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
-        await judge("def f(): return 0", list(call_tests().values()), pool=pool)  # what is imported and cached once
+        await grade("def f(): return 0", list(call_tests().values()), pool=pool)  # what is imported and cached once
         yield pool
 
 
@@ -38,7 +38,7 @@ async def test_what_a_call_is_answered_with_costs_the_host_nothing(pool: Sandbox
     for index, (name, answer) in enumerate(ANSWERS.items()):
         tests = [kinds["call, long"], [*kinds.values()][index % len(kinds)]]
         with measured() as cost:
-            verdict = await judge(answering(answer), tests, pool=pool)
+            verdict = await grade(answering(answer), tests, pool=pool)
         assert {result.status for result in verdict.results} <= THEIR_OWN_FAULT, (name, verdict)
         assert cost.stall_s < LARGEST_STALL_S, (name, cost)
         assert cost.memory_bytes < LARGEST_MEMORY, (name, cost)
@@ -57,7 +57,7 @@ async def test_what_is_quoted_of_a_program_is_short(pool: SandboxPool) -> None:
     for name, source in HOSTILE_PROGRAMS.items():
         for test in (kinds["assert"], kinds["unittest"], kinds["call"], compared):
             with measured() as cost:
-                verdict = await judge(source, [test], pool=pool)
+                verdict = await grade(source, [test], pool=pool)
             assert not verdict.passed, (name, verdict)
             assert cost.stall_s < LARGEST_STALL_S, (name, cost)
             assert cost.memory_bytes < LARGEST_MEMORY, (name, cost)
@@ -67,7 +67,7 @@ async def test_what_a_program_prints_costs_the_host_nothing(pool: SandboxPool) -
     kinds = list(output_tests().values())
     for index, (name, output) in enumerate(OUTPUTS.items()):
         with measured() as cost:
-            verdict = await judge(printing(output), [kinds[index % len(kinds)]], pool=pool)
+            verdict = await grade(printing(output), [kinds[index % len(kinds)]], pool=pool)
         assert {result.status for result in verdict.results} <= THEIR_OWN_FAULT, (name, verdict)
         assert cost.stall_s < LARGEST_STALL_S, (name, cost)
         assert cost.memory_bytes < LARGEST_MEMORY, (name, cost)
@@ -76,9 +76,9 @@ async def test_what_a_program_prints_costs_the_host_nothing(pool: SandboxPool) -
 
 async def test_a_long_answer_that_is_right_passes(pool: SandboxPool) -> None:
     tests = call_tests()
-    assert (await judge("def f(): return list(range(20_000))", [tests["call, long"]], pool=pool)).passed
-    wrong = await judge("def f(): return list(range(19_999)) + [0]", [tests["call, long"]], pool=pool)
+    assert (await grade("def f(): return list(range(20_000))", [tests["call, long"]], pool=pool)).passed
+    wrong = await grade("def f(): return list(range(19_999)) + [0]", [tests["call, long"]], pool=pool)
     assert wrong.status == "wrong_answer"
     assert wrong.results[0].message.startswith(f"{WIDE!r}"[:200])
-    printed = await judge(printing("b'1 2 3\\n' * 10_000"), [output_tests()["exact"]], pool=pool)
+    printed = await grade(printing("b'1 2 3\\n' * 10_000"), [output_tests()["exact"]], pool=pool)
     assert printed.passed

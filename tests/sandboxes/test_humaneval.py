@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, grade, open_pool
 
 DATA = Path(__file__).parents[3] / "shared/data/HumanEval.jsonl.gz"
 
@@ -30,7 +30,7 @@ async def test_humaneval(backend: BackendName) -> None:
 
     async def one(problem: dict[str, Any], kind: str, body: str) -> None:
         test = AssertTest(code=problem["test"], entry_point=problem["entry_point"], prelude=problem["prompt"])
-        if (await judge(problem["prompt"] + body, [test], pool=pool)).passed:
+        if (await grade(problem["prompt"] + body, [test], pool=pool)).passed:
             passed[kind].add(problem["task_id"])
 
     async with open_pool(BoxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool:

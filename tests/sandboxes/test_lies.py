@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -72,7 +72,7 @@ async def test_lies_of_arguments_and_values(pool: SandboxPool) -> None:
             .replace(' and request.get("name") != "f"', "")
         )
         for test in (AssertTest(code=code), AssertTest(code=code, in_place=True)):
-            verdict = await judge(source, [test], pool=pool)
+            verdict = await grade(source, [test], pool=pool)
             assert verdict.status in FAILURES, (name, verdict.results)
 
 
@@ -91,11 +91,11 @@ async def test_lies_of_classes(pool: SandboxPool) -> None:
             ),
             AssertTest(code="assert V(1).x == 3"),
         ):
-            verdict = await judge(source, [test], pool=pool)
+            verdict = await grade(source, [test], pool=pool)
             assert verdict.status in FAILURES, (name, test, verdict.results)
 
 
 async def test_what_cannot_be_told_is_no_error_that_a_program_may_catch(pool: SandboxPool) -> None:
     source = "def f(g):\n    x = []\n    x.append(x)\n    try: g(x)\n    except TypeError: return 1"
-    verdict = await judge(source, [AssertTest(code="assert f(lambda x: 0) == 1")], pool=pool)
+    verdict = await grade(source, [AssertTest(code="assert f(lambda x: 0) == 1")], pool=pool)
     assert verdict.status in FAILURES, verdict.results

@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
 from tests.sandboxes import live_names
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -37,7 +37,7 @@ async def passes_in_plain_python(source: str, code: str, folder: Path) -> bool:
 async def test_a_test_file_reads_what_is_there_now(pool: SandboxPool, tmp_path: Path) -> None:
     for number, (name, (source, code, passes)) in enumerate(live_names.files().items()):
         assert await passes_in_plain_python(source, code, tmp_path / str(number)) == passes, name
-        verdict = await judge(source, [TestFile(code=code)], pool=pool)
+        verdict = await grade(source, [TestFile(code=code)], pool=pool)
         assert verdict.passed == passes, (name, verdict.results)
         assert "checker_error" not in {result.status.value for result in verdict.results}, (name, verdict.results)
 
@@ -51,7 +51,7 @@ async def test_assertions_that_share_the_program_s_names_read_what_is_there_now(
             assert passes, name
         except AssertionError:
             assert not passes, name
-        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+        verdict = await grade(source, [AssertTest(code=code)], pool=pool)
         assert verdict.passed == passes, (name, verdict.results)
 
 
@@ -71,8 +71,8 @@ async def test_no_program_answers_for_a_mock_that_it_has_put_out_of_the_way(pool
     cheat = FORGETS + "def notify(to):\n global send\n send = F()\nclass V:\n def run(self, x): self.dep = F()"
     honest = "def send(to): raise OSError\ndef notify(to): send(to, 'hello ' + to)\nclass V:\n def run(self, x): self.dep(x, 'hello')"
     test = TestFile(code=REPLACED[name])
-    assert (await judge(honest, [test], pool=pool)).passed
-    assert (await judge(cheat, [test], pool=pool)).status == "wrong_answer"
+    assert (await grade(honest, [test], pool=pool)).passed
+    assert (await grade(cheat, [test], pool=pool)).status == "wrong_answer"
 
 
 SKIPPED_AND_FAILED = {
@@ -91,13 +91,13 @@ SKIPPED_AND_FAILED = {
 async def test_a_failure_outweighs_a_skip(pool: SandboxPool, name: str) -> None:
     code = SKIPPED_AND_FAILED[name]
     test = TestFile(code=code, framework="unittest" if "unittest" in code else "pytest")
-    verdict = await judge("def f(x): return x", [test], pool=pool)
+    verdict = await grade("def f(x): return x", [test], pool=pool)
     assert not verdict.passed, verdict.results
 
 
 async def test_a_test_of_which_a_part_is_skipped_passes(pool: SandboxPool) -> None:
     code = "import pytest, solution\ndef test_a(subtests):\n with subtests.test('x'): pytest.skip()\n assert solution.f(1) == 1"
-    verdict = await judge("def f(x): return x", [TestFile(code=code)], pool=pool)
+    verdict = await grade("def f(x): return x", [TestFile(code=code)], pool=pool)
     assert verdict.passed, verdict.results
 
 
@@ -106,7 +106,7 @@ async def test_a_handler_may_ask_while_an_answer_is_awaited(pool: SandboxPool) -
         "import signal\nhits = []\nsignal.signal(signal.SIGALRM, lambda *_: hits.append(f(1)))\nsignal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)\n"
         "for i in range(300): assert f(i) == i\nsignal.setitimer(signal.ITIMER_REAL, 0)\nassert hits"
     )
-    verdict = await judge("def f(x): return x", [AssertTest(code=code)], pool=pool, deadline_s=30)
+    verdict = await grade("def f(x): return x", [AssertTest(code=code)], pool=pool, deadline_s=30)
     assert verdict.passed, verdict.results
 
 
@@ -116,7 +116,7 @@ async def test_a_program_imports_what_lies_beside_it(pool: SandboxPool) -> None:
         files={"figures.py": "LIMIT = 5\n"},
         shared=["figures.py"],
     )
-    verdict = await judge("from figures import LIMIT\ndef limit(): return LIMIT", [test], pool=pool)
+    verdict = await grade("from figures import LIMIT\ndef limit(): return LIMIT", [test], pool=pool)
     assert verdict.passed, verdict.results
 
 
@@ -137,5 +137,5 @@ async def test_no_name_of_the_program_s_makes_its_module_a_package(pool: Sandbox
         code="from solution import reference\ndef test_it(): assert reference.add(1, 2) == 3",
         files={"reference.py": "def add(a, b): return a + b"},
     )
-    verdict = await judge(source, [test], pool=pool)
+    verdict = await grade(source, [test], pool=pool)
     assert verdict.status == "runtime_error", verdict.results

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes import AssertTest, BackendName, CallTest, TestFile, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, CallTest, TestFile, grade, open_pool
 from agentrl.sandboxes.grading.needs import needs
 
 REFUSED = {
@@ -52,7 +52,7 @@ def test_what_can_be_had_is_not(code: str) -> None:
 async def test_such_a_test_is_refused_before_a_run(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=2) as pool:
         with pytest.raises(ConfigError, match=r"test 2 needs the candidate's source \(inspect.getsource\)"):
-            await judge("", [AssertTest(code="assert 1"), TestFile(code=REFUSED["inspect.getsource"])], pool=pool)
+            await grade("", [AssertTest(code="assert 1"), TestFile(code=REFUSED["inspect.getsource"])], pool=pool)
 
 
 @pytest.mark.anyio
@@ -71,7 +71,7 @@ class TestIt(unittest.TestCase):
     shadows = "def count(text): return 0\ndef same(a, b): pass"
     async with open_pool(backend=bubblewrap, size=2) as pool:
         for source, passes in ((right, True), (shadows, False)):
-            verdict = await judge(source, [TestFile(code=code, framework=framework, files=files)], pool=pool)
+            verdict = await grade(source, [TestFile(code=code, framework=framework, files=files)], pool=pool)
             assert verdict.passed is passes, verdict.results
         reads = "def count(text):\n    with open('data/words.txt') as file: return len(file.read().split())"
         looks = "import os\ndef count(text): return 2 if os.path.exists('checks.py') else 0"
@@ -79,4 +79,4 @@ class TestIt(unittest.TestCase):
             TestFile(code=code, framework=framework, files=files, shared=shared) for shared in ((), ("data/words.txt",))
         ]
         for source, passed in ((reads, [False, True]), (looks, [False, False])):
-            assert [result.passed for result in (await judge(source, tests, pool=pool)).results] == passed
+            assert [result.passed for result in (await grade(source, tests, pool=pool)).results] == passed

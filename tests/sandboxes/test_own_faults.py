@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, SandboxPool, Status, Test, TestFile, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, SandboxPool, Status, Test, TestFile, grade, open_pool
 from agentrl.sandboxes.inside.own_faults import own_fault
 
 pytestmark = pytest.mark.anyio
@@ -91,16 +91,16 @@ async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
 
 async def test_what_the_tests_lack_is_their_own_fault(pool: SandboxPool) -> None:
     for name, (test, said) in FAULTS.items():
-        (result,) = (await judge(HONEST, [test], pool=pool)).results
+        (result,) = (await grade(HONEST, [test], pool=pool)).results
         assert (result.status, said in result.message) == (Status.CHECKER_ERROR, True), (name, result)
 
 
 @pytest.mark.parametrize("trap", TRAPS)
 async def test_no_candidate_makes_its_failure_the_tests_own(pool: SandboxPool, trap: str) -> None:
     honest = "def f(*a): return 1"
-    assert (await judge(honest, [TRAPS[trap]], pool=pool)).passed
+    assert (await grade(honest, [TRAPS[trap]], pool=pool)).passed
     for name, source in ESCAPES.items():
-        verdict = await judge(source, [TRAPS[trap]], pool=pool)
+        verdict = await grade(source, [TRAPS[trap]], pool=pool)
         assert verdict.status in (Status.RUNTIME_ERROR, Status.WRONG_ANSWER), (name, verdict.results)
 
 
@@ -110,14 +110,14 @@ async def test_an_import_that_the_tests_can_do_without_is_no_fault(pool: Sandbox
         "def test(): assert f() == 1\ndef test_skipped(): pytest.importorskip('nosuch')\n"
         "def test_raises():\n    with pytest.raises(ImportError):\n        import nosuch\n"
     )
-    assert (await judge(HONEST, [TestFile(code=code)], pool=pool)).passed
+    assert (await grade(HONEST, [TestFile(code=code)], pool=pool)).passed
 
 
 async def test_pytest_may_be_missing(pool: SandboxPool) -> None:
     """As in an environment, or an image, that nobody has installed it in: here, a module beside the tests makes it fail."""
     files = {"pytest.py": "raise ImportError('no pytest')"}
     test = TestFile(code="from solution import f\ndef test(): assert f() == 1", files=files)
-    (result,) = (await judge(HONEST, [test], pool=pool)).results
+    (result,) = (await grade(HONEST, [test], pool=pool)).results
     assert result.status is Status.CHECKER_ERROR
     assert "the tests need pytest" in result.message
 

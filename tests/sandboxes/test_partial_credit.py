@@ -19,8 +19,8 @@ from agentrl.sandboxes import (
     Test,
     TestFile,
     TestResult,
-    judge,
-    judge_partial,
+    grade,
+    grade_partial,
     open_pool,
 )
 from agentrl.sandboxes.grading.do_nothing import do_nothing_programs
@@ -177,11 +177,11 @@ async def test_programs_that_do_nothing_earn_nothing(bubblewrap: BackendName) ->
     async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap) as pool:
 
         async def credit(source: str, tests: list[Test]) -> float:
-            return (await judge_partial(source, tests, pool=pool)).fraction
+            return (await grade_partial(source, tests, pool=pool)).fraction
 
         tests: list[Test] = [SUBLIST]
         nothing = do_nothing_programs(tests)
-        rates = {name: (await judge(source, tests, pool=pool)).pass_rate for name, source in nothing.items()}
+        rates = {name: (await grade(source, tests, pool=pool)).pass_rate for name, source in nothing.items()}
         assert rates["stubs"] >= 2 / 6
         assert [await credit(source, tests) for source in nothing.values()] == [0.0, 0.0, 0.0]
         assert await credit(RIGHT, tests) == 1
@@ -199,8 +199,8 @@ async def test_a_task_with_nothing_left_to_earn_is_refused(bubblewrap: BackendNa
     tests = [AssertTest(code="assert not f(1)"), CallTest(function="f", args=[2], expected=None)]
     async with open_pool(backend=bubblewrap) as pool:
         with pytest.raises(ConfigError, match="does nothing passes all 2 tests of this task"):
-            await judge_partial("def f(x): return False", tests, pool=pool)
-        plain = await judge("def f(x): return None", tests, pool=pool)
-    with pytest.raises(ConfigError, match="judge with partial=True"):
+            await grade_partial("def f(x): return False", tests, pool=pool)
+        plain = await grade("def f(x): return None", tests, pool=pool)
+    with pytest.raises(ConfigError, match="grade with partial=True"):
         _ = plain.fraction
     assert plain.pass_rate == 1

@@ -1,4 +1,4 @@
-"""What may pass between a candidate and its judge."""
+"""What may pass between a candidate and its grader."""
 
 from __future__ import annotations
 

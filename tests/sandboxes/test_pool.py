@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, judge, open_pool, open_sandboxes
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, grade, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
 from agentrl.sandboxes.backends import box_start
 from agentrl.sandboxes.grading.verdict import AssertTest, IOTest
@@ -113,7 +113,7 @@ async def test_a_closed_pool_lends_nothing(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         pass
     with anyio.fail_after(5), pytest.raises(SandboxError, match="this pool of sandboxes is closed"):
-        await pool.borrow()
+        await pool.acquire()
 
 
 async def test_a_lost_box_is_replaced(bubblewrap: BackendName) -> None:
@@ -206,7 +206,7 @@ print(input())
     async with open_pool(backend=backend) as pool, anyio.create_task_group() as tasks:
 
         async def one(index: int) -> None:
-            verdict = await judge(source, [IOTest(stdin=f"{index}", stdout=f"{index}")], pool=pool, limits=limits)
+            verdict = await grade(source, [IOTest(stdin=f"{index}", stdout=f"{index}")], pool=pool, limits=limits)
             assert verdict.passed, verdict
 
         for index in range(200):
@@ -214,15 +214,15 @@ print(input())
 
 
 async def test_a_run_s_pools_open_when_they_are_asked_for(bubblewrap: BackendName) -> None:
-    async with open_sandboxes(backend=bubblewrap, judges=2, lent=1) as sandboxes:
+    async with open_sandboxes(backend=bubblewrap, graders=2, lent=1) as sandboxes:
         assert sandboxes.metrics().started == 0
         spec = BoxSpec()
-        judging, lending = await sandboxes.pool(spec, "judge"), await sandboxes.pool(spec, "lend")
-        assert judging is not lending
-        assert await sandboxes.pool(BoxSpec(), "judge") is judging
+        grading_pool, lending = await sandboxes.pool(spec, "grade"), await sandboxes.pool(spec, "lend")
+        assert grading_pool is not lending
+        assert await sandboxes.pool(BoxSpec(), "grade") is grading_pool
         async with lending.take():  # and all the same a verdict, which takes two
             test = AssertTest(code="assert f() == 1")
-            assert (await judge("def f(): return 1", [test], pool=judging)).passed
+            assert (await grade("def f(): return 1", [test], pool=grading_pool)).passed
         assert sandboxes.metrics().taken == 3
 
 

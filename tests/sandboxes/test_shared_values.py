@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, judge, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, grade, open_pool
 from tests.sandboxes.shared_cases import pairs, right
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -33,7 +33,7 @@ async def test_a_program_passes_where_plain_python_passes_it(pool: SandboxPool) 
     for name, (good, bad, code) in pairs().items():
         for source, passes in ((good, True), (bad, False)):
             assert passes_in_plain_python(source, code) == passes, name
-            verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+            verdict = await grade(source, [AssertTest(code=code)], pool=pool)
             assert verdict.passed == passes, (name, verdict.results)
             assert verdict.status != "checker_error", (name, verdict.results)
 
@@ -42,7 +42,7 @@ async def test_what_is_reached_in_two_ways_is_one_thing(pool: SandboxPool) -> No
     for name, (source, code) in right().items():
         assert passes_in_plain_python(source, code), name
         for in_place in (None, True):
-            verdict = await judge(source, [AssertTest(code=code, in_place=in_place)], pool=pool)
+            verdict = await grade(source, [AssertTest(code=code, in_place=in_place)], pool=pool)
             assert verdict.passed, (name, in_place, verdict.results)
 
 
@@ -51,7 +51,7 @@ async def test_a_callback_sees_the_argument_only_where_changes_are_seen(pool: Sa
     source = "def drain(xs, f):\n    while xs:\n        xs.pop()\n        f()"
     code = "xs = [1, 2, 3]\nseen = []\ndrain(xs, lambda: seen.append(len(xs)))\nassert seen == [2, 1, 0] and xs == []"
     for in_place in (True, None):
-        verdict = await judge(source, [AssertTest(code=code, in_place=in_place)], pool=pool)
+        verdict = await grade(source, [AssertTest(code=code, in_place=in_place)], pool=pool)
         assert verdict.passed == bool(in_place), verdict.results
 
 
@@ -63,14 +63,14 @@ async def test_what_a_program_has_put_into_an_argument_and_gives_back_is_there(p
         ("rows = [[1], [2]]\nassert insert(rows, [0]) == [[1], [2]]", True),
         ("graph = {}\nadd(graph, 'a').append('b')\nassert graph == {'a': ['b']}", False),
     ):
-        verdict = await judge(source, [AssertTest(code=code)], pool=pool)
+        verdict = await grade(source, [AssertTest(code=code)], pool=pool)
         assert verdict.passed == passes, (code, verdict.results)
-        verdict = await judge(source, [AssertTest(code=code, in_place=True)], pool=pool)
+        verdict = await grade(source, [AssertTest(code=code, in_place=True)], pool=pool)
         assert verdict.passed, (code, verdict.results)
 
 
 async def test_thousands_of_callbacks_with_a_list_take_no_time_to_speak_of(pool: SandboxPool) -> None:
     source = "def order(xs, before):\n    import functools\n    xs.sort(key=functools.cmp_to_key(lambda a, b: -1 if before(a, b) else 1))"
     code = "xs = [*range(600)][::-1]\norder(xs, lambda a, b: a < b)\nassert xs == [*range(600)]"
-    verdict = await judge(source, [AssertTest(code=code)], pool=pool, limits=Limits(timeout_s=5, memory_mb=300))
+    verdict = await grade(source, [AssertTest(code=code)], pool=pool, limits=Limits(timeout_s=5, memory_mb=300))
     assert verdict.passed, verdict.results

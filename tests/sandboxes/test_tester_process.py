@@ -8,7 +8,7 @@ from typing import Literal
 import anyio
 import pytest
 
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, TestFile, judge, open_pool
+from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
 from agentrl.sandboxes.grading.function_tests import run_test_code
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -151,7 +151,7 @@ async def passes(lines: list[str], pool: SandboxPool) -> None:
         "from solution import *\ndef doubled(x): return double(x)\ndef test_a():\n"
         + "\n".join(f"    {line}" for line in lines)
     )
-    verdict = await judge(HONEST, [TestFile(code=code)], pool=pool)
+    verdict = await grade(HONEST, [TestFile(code=code)], pool=pool)
     assert verdict.passed, verdict.results
 
 

@@ -38,7 +38,7 @@ def call(function: str, *pairs: tuple[Any, Any]) -> list[dict[str, Any]]:
 UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
     "no form": ({"question": "?"}, "unreadable", "no tests: a task has"),
     "no tests": ({"tests": [], "solution": ""}, "no_tests", "no tests"),
-    "what cannot be judged": (
+    "what cannot be graded": (
         {"tests": call("f", (1, 2)), "language": "cpp", "solution": ""},
         "unsupported",
         "a CallTest calls Python functions",

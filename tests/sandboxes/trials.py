@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from agentrl.sandboxes import AssertTest, CallTest, IOTest, Limits, SandboxPool, Test, TestFile, judge
+from agentrl.sandboxes import AssertTest, CallTest, IOTest, Limits, SandboxPool, Test, TestFile, grade
 
 LIMITS = Limits(timeout_s=0.15, memory_mb=200, disk_mb=16, output_mb=1, processes=32)
 PATIENT = LIMITS.but(timeout_s=5)
@@ -24,7 +24,7 @@ print(files, processes, objects, queues, resource.getrlimit(resource.RLIMIT_NOFI
 
 
 def all_kinds_of_tests() -> list[Test]:
-    """The same question in every form that the judge knows. The answers are new each time."""
+    """The same question in every form that the grader knows. The answers are new each time."""
     numbers = [random.randrange(1_000_000, 9_000_000) for _ in range(8)]
     (a, b, c, d, e, f, g, h) = numbers
     call = CallTest(function="add", args=[a, b], expected=a + b)
@@ -72,12 +72,12 @@ async def trial(
     """What is wrong: that the program was rewarded, or that its boxes are not as new and do not serve the next. One that is
     `partly_right` may pass some functions of a file of tests, and not all."""
     wrong = []
-    verdict = await judge(source + CALLS_MAIN, tests, pool=pool)
+    verdict = await grade(source + CALLS_MAIN, tests, pool=pool)
     if len(verdict.results) < len(tests):  # a file of tests for a program that does not load gives one
         wrong.append(f"{name}: {len(tests)} tests have {len(verdict.results)} results")
     rewarded = [result for result in verdict.results if result.passed]
     wrong += [f"{name} was rewarded: {result}" for result in rewarded if verdict.passed or not partly_right]
-    honest = await judge(HONEST + CALLS_MAIN, all_kinds_of_tests()[:2], pool=pool, limits=PATIENT)
+    honest = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests()[:2], pool=pool, limits=PATIENT)
     if not honest.passed:
         wrong.append(f"after {name}: {honest.results}")
     async with pool.take(2) as boxes:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
-from agentrl.record.credit import turn_earnings
+from agentrl.record.credit import earned_rewards
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.store import StoredEpisode
@@ -57,12 +57,12 @@ def two_turns(last_trained: bool = True) -> TokenRecord:
     said = Generation(output_ids=[20, 21], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="stop")
     first = record.add("a", None, [10, 11], said, 1.0)
     second = record.add("b", first, [10, 11, 20, 21, 12], said, 1.0)
-    first.credit, second.trained = 0.25, last_trained
+    first.reward, second.trained = 0.25, last_trained
     return record
 
 
 def test_a_turn_earns_at_its_last_token_and_one_that_is_not_trained_on_at_what_led_to_it() -> None:
-    assert turn_earnings(two_turns(), 1.0) == [0.25, 1.0]
+    assert earned_rewards(two_turns(), 1.0) == [0.25, 1.0]
     config = TrainerConfig(advantage="gae")
     for trained, expected in ((True, [0, 0, 0, 0.25, 0, 0, 1.0]), (False, [0, 0, 0, 1.25, 0, 0, 0])):
         episode = StoredEpisode(1, 1, 0, 1.0, 0, two_turns(trained))
@@ -75,7 +75,7 @@ def test_a_turn_earns_at_its_last_token_and_one_that_is_not_trained_on_at_what_l
 def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever_it_stands(masked: int) -> None:
     record = record_of(
         [None, 0, 0, masked],
-        credit=[None, *(2.0 if turn == masked else 5.0 for turn in (1, 2)), 8.0],
+        reward=[None, *(2.0 if turn == masked else 5.0 for turn in (1, 2)), 8.0],
         truncated=[False, *(turn == masked for turn in (1, 2)), False],
     )
     config = TrainerConfig(advantage="gae", truncated_turns="mask", failed_turns="penalise", turn_penalty=0.5)

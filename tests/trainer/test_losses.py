@@ -13,7 +13,7 @@ from agentrl.trainer.algorithms.losses import interpolated, kl_estimate, mismatc
 from agentrl.trainer.algorithms.objectives import Sequences
 from agentrl.trainer.model.scored_model import token_scores
 
-CONFIG = TrainerConfig(clip_low=0.2, clip_high=0.28, weight_cap=2.0)
+CONFIG = TrainerConfig(clip_low=0.2, clip_high=0.28, importance_weight_max=2.0)
 
 
 def one_sequence(*mask: bool) -> Sequences:
@@ -40,7 +40,7 @@ def test_the_statistics_count_clipped_and_capped_tokens() -> None:
         torch.tensor([0.0, 0.0, -3.0]),
         torch.ones(3),
         one_sequence(True, True, True),
-        CONFIG.model_copy(update={"weight_mode": "mask"}),
+        CONFIG.model_copy(update={"importance_weight_mode": "mask"}),
     )
     assert (stats.tokens, stats.clipped, stats.capped, stats.weight) == (3, 1, 1, 2)
     assert stats.kl == pytest.approx(np.e - 2, rel=1e-6)
@@ -129,7 +129,7 @@ def test_the_loss_grows_with_the_divergence_and_falls_with_the_entropy() -> None
 
 def test_an_interpolated_proximal_policy_moves_from_behaviour_to_policy_with_age() -> None:
     theta, behaviour = torch.tensor([-1.0, -1.0, -1.0, -1.0]), torch.tensor([-3.0, -3.0, -3.0, -3.0])
-    versions = torch.tensor([7, 6, 4, 9])  # the last comes from a life whose later steps were lost
+    versions = torch.tensor([7, 6, 4, 9])  # the last comes from a restart whose later steps were lost
     proximal = interpolated(theta, behaviour, versions, 7)
     assert proximal.tolist() == pytest.approx([-3.0, -2.0, -1.5, -3.0])
 

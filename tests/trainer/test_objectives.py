@@ -3,7 +3,6 @@ differences."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +20,21 @@ from agentrl.trainer.algorithms.objectives import Sequences, m2_cutoff, token_sh
 SETTINGS: list[dict[str, Any]] = [
     {},
     {"dual_clip": 1.5},
-    {"weight_mode": "mask", "weight_floor": 0.5},
-    {"weight_mode": "sequence_mask", "weight_floor": 0.3},
-    {"weight_mode": "geometric_mask", "weight_floor": 0.7},
-    {"weight_mode": "none", "loss_mean": "sequence"},
-    {"objective": "gspo", "weight_mode": "none", "loss_mean": "sequence", "clip_low": 0.05, "clip_high": 0.06},
+    {"importance_weight_mode": "mask", "importance_weight_min": 0.5},
+    {"importance_weight_mode": "sequence_mask", "importance_weight_min": 0.3},
+    {"importance_weight_mode": "geometric_mask", "importance_weight_min": 0.7},
+    {"importance_weight_mode": "none", "loss_aggregation": "sequence"},
+    {
+        "objective": "gspo",
+        "importance_weight_mode": "none",
+        "loss_aggregation": "sequence",
+        "clip_low": 0.05,
+        "clip_high": 0.06,
+    },
     {"objective": "gspo"},
-    {"objective": "cispo", "loss_mean": "constant", "loss_length": 7},
-    {"objective": "sapo", "loss_mean": "sequence"},
-    {"objective": "m2po", "weight_mode": "none"},
+    {"objective": "cispo", "loss_aggregation": "constant", "loss_length": 7},
+    {"objective": "sapo", "loss_aggregation": "sequence"},
+    {"objective": "m2po", "importance_weight_mode": "none"},
     {"objective": "reinforce"},
 ]
 NAMES = ["-".join(map(str, settings.values())) or "decoupled ppo" for settings in SETTINGS]
@@ -37,7 +42,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def config_of(settings: dict[str, Any]) -> TrainerConfig:
-    return TrainerConfig(**{"clip_low": 0.2, "clip_high": 0.28, "weight_cap": 2.0, **settings})
+    return TrainerConfig(**{"clip_low": 0.2, "clip_high": 0.28, "importance_weight_max": 2.0, **settings})
 
 
 @dataclass
@@ -94,14 +99,17 @@ def formula(batch: Batch, config: TrainerConfig) -> float:
         s = np.exp(np.mean([log_r[t] for t in span]))
         for t in span:
             w, a, r = np.exp(batch.proximal[t] - batch.behaviour[t]), batch.advantage[t], np.exp(log_r[t])
-            inside: Callable[[float], bool] = lambda x: config.weight_floor <= x <= config.weight_cap  # noqa: E731
+
+            def inside(x: float) -> bool:
+                return config.importance_weight_min <= x <= config.importance_weight_max
+
             weight = {
                 "none": 1.0,
-                "truncate": min(w, config.weight_cap),
+                "truncate": min(w, config.importance_weight_max),
                 "mask": w if inside(w) else 0.0,
                 "sequence_mask": whole if inside(whole) else 0.0,
                 "geometric_mask": w if inside(geometric) else 0.0,
-            }[config.weight_mode]
+            }[config.importance_weight_mode]
             value = {
                 "ppo": min(r * a, clip(r, config) * a),
                 "gspo": min(s * a, clip(s, config) * a),
@@ -119,7 +127,7 @@ def formula(batch: Batch, config: TrainerConfig) -> float:
                 "token": 1 / tokens,
                 "sequence": 1 / (len(spans) * len(span)),
                 "constant": 1 / (len(spans) * (config.loss_length or 1)),
-            }[config.loss_mean]
+            }[config.loss_aggregation]
             total -= share * weight * value
     return total
 
@@ -138,7 +146,7 @@ def loss_of(batch: Batch, config: TrainerConfig) -> tuple[torch.Tensor, torch.Te
     assert stats.tokens == batch.mask.sum()
     shares = token_shares(
         sequences,
-        mode=config.loss_mean,
+        mode=config.loss_aggregation,
         tokens=int(batch.mask.sum()),
         count=len(batch.spans()),
         length=config.loss_length,
@@ -160,7 +168,7 @@ def test_the_gradient_is_a_finite_difference(settings: dict[str, Any], seed: int
     """But for CISPO, whose weight has no gradient: there it is the clipped weight times A. And GSPO's is that of its
     sequences' form where all tokens of a sequence weigh the same."""
     if settings == {"objective": "gspo"}:
-        settings = {"objective": "gspo", "weight_mode": "sequence_mask"}
+        settings = {"objective": "gspo", "importance_weight_mode": "sequence_mask"}
     batch, config = random_batch(seed), config_of(settings)
     loss, theta = loss_of(batch, config)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -169,7 +177,7 @@ def test_the_gradient_is_a_finite_difference(settings: dict[str, Any], seed: int
     for t in range(len(batch.theta)):
         if config.objective == "cispo":
             r = np.exp(batch.theta[t] - batch.proximal[t])
-            w = min(np.exp(batch.proximal[t] - batch.behaviour[t]), config.weight_cap)
+            w = min(np.exp(batch.proximal[t] - batch.behaviour[t]), config.importance_weight_max)
             share = batch.mask[t] / (max(1, len(batch.spans())) * (config.loss_length or 1))
             assert float(theta.grad[t]) == pytest.approx(-share * w * clip(r, config) * batch.advantage[t], abs=1e-5)
             continue
@@ -191,7 +199,7 @@ def test_on_policy_every_objective_has_the_gradient_of_reinforce(seed: int) -> N
     batch.theta = batch.behaviour = batch.proximal
     gradients = []
     for name in ("ppo", "gspo", "cispo", "sapo", "m2po", "reinforce"):
-        loss, theta = loss_of(batch, config_of({"objective": name, "weight_mode": "none"}))
+        loss, theta = loss_of(batch, config_of({"objective": name, "importance_weight_mode": "none"}))
         loss.backward()  # type: ignore[no-untyped-call]
         assert theta.grad is not None
         gradients.append(theta.grad)
@@ -216,8 +224,8 @@ def test_m2po_keeps_as_many_tokens_as_it_may(log_ratios: list[float], threshold:
     [
         ({"objective": "gspo", "dual_clip": 3}, 'dual_clip bounds the objective "ppo"'),
         ({"objective": "m2po"}, "would count twice"),
-        ({"weight_floor": 0.5}, "weight_floor is for the masks"),
-        ({"loss_mean": "constant"}, "give both or neither"),
+        ({"importance_weight_min": 0.5}, "importance_weight_min is for the masks"),
+        ({"loss_aggregation": "constant"}, "give both or neither"),
         ({"loss_length": 100}, "give both or neither"),
     ],
 )
@@ -248,7 +256,7 @@ def test_no_ratio_however_far_makes_a_loss_or_a_gradient_that_is_not_finite(
 
 @pytest.mark.parametrize("mode", ["mask", "sequence_mask", "geometric_mask"])
 def test_a_dropped_token_may_hold_anything(mode: str) -> None:
-    config = TrainerConfig(weight_mode=mode, weight_cap=2.0, objective="cispo")
+    config = TrainerConfig(importance_weight_mode=mode, importance_weight_max=2.0, objective="cispo")
     logprobs = torch.tensor([-torch.inf, -1.0], requires_grad=True)
     sequences = Sequences(torch.tensor([0, 1]), 2, torch.tensor([True, True]))
     losses, _ = policy_loss(logprobs, torch.zeros(2), torch.tensor([-50.0, 0.0]), torch.ones(2), sequences, config)

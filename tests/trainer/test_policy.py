@@ -55,11 +55,11 @@ def score(policy: Policy, batch: list[TrainingSequence]) -> float:
     "settings",
     [
         {},
-        {"objective": "gspo", "loss_mean": "sequence"},
+        {"objective": "gspo", "loss_aggregation": "sequence"},
         {"objective": "cispo"},
         {"objective": "sapo"},
-        {"objective": "m2po", "weight_mode": "none"},
-        {"objective": "reinforce", "loss_mean": "constant", "loss_length": 100},
+        {"objective": "m2po", "importance_weight_mode": "none"},
+        {"objective": "reinforce", "loss_aggregation": "constant", "loss_length": 100},
         {"proximal": "interpolate", "kl": "loss", "kl_coef": 0.01, "entropy_coef": 1e-3},
         {"kl": "reward", "kl_coef": 0.01, "kl_estimator": "k1", "recompute_activations": True},
     ],
@@ -76,10 +76,13 @@ def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, 
     assert result.stats.weight / result.stats.tokens == pytest.approx(1.0, abs=1e-4)
 
 
-@pytest.mark.parametrize("loss_mean", ["token", "sequence", "constant"])
-def test_sequences_that_teach_nothing_count_in_the_mean_and_are_not_computed(loss_mean: str) -> None:
+@pytest.mark.parametrize("loss_aggregation", ["token", "sequence", "constant"])
+def test_sequences_that_teach_nothing_count_in_the_mean_and_are_not_computed(loss_aggregation: str) -> None:
     """AReaL's N is all tokens of the minibatch; a third of them with A = 0 leaves two thirds of the gradient."""
-    settings: dict[str, Any] = {"loss_mean": loss_mean, "loss_length": 50 if loss_mean == "constant" else None}
+    settings: dict[str, Any] = {
+        "loss_aggregation": loss_aggregation,
+        "loss_length": 50 if loss_aggregation == "constant" else None,
+    }
 
     def step(others: int, **more: Any) -> Any:
         policy = Policy(NANO, TrainerConfig(lr=1e-9, max_grad_norm=1e9, **settings, **more))
@@ -116,7 +119,7 @@ def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None
     for tokens_per_pack in (20, 10_000):
         settings = {
             "objective": "m2po",
-            "weight_mode": "none",
+            "importance_weight_mode": "none",
             "m2_threshold": 0.04,
             "tokens_per_pack": tokens_per_pack,
         }

@@ -52,12 +52,12 @@ async def outcome_of(workflow: Workflow, script: Script, task: dict[str, Any]) -
         ("I would rather not.", 0.0, {"has_code": 0.0}),
     ],
 )
-async def test_a_reply_is_judged(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:
+async def test_a_reply_is_graded(bubblewrap: BackendName, reply: str, reward: float, metrics: dict[str, float]) -> None:
     outcome = await outcome_of(code.run, lambda _: reply, TASK)
     assert (outcome.status, outcome.reward, outcome.metrics) == ("finished", reward, metrics)
 
 
-async def test_a_task_of_another_catalogue_is_asked_and_judged(bubblewrap: BackendName) -> None:
+async def test_a_task_of_another_catalogue_is_asked_and_graded(bubblewrap: BackendName) -> None:
     task = {"text": "Add two numbers.", "test_list": ["assert add(1, 2) == 3", "assert add(2, 2) == 4"]}
     asked: list[Any] = []
 
@@ -75,7 +75,7 @@ async def test_a_task_of_another_catalogue_is_asked_and_judged(bubblewrap: Backe
     assert "no prompt" in str(without.error)
 
 
-async def test_a_test_that_cannot_be_judged_is_seen(bubblewrap: BackendName) -> None:
+async def test_a_test_that_cannot_be_graded_is_seen(bubblewrap: BackendName) -> None:
     needs = {"kind": "assert", "code": "import sqlite3\nassert use(sqlite3.connect(':memory:')) == 0"}
     outcome = await outcome_of(
         code.run, lambda _: "```python\ndef use(it): return it.total_changes\n```", {**TASK, "tests": [needs]}

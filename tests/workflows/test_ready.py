@@ -332,7 +332,7 @@ async def test_every_workflow_on_the_real_engine(
             played = await really(gym_workflow.run, {"env": game, "instructions": "", "max_turns": 2}, engine)
             assert 1 <= played.metrics["turns"] <= 2
         corrected = await really(self_correct.run, question, engine)
-        assert [turn.credit for turn in corrected.record.turns] == [0.0] * 3
+        assert [turn.reward for turn in corrected.record.turns] == [0.0] * 3
         debated = await really(debate.run, question, engine)
         assert [turn.branch for turn in debated.record.turns] == ["first", "second"] * 2 + ["arbiter"]
         assert all(turn.branch_reward is not None for turn in debated.record.turns)

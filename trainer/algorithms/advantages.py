@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
-from agentrl.record.credit import mean, turn_earnings, turn_scores
+from agentrl.record.credit import earned_rewards, mean, turn_returns
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.trainer.algorithms.losses import kl_estimate
 from agentrl.trainer.packing import Pack, TrainingSequence
@@ -121,7 +121,7 @@ def turn_advantages(
     `turn_penalty` taken off.
     """
     scores = [
-        turn_scores(record, reward, config.turn_discount) for record, reward in zip(records, rewards, strict=True)
+        turn_returns(record, reward, config.turn_discount) for record, reward in zip(records, rewards, strict=True)
     ]
     populations: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
     for episode, (record, own) in enumerate(zip(records, scores, strict=True)):
@@ -148,7 +148,7 @@ def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> l
     c-th, whichever of them it is.
     """
     earned = [
-        own - turn_penalty(turn, config) for own, turn in zip(turn_earnings(record, reward), record.turns, strict=True)
+        own - turn_penalty(turn, config) for own, turn in zip(earned_rewards(record, reward), record.turns, strict=True)
     ]
     position = {id(turn): index for index, turn in enumerate(record.turns)}
     continued = Counter(id(turn.parent) for turn in record.turns if turn.parent is not None)

@@ -127,7 +127,7 @@ class Critic(nn.Module):
     def teach(self, packs: Sequence[Pack], returns: Sequence[Returns], seed: tuple[int, ...] = ()) -> float:
         """An optimizer step over this rank's packs of a minibatch, none when the gradient is not finite; the minibatch's loss.
         What dropout drops follows from `seed`."""
-        (count,) = self.ranks.sum([float(sum(int(one.counted.sum()) for one in returns))])
+        (count,) = self.ranks.all_reduce([float(sum(int(one.counted.sum()) for one in returns))])
         total = 0.0
         for k, (batch, one) in enumerate(zip(packs, returns, strict=True)):
             with gradient_pass(self, dropout=self.config.dropout, seed=(*seed, self.ranks.rank, k)):
@@ -138,13 +138,13 @@ class Critic(nn.Module):
         if torch.isfinite(norm):
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return self.ranks.sum([total])[0]
+        return self.ranks.all_reduce([total])[0]
 
 
 def explained_variance(returns: Sequence[Returns], ranks: Ranks) -> float:
     """1 − Var(target − value) / Var(target): 1 for a critic that knows, 0 for one that says nothing."""
-    targets = ranks.gather(torch.cat([r.targets[r.counted] for r in returns]))
-    errors = targets - ranks.gather(torch.cat([r.old_values[r.counted] for r in returns]))
+    targets = ranks.all_gather(torch.cat([r.targets[r.counted] for r in returns]))
+    errors = targets - ranks.all_gather(torch.cat([r.old_values[r.counted] for r in returns]))
     if len(targets) < 2:
         return 0.0
     return 1 - float(errors.var()) / max(1e-12, float(targets.var()))

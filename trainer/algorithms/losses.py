@@ -18,7 +18,7 @@ from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND, Sequences
 
 @dataclass(frozen=True)
 class LossStats:
-    """Sums over the masked tokens, to be divided by `tokens`."""
+    """Sums over the trained tokens, to be divided by `tokens`."""
 
     tokens: float
     clipped: float
@@ -65,7 +65,11 @@ def policy_loss(
     # A position outside the mask may hold anything, infinities included; 0 · inf would be NaN.
     log_weight = torch.where(mask, proximal_logprobs - behaviour_logprobs, 0.0)
     weight, capped = objectives.correction(
-        log_weight, sequences, mode=config.weight_mode, floor=config.weight_floor, cap=config.weight_cap
+        log_weight,
+        sequences,
+        mode=config.importance_weight_mode,
+        floor=config.importance_weight_min,
+        cap=config.importance_weight_max,
     )
     # The same holds for a token whose weight is 0. Only the ratio of a whole sequence is made of its dropped tokens too.
     counted = mask if config.objective == "gspo" else mask & (weight > 0)

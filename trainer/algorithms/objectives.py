@@ -33,12 +33,12 @@ class Sequences:
     """[T] bool: the loss mask."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """[T] for every token the sum over the masked tokens of its sequence."""
+        """[T] for every token the sum over the trained tokens of its sequence."""
         totals = values.new_zeros(self.count).index_add(0, self.index, values * self.mask)
         return totals[self.index]
 
     def mean(self, values: Tensor) -> Tensor:
-        """[T] for every token the mean over the masked tokens of its sequence; 0 where there is none."""
+        """[T] for every token the mean over the trained tokens of its sequence; 0 where there is none."""
         return self.sum(values) / self.lengths(values).clamp(min=1)
 
     def lengths(self, like: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
                 write_adapter(model, weights, partial)
             else:
                 _write_model(model, weights, partial)
-    ranks.same(None)  # no rank goes on before the files are there
+    ranks.broadcast_object(None)  # no rank goes on before the files are there
 
 
 def trained_state(model: nn.Module, optimizer: torch.optim.Optimizer, critic: Critic | None) -> dict[str, Tensor]:

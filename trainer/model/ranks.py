@@ -37,7 +37,7 @@ class Ranks:
     rank: int = 0
     size: int = 1
 
-    def same(self, value: T) -> T:
+    def broadcast_object(self, value: T) -> T:
         """Rank 0's value, on every rank."""
         if self.size == 1:
             return value
@@ -53,18 +53,18 @@ class Ranks:
         a value that never comes.
         """
         if self.rank:
-            shared: tuple[T] | str = self.same("")
+            shared: tuple[T] | str = self.broadcast_object("")
             if isinstance(shared, str):
                 raise FirstRankError(shared)
             return shared[0]
         try:
             value = make()
         except Exception as error:
-            self.same(f"{type(error).__name__}: {error}")
+            self.broadcast_object(f"{type(error).__name__}: {error}")
             raise
-        return self.same((value,))[0]
+        return self.broadcast_object((value,))[0]
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def all_reduce(self, values: Sequence[float]) -> list[float]:
         """Numbers added up over the ranks."""
         if self.size == 1:
             return list(values)
@@ -81,7 +81,7 @@ class Ranks:
         dist.all_reduce(halves)
         return [(high << 32) + low for high, low in halves.tolist()]
 
-    def gather(self, values: Tensor) -> Tensor:
+    def all_gather(self, values: Tensor) -> Tensor:
         """1-D tensors of all ranks, end to end, on the CPU."""
         if self.size == 1:
             return values.cpu()
@@ -89,7 +89,7 @@ class Ranks:
         dist.all_gather_object(everyone, values.cpu())
         return torch.cat(everyone)
 
-    def share(self, packs: Sequence[Pack]) -> list[Pack]:
+    def shard(self, packs: Sequence[Pack]) -> list[Pack]:
         """This rank's packs. All ranks have as many, because they gather the weights together: where there are too few, a
         pack of one token, which trains nothing, fills up."""
         own = list(packs[self.rank :: self.size])

@@ -1,7 +1,7 @@
 """The servers of one engine: which of them are in service, all of them asked at once, paused together, looked after.
 
 A lost server (it died, hangs, failed, refused what the others took, or says what cannot be right) is taken out of service.
-`look_after` waits for it, or, with `revive`, starts it again, has it catch up, and puts it back.
+`monitor` waits for it, or, with `restart`, starts it again, has it catch up, and puts it back.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_BAD_IN_A_ROW = 3
 """A server that gives so many bad replies in a row is taken out of service."""
 SHORTAGES_LOGGED_EVERY_S = 60.0
 
-Revive = Callable[[str], Awaitable[None]]
+Restart = Callable[[str], Awaitable[None]]
 """Start the server at a URL again; returns when it answers."""
 
 
@@ -54,13 +54,13 @@ class EngineLimits:
 class Fleet:
     """One or more servers of the same weights. None is in service before `join`."""
 
-    def __init__(self, servers: Sequence[SGLangServer], limits: EngineLimits, revive: Revive | None) -> None:
+    def __init__(self, servers: Sequence[SGLangServer], limits: EngineLimits, restart: Restart | None) -> None:
         self.servers = servers
         self.router = Router[SGLangServer](limits.spill)
         self.running = anyio.Event()
         """Set while the servers are not paused."""
         self.running.set()
-        self.losses = 0
+        self.failures = 0
         """How often a server was taken out of service."""
         self.bad_replies = 0
         """Replies that could not be used, and were asked for again."""
@@ -71,7 +71,7 @@ class Fleet:
         """Room for replies at the same time, so that their connections leave descriptors for everything else."""
         self._shortage_logged_at = -math.inf
         self._limits = limits
-        self._revive = revive
+        self._restart = restart
         self._returned = anyio.Event()
 
     async def join(self) -> int:
@@ -105,7 +105,7 @@ class Fleet:
             try:
                 await call(server)
             except ServerLostError as lost:
-                self.take_out(server, str(lost))
+                self.mark_down(server, str(lost))
             except EngineError as error:
                 refusals[server] = error
 
@@ -115,7 +115,7 @@ class Fleet:
                 group.start_soon(guarded, server)
         if tolerant and len(refusals) < len(asked):
             for server, error in refusals.items():
-                self.take_out(server, str(error))
+                self.mark_down(server, str(error))
         elif refusals:
             raise next(iter(refusals.values()))
 
@@ -151,13 +151,13 @@ class Fleet:
         for server in serving:
             await server.get("/health", self._limits.hang_timeout_s)
 
-    def take_out(self, server: SGLangServer, reason: str) -> None:
+    def mark_down(self, server: SGLangServer, reason: str) -> None:
         """Send a server nothing more until it is back."""
         if server.serving:
             log.warning("taking %s out of service: %s", server.url, reason)
             server.serving = False
             self.last_failure = reason
-            self.losses += 1
+            self.failures += 1
             server.drop_requests()
 
     def note_bad_reply(self, server: SGLangServer, reason: str) -> None:
@@ -167,7 +167,7 @@ class Fleet:
         self.last_failure = reason
         server.bad_in_a_row += 1
         if server.bad_in_a_row >= MAX_BAD_IN_A_ROW:
-            self.take_out(server, f"{server.bad_in_a_row} replies in a row could not be used; the last: {reason}")
+            self.mark_down(server, f"{server.bad_in_a_row} replies in a row could not be used; the last: {reason}")
 
     def note_shortage(self, reason: str) -> None:
         """Count a call that failed for want of something on this machine, and say so once a minute."""
@@ -177,17 +177,17 @@ class Fleet:
             self._shortage_logged_at = time.monotonic()
             log.warning("waiting: %s", reason)
 
-    async def look_after(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
+    async def monitor(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
         """See that one server answers, and bring it back when it is lost, until cancelled. `catch_up` gives it what the others
         have, and puts it into service."""
         while True:
             if server.serving:
                 await anyio.sleep(self._limits.health_interval_s)
-                await self._look_at(server)
+                await self._check(server)
             else:
-                await self._bring_back(server, catch_up)
+                await self._recover(server, catch_up)
 
-    async def _look_at(self, server: SGLangServer) -> None:
+    async def _check(self, server: SGLangServer) -> None:
         running = self.running
         if not running.is_set() or not server.serving:
             return
@@ -198,12 +198,12 @@ class Fleet:
         except EngineError as error:
             # A paused SGLang server fails its own health check, which generates a token.
             if running is self.running and running.is_set() and server.serving:
-                self.take_out(server, str(error))
+                self.mark_down(server, str(error))
 
-    async def _bring_back(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
+    async def _recover(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
         try:
-            if self._revive is not None:
-                await self._revive(server.url)
+            if self._restart is not None:
+                await self._restart(server.url)
             await catch_up(server)
         except (EngineError, OSError) as error:  # a server cannot be started on a full disk, or without a descriptor
             log.info("%s is still out of service: %s", server.url, error)

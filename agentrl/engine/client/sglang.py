@@ -24,15 +24,15 @@ import anyio
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
-from agentrl.engine.client.fleet import EngineLimits, Fleet, Revive
+from agentrl.engine.client.fleet import EngineLimits, Fleet, Restart
 from agentrl.engine.client.growing_reply import VERSION_DIGITS, version_number
 from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError
 from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, Adapter, ServedModel, SGLangServer
 from agentrl.engine.client.staging import staged
 from agentrl.engine.protocol import (
     ADAPTER_CONFIG,
-    Draft,
     OnProgress,
+    PartialGeneration,
     PauseMode,
     Sampling,
 )
@@ -64,7 +64,7 @@ class _Request:
     session: str
     images: Sequence[ImageSpan]
     on_progress: OnProgress | None
-    draft: Draft | None
+    draft: PartialGeneration | None
 
 
 class SGLangEngine:
@@ -129,7 +129,7 @@ class SGLangEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: Draft | None = None,
+        draft: PartialGeneration | None = None,
     ) -> Generation:
         """One uninterrupted reply; see `Engine.generate`. One that must satisfy a JSON schema reports no progress: a grammar
         starts at a reply's first token, so if it is interrupted it starts over."""
@@ -176,7 +176,7 @@ class SGLangEngine:
             part = await self._go_on(server, request, done, show)
             server.bad_in_a_row = 0
         except ServerLostError as lost:
-            self.fleet.take_out(server, str(lost))
+            self.fleet.mark_down(server, str(lost))
             part = lost.partial or _NOTHING
         except BadReplyError as reply:
             self.fleet.note_bad_reply(server, str(reply))
@@ -348,7 +348,7 @@ async def sglang_engine(
     *,
     pause_mode: PauseMode = "retract",
     limits: EngineLimits | None = None,
-    revive: Revive | None = None,
+    restart: Restart | None = None,
     vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
     """A client of the servers at `urls`, with its connections, for the length of the context.
@@ -363,9 +363,9 @@ async def sglang_engine(
     ):
         limits = limits or EngineLimits()
         model = ServedModel(vocabulary)
-        fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, revive)
+        fleet = Fleet([SGLangServer(http, url, model) for url in urls], limits, restart)
         version = model.version = model.newest_version = await fleet.join()
         engine = SGLangEngine(fleet, model, version, pause_mode=pause_mode, limits=limits)
         for server in fleet.servers:
-            tasks.start_soon(fleet.look_after, server, engine.catch_up)
+            tasks.start_soon(fleet.monitor, server, engine.catch_up)
         yield engine

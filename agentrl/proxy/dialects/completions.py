@@ -31,7 +31,7 @@ class _StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class CompletionsRequest(BaseModel):
+class TextCompletionRequest(BaseModel):
     """OpenAI's request, as far as it is supported. Any other field is refused by name."""
 
     model_config = ConfigDict(extra="forbid")
@@ -61,9 +61,9 @@ class Completions:
     def __init__(self, service: CompletionService) -> None:
         self._service = service
 
-    def prepare(self, session: Session, body: bytes) -> tuple[CompletionsRequest, list[PreparedCompletion]]:
+    def prepare(self, session: Session, body: bytes) -> tuple[TextCompletionRequest, list[PreparedCompletion]]:
         """Check a request; one call a prompt, all under one id. Raises ApiError."""
-        request = read_body(CompletionsRequest, body)
+        request = read_body(TextCompletionRequest, body)
         prompt = request.prompt
         many = isinstance(prompt, list) and not isinstance(prompt[0], int)
         choices = (len(prompt) if many else 1) * (request.n or 1)
@@ -88,7 +88,7 @@ class Completions:
         ]
         return request, calls
 
-    async def complete(self, request: CompletionsRequest, calls: list[PreparedCompletion]) -> Json:
+    async def complete(self, request: TextCompletionRequest, calls: list[PreparedCompletion]) -> Json:
         """The whole reply as one `text_completion`."""
         per_prompt = request.n or 1
         replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
@@ -104,7 +104,7 @@ class Completions:
         ]
         return {**_head(calls[0]), "choices": choices, "usage": _usage(calls, replies)}
 
-    async def stream(self, request: CompletionsRequest, calls: list[PreparedCompletion], send: Send) -> None:
+    async def stream(self, request: TextCompletionRequest, calls: list[PreparedCompletion], send: Send) -> None:
         """The reply as pieces of text. Raises ApiError."""
         per_prompt = request.n or 1
         replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
@@ -128,7 +128,7 @@ class Completions:
             await send({**head, "choices": [], "usage": _usage(calls, replies)})
 
     async def _choice(
-        self, request: CompletionsRequest, call: PreparedCompletion, index: int, reply: Completion
+        self, request: TextCompletionRequest, call: PreparedCompletion, index: int, reply: Completion
     ) -> Json:
         choice = {"index": index, "text": reply.message.content, "finish_reason": reply.finish, "logprobs": None}
         if request.logprobs is not None:

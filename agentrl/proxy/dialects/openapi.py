@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from agentrl.proxy.dialects.chat_request import ChatRequest
-from agentrl.proxy.dialects.completions import CompletionsRequest
+from agentrl.proxy.dialects.completions import TextCompletionRequest
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 
@@ -19,7 +19,7 @@ Paths = Mapping[tuple[str, str], type[BaseModel] | None]
 
 MODEL_APIS: Paths = {
     ("POST", "/v1/chat/completions"): ChatRequest,
-    ("POST", "/v1/completions"): CompletionsRequest,
+    ("POST", "/v1/completions"): TextCompletionRequest,
     ("POST", "/v1/responses"): ResponsesRequest,
     ("POST", "/v1/messages"): MessagesRequest,
     ("POST", "/v1/messages/count_tokens"): CountRequest,

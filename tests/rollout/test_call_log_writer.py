@@ -15,12 +15,12 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.engine.protocol import Draft
+from agentrl.engine.protocol import PartialGeneration
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_choices
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.journal import JournalWriter, open_journal
+from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
@@ -35,20 +35,20 @@ pytestmark = pytest.mark.anyio
 async def test_a_reply_that_was_handed_over_is_written_whenever_the_run_is_cancelled(turns: int, store: Store) -> None:
     whole = Generation(output_ids=[1], logprobs=[-0.1], versions=[VersionSpan(0, 0, 1)], finish="stop")
     with anyio.CancelScope() as scope:
-        async with open_journal(store) as journals, anyio.create_task_group() as group:
-            journal = journals.episode(0, 0)
-            group.start_soon(journals.keep, journal, RecordedChoice("request", "call", 0, [], whole))
+        async with open_call_log(store) as call_logs, anyio.create_task_group() as group:
+            call_log = call_logs.episode(0, 0)
+            group.start_soon(call_logs.keep, call_log, RecordedChoice("request", "call", 0, [], whole))
             for _ in range(turns + 1):
                 await anyio.lowlevel.checkpoint()
             scope.cancel()
             await anyio.sleep_forever()
-    assert len(await in_thread(store.kept_calls, 0, 0)) == 1
+    assert len(await in_thread(store.logged_calls, 0, 0)) == 1
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
-        await in_thread(store.begin_life)
+        await in_thread(store.begin_restart)
         await in_thread(store.open_group, 0, 0, 0)
         yield store
 
@@ -70,25 +70,25 @@ async def attempt(
     chat_format: ChatFormat,
     store: Store,
     *,
-    stop_when: Callable[[JournalWriter], bool] | None = None,
+    stop_when: Callable[[CallLogWriter], bool] | None = None,
 ) -> tuple[Outcome | None, Tapped, int]:
-    """One life of the episode; its outcome, unless it was stopped, the engine's calls, and the tokens taken from the record."""
+    """One run of the episode; its outcome, unless it was stopped, the engine's calls, and the tokens taken from the record."""
     outcome: Outcome | None = None
     async with running(workflow, url, chat_format) as (runner, engine):
-        kept = await in_thread(store.kept_calls, 0, 0)
-        async with open_journal(store) as journals:
-            journal = journals.episode(0, 0, kept)
+        kept = await in_thread(store.logged_calls, 0, 0)
+        async with open_call_log(store) as call_logs:
+            call_log = call_logs.episode(0, 0, kept)
 
             async def live() -> None:
                 nonlocal outcome
-                outcome = await runner.run({"n": 1}, 5, journal=journal)
+                outcome = await runner.run({"n": 1}, 5, call_log=call_log)
 
             async with anyio.create_task_group() as group:
                 group.start_soon(live)
                 if stop_when is not None:
-                    await wait_until(lambda: stop_when(journals), timeout_s=30)
+                    await wait_until(lambda: stop_when(call_logs), timeout_s=30)
                     group.cancel_scope.cancel()
-    return outcome, engine, journal.replayed_tokens
+    return outcome, engine, call_log.replayed_tokens
 
 
 async def ask(episode: Episode, messages: list[Any], **options: Any) -> Any:
@@ -101,13 +101,13 @@ async def ask(episode: Episode, messages: list[Any], **options: Any) -> Any:
 async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for_token(
     server_url: str, nano_format: ChatFormat, store: Store, stream: bool
 ) -> None:
-    lives: list[list[Any]] = []
+    runs: list[list[Any]] = []
     goes_on = waits = False
 
     async def run(episode: Episode) -> float:
         nonlocal waits
         said: list[Any] = []
-        lives.append(said)
+        runs.append(said)
         messages: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
         for turn in range(4):
             if turn == 3 and not goes_on:
@@ -131,16 +131,16 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
     outcome, second, replayed = await attempt(run, server_url, nano_format, store)
     assert outcome is not None
     assert outcome.status == "finished", outcome.error
-    assert lives[1][:3] == lives[0]
+    assert runs[1][:3] == runs[0]
     assert len(second.calls) == (1 if stream else 2), "only the fourth call was generated"
     assert replayed == sum(len(generation.output_ids) for _, generation in first.calls)
     assert_record_is_what_the_engine_saw(outcome.record, first.calls + second.calls)
 
     # A third time, from the record alone.
     await in_thread(store.add, 0, 0, 5, outcome)
-    assert await in_thread(store.kept_calls, 0, 0) == []
-    async with running(run, server_url, nano_format) as (runner, engine), open_journal(store) as journals:
-        again = await runner.run({"n": 1}, 5, journal=journals.episode(0, 0, recorded_choices(outcome.record)))
+    assert await in_thread(store.logged_calls, 0, 0) == []
+    async with running(run, server_url, nano_format) as (runner, engine), open_call_log(store) as call_logs:
+        again = await runner.run({"n": 1}, 5, call_log=call_logs.episode(0, 0, recorded_choices(outcome.record)))
     assert engine.calls == []
     assert calls_of(again.record) == calls_of(outcome.record)
 
@@ -165,11 +165,11 @@ async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
         await ask(episode, [{"role": "user", "content": "7 + 8 ="}], temperature=2.0, max_tokens=900, stop=["\x00"])
         return 1.0
 
-    def has_tokens(journals: JournalWriter) -> bool:
-        return any(draft.so_far and draft.so_far().output_ids for _, _, draft in journals.growing.values())
+    def has_tokens(call_logs: CallLogWriter) -> bool:
+        return any(draft.so_far and draft.so_far().output_ids for _, _, draft in call_logs.growing.values())
 
     stopped, _, _ = await attempt(run, server_url, nano_format, store, stop_when=has_tokens)
-    (kept,) = await in_thread(store.kept_calls, 0, 0)
+    (kept,) = await in_thread(store.logged_calls, 0, 0)
     assert stopped is None
     assert kept.generation.finish == "abort"
     outcome, engine, replayed = await attempt(run, server_url, nano_format, store)
@@ -182,27 +182,27 @@ async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
     assert turn.prompt_ids == sent
     assert len(turn.logprobs) == len(turn.output_ids) == turn.versions[-1].end > replayed
     assert len(turn.output_ids) <= 900
-    (whole,) = await in_thread(store.kept_calls, 0, 0)
+    (whole,) = await in_thread(store.logged_calls, 0, 0)
     assert whole.generation.output_ids == turn.output_ids
 
 
 async def test_a_request_that_differs_is_a_new_branch_and_the_old_one_is_discarded(
     server_url: str, nano_format: ChatFormat, store: Store
 ) -> None:
-    lives, waits = 0, False
+    runs, waits = 0, False
 
     async def run(episode: Episode) -> float:
-        nonlocal lives, waits
-        lives += 1
+        nonlocal runs, waits
+        runs += 1
         first = await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
         history = [
             {"role": "user", "content": "1 + 1 ="},
             {"role": "assistant", "content": first.choices[0].message.content},
         ]
-        # The environment says something else in each life.
+        # The environment says something else in each run.
         for turn in range(2):
-            await ask(episode, [*history, {"role": "user", "content": f"life {lives} {turn}"}])
-        if lives == 1:
+            await ask(episode, [*history, {"role": "user", "content": f"run {runs} {turn}"}])
+        if runs == 1:
             waits = True
             await anyio.sleep(60)
         return 1.0
@@ -219,17 +219,17 @@ async def test_a_request_that_differs_is_a_new_branch_and_the_old_one_is_discard
 async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_another_request(
     server_url: str, nano_format: ChatFormat, store: Store
 ) -> None:
-    lives: list[list[str]] = []
+    runs: list[list[str]] = []
     waits = False
 
     async def run(episode: Episode) -> float:
         nonlocal waits
         said: list[str] = []
-        lives.append(said)
-        for temperature in (2.0, 2.0, 2.0, 1.9 if len(lives) == 1 else 1.8):
+        runs.append(said)
+        for temperature in (2.0, 2.0, 2.0, 1.9 if len(runs) == 1 else 1.8):
             reply = await ask(episode, [{"role": "user", "content": "1 + 1 ="}], temperature=temperature)
             said.append(reply.choices[0].message.content)
-        if len(lives) == 1:
+        if len(runs) == 1:
             waits = True
             await anyio.sleep(60)
         return 1.0
@@ -237,7 +237,7 @@ async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_a
     await attempt(run, server_url, nano_format, store, stop_when=lambda _: waits)
     outcome, engine, _ = await attempt(run, server_url, nano_format, store)
     assert outcome is not None
-    assert lives[1][:3] == lives[0][:3]
+    assert runs[1][:3] == runs[0][:3]
     assert len(engine.calls) == 1
     assert len(outcome.record.turns) == 4
 
@@ -246,19 +246,19 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
     """Its draft was on its way to the store when the attempt ended: the next attempt must not be given it."""
     generation = Generation(output_ids=[1, 2], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="abort")
     choice = RecordedChoice("request", "call", 0, [], generation)
-    async with open_journal(store) as journals:
+    async with open_call_log(store) as call_logs:
         for sample in range(20):
-            journal = journals.episode(0, sample)
-            draft = Draft(None)
+            call_log = call_logs.episode(0, sample)
+            draft = PartialGeneration(None)
             draft.so_far = lambda: generation
             await in_thread(store._lock.acquire)
             threading.Timer(0.02, store._lock.release).start()
-            with suppress(TimeoutError), journal.watch(choice, draft):
+            with suppress(TimeoutError), call_log.watch(choice, draft):
                 raise TimeoutError
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(journals.write)
+                tasks.start_soon(call_logs.write)
                 await anyio.sleep(0.002 * (sample % 3))
-                await journal.close()
+                await call_log.close()
                 await in_thread(store.add, 0, sample, 1, Outcome(status="failed", error="timeout"))
     for sample in range(20):
-        assert await in_thread(store.kept_calls, 0, sample) == []
+        assert await in_thread(store.logged_calls, 0, sample) == []

@@ -14,20 +14,20 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.engine.protocol import Draft
+from agentrl.engine.protocol import PartialGeneration
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.rollout.store import KeptCall, Store
+from agentrl.rollout.store import LoggedCall, Store
 
 DRAFTS_EVERY_S = 1.0
 """What growing replies have is written so often: a crash costs at most so much of each."""
 
 
 @dataclass(eq=False)
-class EpisodeJournal(RecordedCalls):
-    """One attempt's calls. It is `agentrl.proxy.Journal`."""
+class EpisodeCallLog(RecordedCalls):
+    """One attempt's calls. It is `agentrl.proxy.CallLog`."""
 
-    writer: JournalWriter | None = None
+    writer: CallLogWriter | None = None
     group_id: int = 0
     sample: int = 0
     closed: bool = False
@@ -46,7 +46,7 @@ class EpisodeJournal(RecordedCalls):
         await self.writer.keep(self, choice)
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: Draft) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
         """Keep what a reply has so far, now and then, while the context lasts; and at its end, if it was broken off."""
         assert self.writer is not None
         growing = self.writer.growing
@@ -61,34 +61,34 @@ class EpisodeJournal(RecordedCalls):
 
 
 @dataclass(eq=False)
-class JournalWriter:
-    """Writes the calls of all running episodes. Open it with `open_journal`."""
+class CallLogWriter:
+    """Writes the calls of all running episodes. Open it with `open_call_log`."""
 
     store: Store
-    growing: dict[int, tuple[EpisodeJournal, RecordedChoice, Draft]] = field(default_factory=dict)
+    growing: dict[int, tuple[EpisodeCallLog, RecordedChoice, PartialGeneration]] = field(default_factory=dict)
     writing: anyio.Lock = field(default_factory=anyio.Lock)
     """Held while rows are on their way to the store."""
-    _waiting: list[tuple[EpisodeJournal, RecordedChoice]] = field(default_factory=list)
+    _waiting: list[tuple[EpisodeCallLog, RecordedChoice]] = field(default_factory=list)
     _asked: anyio.Event = field(default_factory=anyio.Event)
     _written: anyio.Event = field(default_factory=anyio.Event)
     _drafts_at: float = 0.0
 
-    def episode(self, group_id: int, sample: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeJournal:
-        """The journal of one attempt, which answers again what is `recorded`."""
-        return EpisodeJournal(recorded, writer=self, group_id=group_id, sample=sample)
+    def episode(self, group_id: int, sample: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
+        """The call log of one attempt, which answers again what is `recorded`."""
+        return EpisodeCallLog(recorded, writer=self, group_id=group_id, sample=sample)
 
-    async def keep(self, journal: EpisodeJournal, choice: RecordedChoice) -> None:
+    async def keep(self, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
         """Write one reply with whatever else there is to write."""
-        self._waiting.append((journal, choice))
+        self._waiting.append((call_log, choice))
         written = self._written
         self._asked.set()
         await written.wait()
 
-    def add_draft(self, journal: EpisodeJournal, choice: RecordedChoice, draft: Draft) -> None:
+    def add_draft(self, call_log: EpisodeCallLog, choice: RecordedChoice, draft: PartialGeneration) -> None:
         """Write, with the next replies, what a reply has so far."""
         so_far = draft.so_far() if draft.so_far else draft.start
         if so_far is not None and so_far.finish == "abort" and so_far.output_ids:
-            self._waiting.append((journal, replace(choice, generation=so_far)))
+            self._waiting.append((call_log, replace(choice, generation=so_far)))
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -107,16 +107,16 @@ class JournalWriter:
         written, self._written, self._asked = self._written, anyio.Event(), anyio.Event()
         with anyio.CancelScope(shield=True):  # these replies are in no list now
             async with self.writing:
-                rows = [KeptCall(j.group_id, j.sample, choice) for j, choice in waiting if not j.closed]
+                rows = [LoggedCall(log.group_id, log.sample, choice) for log, choice in waiting if not log.closed]
                 if rows:
-                    await in_thread(self.store.keep_calls, rows)
+                    await in_thread(self.store.log_calls, rows)
         written.set()
 
 
 @asynccontextmanager
-async def open_journal(store: Store) -> AsyncIterator[JournalWriter]:
+async def open_call_log(store: Store) -> AsyncIterator[CallLogWriter]:
     """A writer for the length of the context. What is left at its end is written then."""
-    writer = JournalWriter(store)
+    writer = CallLogWriter(store)
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)
         try:

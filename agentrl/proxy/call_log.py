@@ -20,13 +20,13 @@ from typing import Any, Protocol
 
 import pydantic_core
 
-from agentrl.engine.protocol import Draft, Sampling
+from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord
 
 
-class Journal(Protocol):
+class CallLog(Protocol):
     """Where one episode's calls are kept, and looked up when the episode starts over."""
 
     @property
@@ -45,7 +45,7 @@ class Journal(Protocol):
         """Keep a whole reply. Returns when it is safe."""
         ...
 
-    def watch(self, choice: RecordedChoice, draft: Draft) -> AbstractContextManager[None]:
+    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> AbstractContextManager[None]:
         """Keep what a reply has so far, now and then, while it is generated."""
         ...
 
@@ -90,7 +90,7 @@ def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
             turn.request,
             turn.completion_id,
             turn.choice,
-            list(turn.call_ids),
+            list(turn.tool_call_ids),
             Generation(
                 output_ids=turn.output_ids,
                 logprobs=turn.logprobs,

@@ -48,7 +48,7 @@ GRACE_S = 15.0
 """How long after its deadline a verdict waits for a sandbox that should have ended its program."""
 
 
-async def judge(
+async def grade(
     source: str,
     tests: Sequence[Test],
     *,

@@ -28,10 +28,10 @@ from agentrl.sandboxes import (
     Test,
     TestFile,
     Verdict,
-    judge,
+    grade,
     open_pool,
 )
-from agentrl.sandboxes.grading.judge import default_deadline_s
+from agentrl.sandboxes.grading.grade import default_deadline_s
 from tests.components import missing
 from tests.real_boxes import as_an_ordinary_user, kill_first_process
 from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests
@@ -51,16 +51,16 @@ def statuses(verdict: Verdict) -> list[str]:
 
 async def test_programs_that_read_and_print(pool: SandboxPool) -> None:
     tests = [IOTest(stdin=f"{n} 4\n", stdout=f"{n + 4}\n") for n in (1, 2, 3)]
-    right = await judge("a, b = map(int, input().split())\nprint(a + b)", tests, pool=pool)
+    right = await grade("a, b = map(int, input().split())\nprint(a + b)", tests, pool=pool)
     assert right.passed
     assert right.pass_rate == 1
     assert right.status == "passed"
-    half = await judge("print(6)", tests, pool=pool)
+    half = await grade("print(6)", tests, pool=pool)
     assert statuses(half) == ["wrong_answer", "passed", "wrong_answer"]
     assert half.pass_rate == pytest.approx(1 / 3)
     assert half.results[0].message == "word 1 is '6', expected '5'"
     assert half.status == "wrong_answer"
-    quick = await judge("print(6)", tests, pool=pool, fail_fast=True)
+    quick = await grade("print(6)", tests, pool=pool, fail_fast=True)
     assert statuses(quick) == ["wrong_answer", "not_run", "not_run"]
 
 
@@ -80,7 +80,7 @@ async def test_every_way_to_fail(pool: SandboxPool) -> None:
         "print(1)": "passed",
     }
     test = IOTest(stdout="1")
-    seen = {source: (await judge(source, [test], pool=pool)).results[0] for source in programs}
+    seen = {source: (await grade(source, [test], pool=pool)).results[0] for source in programs}
     assert {source: result.status for source, result in seen.items()} == programs
     assert "ValueError: no" in seen["raise ValueError('no')"].message
     assert seen["while True: pass"].cpu_s == pytest.approx(1, abs=0.3)
@@ -90,8 +90,8 @@ async def test_every_way_to_fail(pool: SandboxPool) -> None:
 async def test_a_time_limit_counts_cpu_seconds_and_ends_sleepers(pool: SandboxPool) -> None:
     limits = Limits(timeout_s=0.6, memory_mb=300)
     waits = "import time\ntime.sleep(0.9)\nprint(1)"
-    assert (await judge(waits, [IOTest(stdout="1")], pool=pool, limits=limits)).passed
-    sleeps = await judge("import time\ntime.sleep(1000)", [IOTest(stdout="1")], pool=pool, limits=limits)
+    assert (await grade(waits, [IOTest(stdout="1")], pool=pool, limits=limits)).passed
+    sleeps = await grade("import time\ntime.sleep(1000)", [IOTest(stdout="1")], pool=pool, limits=limits)
     assert statuses(sleeps) == ["time_limit"]
     assert sleeps.results[0].duration_s == pytest.approx(2.4, abs=0.4)
 
@@ -102,14 +102,14 @@ async def test_each_test_has_limits_of_its_own(pool: SandboxPool) -> None:
         IOTest(stdout="1", limits={"timeout_s": 0.1}),
         IOTest(stdout="1", limits=Limits(timeout_s=5, memory_mb=300)),
     ]
-    assert statuses(await judge(slow, tests, pool=pool)) == ["time_limit", "passed"]
+    assert statuses(await grade(slow, tests, pool=pool)) == ["time_limit", "passed"]
     with pytest.raises(ConfigError, match="memory_mb = 999 is more than the 300 of the box"):
-        await judge("", [IOTest(limits={"memory_mb": 999})], pool=pool)
+        await grade("", [IOTest(limits={"memory_mb": 999})], pool=pool)
 
 
 async def test_no_test_sees_the_files_of_another(pool: SandboxPool) -> None:
     source = "import os\nprint(os.path.exists('mark'))\nopen('mark', 'w')\nopen('/tmp/mark', 'w')"
-    assert (await judge(source, [IOTest(stdout="False")] * 3, pool=pool)).passed
+    assert (await grade(source, [IOTest(stdout="False")] * 3, pool=pool)).passed
 
 
 async def test_output_is_compared_as_asked(pool: SandboxPool) -> None:
@@ -121,21 +121,21 @@ async def test_output_is_compared_as_asked(pool: SandboxPool) -> None:
         IOTest(stdout="1.0000001 two", compare=Exact()),
         IOTest(stdout="1.0000001   two\n", compare=Exact()),
     ]
-    verdict = await judge(source, tests, pool=pool)
+    verdict = await grade(source, tests, pool=pool)
     assert statuses(verdict) == ["wrong_answer", "passed", "passed", "wrong_answer", "passed"]
     assert verdict.results[3].message == "line 1 is '1.0000001   two', expected '1.0000001 two'"
 
 
 @pytest.mark.parametrize("source", ["import nosuch", "import (", "checker.py", "import sys\nsys.exit(verdict)"])
 async def test_a_checker_that_is_wrong_itself_is_no_fault_of_the_program(pool: SandboxPool, source: str) -> None:
-    verdict = await judge("print(1)", [IOTest(stdout="1", compare=Checker(source=source))], pool=pool)
+    verdict = await grade("print(1)", [IOTest(stdout="1", compare=Checker(source=source))], pool=pool)
     (result,) = verdict.results
     assert (result.status, result.message[:38]) == ("checker_error", "the checker failed, with exit code 3: ")
 
 
 async def test_a_checker_rejects_what_it_cannot_read(pool: SandboxPool) -> None:
     checker = Checker(source="import sys\nint(open(sys.argv[2]).read())")
-    verdict = await judge("print('x')", [IOTest(compare=checker)], pool=pool)
+    verdict = await grade("print('x')", [IOTest(compare=checker)], pool=pool)
     assert statuses(verdict) == ["wrong_answer"]
 
 
@@ -155,17 +155,17 @@ async def test_a_checker_that_an_output_breaks_has_rejected_it(bubblewrap: Backe
     async with open_pool(BoxSpec(limits=limits), backend=bubblewrap, size=2) as pool:
         for source, output in CHECKERS_THAT_AN_OUTPUT_BREAKS.items():
             test = IOTest(stdout="5", compare=Checker(source=source, limits=limits))
-            right, wrong = [await judge(f"print({printed!r})", [test], pool=pool) for printed in ("5", output)]
+            right, wrong = [await grade(f"print({printed!r})", [test], pool=pool) for printed in ("5", output)]
             assert (statuses(right), statuses(wrong)) == (["passed"], ["wrong_answer"]), (source, wrong.results)
         endless = IOTest(stdout="4", compare=Checker(source="while True: pass", limits=limits))
-        assert statuses(await judge("print(5)", [endless], pool=pool)) == ["checker_error"]
+        assert statuses(await grade("print(5)", [endless], pool=pool)) == ["checker_error"]
 
 
 async def test_what_failed_is_shown_without_our_own_frames(pool: SandboxPool) -> None:
     source = "def f(x): raise ValueError('no')\ndef g(x): return x"
     file = TestFile(code="from solution import f\ndef test(): assert f(1) == 'a'")
     asserts = AssertTest(code="assert g(1) == 1\nassert g(2) == 3\nassert g(4) == 4")
-    shown, asserted = (await judge(source, [file, asserts], pool=pool)).results
+    shown, asserted = (await grade(source, [file, asserts], pool=pool)).results
     assert "ValueError" in shown.message
     assert "agentrl" not in shown.message
     assert asserted.message == "AssertionError: assert g(2) == 3"
@@ -187,7 +187,7 @@ async def test_a_checker_decides_where_answers_are_many(pool: SandboxPool) -> No
         IOTest(stdin="6", stdout="anything", compare=checker),
         IOTest(stdin="5", stdout="crash", compare=checker),
     ]
-    verdict = await judge("print(2, 3)", tests, pool=pool)
+    verdict = await grade("print(2, 3)", tests, pool=pool)
     assert statuses(verdict) == ["passed", "wrong_answer", "checker_error"]
     assert verdict.results[1].message == "the sum is wrong"
 
@@ -231,7 +231,7 @@ async def test_functions_are_called_with_data(pool: SandboxPool) -> None:
         CallTest(function="fails", expected=1),
         CallTest(function="nothing", expected=1),
     ]
-    verdict = await judge(source, tests, pool=pool)
+    verdict = await grade(source, tests, pool=pool)
     assert [result.passed for result in verdict.results[:-4]] == [True] * (len(tests) - 4), verdict
     assert statuses(verdict)[-4:] == ["wrong_answer", "wrong_answer", "runtime_error", "runtime_error"]
     assert verdict.results[-3].message == "None, expected [1, 2, 3]"
@@ -240,9 +240,9 @@ async def test_functions_are_called_with_data(pool: SandboxPool) -> None:
 
 async def test_what_is_not_plain_data_cannot_be_expected(pool: SandboxPool) -> None:
     with pytest.raises(ConfigError, match="test 2, a CallTest of f: an object of class object is not plain data"):
-        await judge("", [IOTest(), CallTest(function="f", expected=object())], pool=pool)
+        await grade("", [IOTest(), CallTest(function="f", expected=object())], pool=pool)
     with pytest.raises(ConfigError, match="a CallTest calls Python functions"):
-        await judge("", [CallTest(function="f")], pool=pool, language=CPP)
+        await grade("", [CallTest(function="f")], pool=pool, language=CPP)
 
 
 async def test_code_that_asserts(pool: SandboxPool) -> None:
@@ -257,7 +257,7 @@ async def test_code_that_asserts(pool: SandboxPool) -> None:
         AssertTest(code="assert helper(many(2)) == 1", prelude="def helper(x): return sum(x)"),
         AssertTest(code="import math\nassert math.isclose(sum(many(4)), 6)"),
     ]
-    verdict = await judge(source, tests, pool=pool)
+    verdict = await grade(source, tests, pool=pool)
     assert statuses(verdict) == [*["passed"] * 4, "wrong_answer", "runtime_error", "passed", "passed"]
     assert verdict.results[5].message == "NameError: the candidate defines no double"
 
@@ -266,9 +266,9 @@ async def test_a_name_of_python_s_is_the_candidate_s_where_the_test_says_so(pool
     code = "assert sum(10, 15) == 6 and max(1, 2) == 2"
     source = "def sum(a, b): return 6\ndef max(*_): return 2"
     tests = [AssertTest(code=code, candidate_names=("sum",)), AssertTest(code=code, candidate_names=("sum", "max"))]
-    assert statuses(await judge(source, tests, pool=pool)) == ["passed", "passed"]
-    assert statuses(await judge("def sum(a, b): return 6", tests, pool=pool)) == ["passed", "runtime_error"]
-    assert statuses(await judge("def max(*_): return 2", [AssertTest(code=code)], pool=pool)) == ["runtime_error"]
+    assert statuses(await grade(source, tests, pool=pool)) == ["passed", "passed"]
+    assert statuses(await grade("def sum(a, b): return 6", tests, pool=pool)) == ["passed", "runtime_error"]
+    assert statuses(await grade("def max(*_): return 2", [AssertTest(code=code)], pool=pool)) == ["runtime_error"]
 
 
 STACK = """
@@ -322,7 +322,7 @@ class TestStack(unittest.TestCase):
     def test_skipped(self): self.fail()
     def test_error(self): self.stack.nothing()
 """
-    verdict = await judge(STACK, [TestFile(code=code, framework="unittest")], pool=pool)
+    verdict = await grade(STACK, [TestFile(code=code, framework="unittest")], pool=pool)
     outcome = {result.name.rpartition(".")[2]: result.status.value for result in verdict.results}
     assert outcome == {
         "test_push": "passed",
@@ -355,7 +355,7 @@ def test_skipped(): assert False
 @pytest.mark.xfail
 def test_known(): assert VERSION == "2.0"
 """
-    verdict = await judge(STACK, [TestFile(code=code)], pool=pool)
+    verdict = await grade(STACK, [TestFile(code=code)], pool=pool)
     outcome = {result.name.rpartition("::")[2]: result.status.value for result in verdict.results}
     assert outcome == {
         "test_len[1]": "passed",
@@ -363,10 +363,10 @@ def test_known(): assert VERSION == "2.0"
         "test_raises": "passed",
         "test_known": "passed",
     }
-    broken = await judge(STACK, [TestFile(code="import solution\nsolution.Missing")], pool=pool)
+    broken = await grade(STACK, [TestFile(code="import solution\nsolution.Missing")], pool=pool)
     assert statuses(broken) == ["runtime_error"]
     assert "has no 'Missing'" in broken.results[0].message
-    assert statuses(await judge(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
+    assert statuses(await grade(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
 
 
 async def test_a_test_that_loses_the_candidate_costs_no_other_test(pool: SandboxPool) -> None:
@@ -383,7 +383,7 @@ class T(unittest.TestCase):
     def test_5(self): self.assertEqual(fine(), 1)
 """
     limits = Limits(timeout_s=0.2, memory_mb=300)
-    verdict = await judge(source, [TestFile(code=code, framework="unittest")], pool=pool, limits=limits)
+    verdict = await grade(source, [TestFile(code=code, framework="unittest")], pool=pool, limits=limits)
     assert statuses(verdict) == ["passed", "runtime_error", "passed", "time_limit", "passed"]
 
 
@@ -392,9 +392,9 @@ async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> Non
         file="main.sh", build=("sh", "-c", "sh -n main.sh && cp main.sh built"), run=("sh", "built"), build_timeout_s=5
     )
     tests = [IOTest(stdin="3\n", stdout="6"), IOTest(stdin="4\n", stdout="9")]
-    verdict = await judge("read n\nrm -f built\necho $((2 * n))", tests, pool=pool, language=shell)
+    verdict = await grade("read n\nrm -f built\necho $((2 * n))", tests, pool=pool, language=shell)
     assert statuses(verdict) == ["passed", "wrong_answer"]
-    verdict = await judge("if", tests, pool=pool, language=shell)
+    verdict = await grade("if", tests, pool=pool, language=shell)
     assert statuses(verdict) == ["build_error", "build_error"]
     assert "main.sh" in verdict.build_output
 
@@ -402,10 +402,10 @@ async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> Non
 async def test_a_compiler_that_is_not_there_is_no_fault_of_the_program_s(pool: SandboxPool) -> None:
     language = Language(file="main.x", build=("no-such-compiler", "main.x"), run=("./main",))
     with pytest.raises(ConfigError, match=r"the sandbox has no no-such-compiler, which is to build main\.x"):
-        await judge("x", [IOTest(stdout="x")], pool=pool, language=language)
+        await grade("x", [IOTest(stdout="x")], pool=pool, language=language)
     forged = Language(file="main.sh", build=("sh", "main.sh"), run=("./main",))
     source = "echo 'cannot run sh: x' >&2; exit 127"
-    assert statuses(await judge(source, [IOTest()], pool=pool, language=forged)) == ["build_error"]
+    assert statuses(await grade(source, [IOTest()], pool=pool, language=forged)) == ["build_error"]
 
 
 async def test_cpp(bubblewrap: BackendName) -> None:
@@ -416,8 +416,8 @@ async def test_cpp(bubblewrap: BackendName) -> None:
     source = "#include <iostream>\nint main() { long a, b; std::cin >> a >> b; std::cout << a + b; }"
     async with open_pool(backend=bubblewrap) as pool:
         tests = [IOTest(stdin="1 2", stdout="3"), IOTest(stdin="40 2", stdout="42")]
-        assert (await judge(source, tests, pool=pool, language=CPP)).passed
-        broken = await judge("int main() { return x; }", tests, pool=pool, language=CPP)
+        assert (await grade(source, tests, pool=pool, language=CPP)).passed
+        broken = await grade("int main() { return x; }", tests, pool=pool, language=CPP)
     assert broken.status == "build_error"
     assert "‘x’ was not declared" in broken.build_output or "'x' was not declared" in broken.build_output
 
@@ -426,21 +426,21 @@ async def test_a_box_lost_under_a_program_is_tried_again(bubblewrap: BackendName
     lost = 0
 
     async with open_pool(backend=bubblewrap, size=1) as pool:
-        real = pool.borrow
+        real = pool.acquire
 
-        async def borrow(count: int = 1) -> object:
+        async def acquire(count: int = 1) -> object:
             nonlocal lost
-            loans = await real(count)
+            leases = await real(count)
             if lost < times:
                 lost += 1
-                kill_first_process(loans[0].box)
-            return loans
+                kill_first_process(leases[0].box)
+            return leases
 
-        pool.borrow = borrow  # type: ignore[method-assign, assignment]
+        pool.acquire = acquire  # type: ignore[method-assign, assignment]
         times = 2
-        assert (await judge("print(1)", [IOTest(stdout="1")], pool=pool)).passed
+        assert (await grade("print(1)", [IOTest(stdout="1")], pool=pool)).passed
         lost, times = 0, 3
-        verdict = await judge("print(1)", [IOTest(stdout="1"), IOTest(stdout="1")], pool=pool)
+        verdict = await grade("print(1)", [IOTest(stdout="1"), IOTest(stdout="1")], pool=pool)
         assert statuses(verdict) == ["crashed", "passed"]
 
 
@@ -482,10 +482,10 @@ def nested(depth: int) -> list[Any]:
         ({"deadline_s": float("nan")}, "deadline_s = nan must be a number"),
     ],
 )
-async def test_what_cannot_be_judged_is_named(pool: SandboxPool, wrong: dict[str, Any], complaint: str) -> None:
+async def test_what_cannot_be_graded_is_named(pool: SandboxPool, wrong: dict[str, Any], complaint: str) -> None:
     right: dict[str, Any] = {"source": "print(1)", "tests": [IOTest(stdout="1")], "pool": pool}
     with pytest.raises(ConfigError, match=complaint):
-        await judge(**(right | wrong))
+        await grade(**(right | wrong))
 
 
 @pytest.mark.parametrize(
@@ -500,13 +500,13 @@ async def test_what_cannot_be_judged_is_named(pool: SandboxPool, wrong: dict[str
 async def test_a_program_that_has_no_encoding_does_not_run(pool: SandboxPool, test: Test) -> None:
     """A model's text may hold half of a surrogate pair. No file may, so that nothing of the program runs, nor passes."""
     source = "def f(): pass\nx = '\udc80'"
-    verdict = await judge(source, [test, test], pool=pool)
+    verdict = await grade(source, [test, test], pool=pool)
     assert statuses(verdict) == ["runtime_error", "runtime_error"]
     assert "surrogates not allowed, at character 19" in verdict.results[0].message
-    assert statuses(await judge(source, [test, test], pool=pool, fail_fast=True)) == ["runtime_error", "not_run"]
-    assert (await judge(source.replace("\udc80", "\N{SNOWMAN}"), [test], pool=pool)).passed
+    assert statuses(await grade(source, [test, test], pool=pool, fail_fast=True)) == ["runtime_error", "not_run"]
+    assert (await grade(source.replace("\udc80", "\N{SNOWMAN}"), [test], pool=pool)).passed
     if isinstance(test, IOTest):
-        verdict = await judge(source, [test], pool=pool, language=CPP)
+        verdict = await grade(source, [test], pool=pool, language=CPP)
         assert statuses(verdict) == ["build_error"]
         assert "surrogates" in verdict.build_output
 
@@ -524,7 +524,7 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
 
     async def case(name: str, source: str, tests: list[Any], expected: list[str], language: Language = PYTHON) -> None:
         started = anyio.current_time()
-        verdict = await judge(source, tests, pool=pool, limits=limits, deadline_s=1.5, language=language)
+        verdict = await grade(source, tests, pool=pool, limits=limits, deadline_s=1.5, language=language)
         assert anyio.current_time() - started < 12, name
         cases[name] = (verdict, expected)
 
@@ -544,7 +544,7 @@ async def test_waiting_for_a_box_is_no_part_of_the_deadline(pool: SandboxPool) -
             verdicts: list[Verdict] = []
 
             async def wait() -> None:
-                verdicts.append(await judge("print(1)", [IOTest(stdout="1")], pool=pool, deadline_s=1))
+                verdicts.append(await grade("print(1)", [IOTest(stdout="1")], pool=pool, deadline_s=1))
 
             group.start_soon(wait)
             await anyio.sleep(1.5)
@@ -564,7 +564,7 @@ def test_the_default_deadline_follows_from_the_tests() -> None:
 async def test_a_file_of_tests_fails_fast(pool: SandboxPool) -> None:
     code = "import pytest, solution\n@pytest.mark.parametrize('n', range(5))\ndef test(n): assert solution.f(n) < 2"
     tests = [TestFile(code=code), CallTest(function="f", args=[1], expected=1)]
-    verdict = await judge("def f(n): return n", tests, pool=pool, fail_fast=True)
+    verdict = await grade("def f(n): return n", tests, pool=pool, fail_fast=True)
     assert statuses(verdict) == ["passed", "passed", "wrong_answer", "not_run", "not_run", "not_run"]
 
 
@@ -572,7 +572,7 @@ async def test_messages_are_text_that_everything_takes(pool: SandboxPool) -> Non
     source = "def f(): raise ValueError('\\ud800\\0' * 5000)"
     tests = [CallTest(function="f"), AssertTest(code="f()"), IOTest(stdout="x")]
     program = "\nif __name__ == '__main__':\n    import os; os.write(1, b'\\0\\xff\\xed\\xa0\\x80')"
-    verdict = await judge(source + program, tests, pool=pool)
+    verdict = await grade(source + program, tests, pool=pool)
     for result in verdict.results:
         assert "\0" not in result.message.encode().decode()
         assert 0 < len(result.message) <= 10_000
@@ -589,9 +589,9 @@ async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: S
         (CallTest(function="f", expected=range(10**18)), "a range of more than 10000000 numbers"),
     ):
         with pytest.raises(ConfigError, match=complaint):
-            await judge("", [test], pool=pool)
+            await grade("", [test], pool=pool)
     with pytest.raises(ConfigError, match="deadline_s = 0 must be a number above 0"):
-        await judge("", [IOTest()], pool=pool, deadline_s=0)
+        await grade("", [IOTest()], pool=pool, deadline_s=0)
 
 
 async def test_every_kind_of_test_runs_as_an_ordinary_user(
@@ -602,5 +602,5 @@ async def test_every_kind_of_test_runs_as_an_ordinary_user(
     if subprocess.run(["/usr/bin/python3", "-c", "import pytest"], capture_output=True, timeout=60).returncode:
         missing("pytest for /usr/bin/python3 (apt install python3-pytest)")
     async with open_pool(BoxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
-        verdict = await judge(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool)
+        verdict = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool)
     assert verdict.passed, verdict.results
