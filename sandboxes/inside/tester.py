@@ -432,6 +432,12 @@ class ModuleNames(dict[str, Any]):
             raise KeyError(name)
         return self._remote.stand_in(name)
 
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or name in self._remote.kinds
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self[name] if name in self else default  # noqa: SIM401  (it is what `get` itself is)
+
 
 OWN_NAMES: Any = vars(types.ModuleType)["__dict__"]
 """Gives what a module itself has for its names."""

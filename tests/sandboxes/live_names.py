@@ -43,6 +43,8 @@ SETS = {
 """By what a test sets in the module: the rest of the test."""
 RESTORED = {
     "monkeypatch": "def test_it(monkeypatch):\n with monkeypatch.context() as m:\n  m.setattr(solution, 'n', 5)\n  add(2)\n  assert solution.n == 7\n assert solution.n == 0",
+    "monkeypatch of a function": "def test_it(monkeypatch):\n with monkeypatch.context() as m:\n  m.setattr(solution, 'helper', lambda: 'fake')\n"
+    "  assert calls() == 'fake'\n assert calls() == 'own' and solution.helper() == 'own'",
     "patch": "from unittest.mock import patch\ndef test_it():\n with patch('solution.helper') as fake:\n  fake.return_value = 'fake'\n"
     "  assert calls() == 'fake'\n  solution.helper.assert_called_once_with()\n assert calls() == 'own' and solution.helper() == 'own'",
     "patch.object": "from unittest.mock import patch\ndef test_it():\n with patch.object(solution, 'level', 'mid'):\n  assert solution.level == 'mid'\n  set_level('x')\n  assert solution.level == 'x'\n assert solution.level == 'low'",
