@@ -131,6 +131,7 @@ class Remote:
         """A test begins, with a new process if the last one is gone."""
         if self.wire.gone:
             self._values.begin_process()
+            self._own.clear()
             self._state.forget()
         self._depth = 0
         self._failed_inside = None

@@ -78,7 +78,7 @@ class Wire:
         self._secret = self._line() or b""
 
     def _line(self, *, timeout_s: float | None = None) -> bytes | None:
-        """Return the next line from the host, without its end; None where none comes in time, or the host `has_ended`."""
+        """Return the next line from the host, without its end; None where none comes in time, or the host has ended."""
         searched = 0
         while (end := self._read.find(b"\n", searched)) < 0:
             searched = len(self._read)
