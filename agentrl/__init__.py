@@ -1,5 +1,5 @@
 """agentrl: reinforcement learning of language-model agents written as plain async Python."""
 
-from agentrl.episode import Branch, Episode, Reward
+from agentrl.episode import Episode, Reward, Role
 
-__all__ = ["Branch", "Episode", "Reward"]
+__all__ = ["Episode", "Reward", "Role"]

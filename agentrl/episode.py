@@ -107,8 +107,8 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Branch:
-    """One role of an episode: the same model under a name of its own. Make it with `episode.branch`."""
+class Role:
+    """One role of an episode: the same model under a name of its own. Make it with `episode.role`."""
 
     name: str
     client: AsyncOpenAI
@@ -122,9 +122,9 @@ class Branch:
         """What this role earned, in place of the episode's reward. Raises BadRewardError as `Reward` does, EpisodeError once the
         episode has ended."""
         self._kept.check_open()
-        number = checked_number(f"the reward of the branch {self.name!r}", value, MAX_REWARD)
+        number = checked_number(f"the reward of the role {self.name!r}", value, MAX_REWARD)
         if self._session is not None:
-            self._session.branch_rewards[self.name] = number
+            self._session.role_rewards[self.name] = number
 
 
 class Episode:
@@ -277,7 +277,7 @@ class Episode:
         for turn in self._turns(completion_id):
             turn.failed = True
 
-    def branch(self, name: str, *, trained: bool = True) -> Branch:
+    def role(self, name: str, *, trained: bool = True) -> Role:
         """One of several roles in this episode, with a client and a reward of its own.
 
         Its calls are compared with those of the same role in the other episodes of the group. Those of a role that is not
@@ -285,13 +285,13 @@ class Episode:
         """
         name = str.__str__(name)  # of a subclass, the plain text: it becomes part of the record
         if not name.replace("-", "_").isidentifier():
-            raise EpisodeError(f"the branch name {name!r} is no word of letters, digits, - and _")
+            raise EpisodeError(f"the role name {name!r} is no word of letters, digits, - and _")
         if self._session is None:
-            return Branch(name, self.client, self.base_url, self.api_key, self.model, None, self._kept)
-        self._session.branch(name).trained = bool(trained)
+            return Role(name, self.client, self.base_url, self.api_key, self.model, None, self._kept)
+        self._session.role(name).trained = bool(trained)
         key = f"{self.api_key}.{name}"
         client = self.client.with_options(api_key=key)
-        return Branch(name, client, self.base_url, key, self.model, self._session, self._kept)
+        return Role(name, client, self.base_url, key, self.model, self._session, self._kept)
 
     def _turns(self, completion_id: str) -> list[Turn]:
         self._kept.check_open()

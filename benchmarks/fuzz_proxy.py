@@ -76,7 +76,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 ]
 ADMIN_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/sessions", {"temperature": 0.5, "max_tokens": 5}),
-    ("/sessions/{id}/reward", {"value": 0.5, "branch": "a"}),
+    ("/sessions/{id}/reward", {"value": 0.5, "role": "a"}),
     ("/weights", {"path": "nowhere", "version": 1}),
 ]
 RAW = "\0raw:"

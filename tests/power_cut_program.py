@@ -82,12 +82,15 @@ def play(store: Store, count: int, version: int) -> list[int]:
     while len(ready) < count:
         group = store.next_group_id()
         store.open_group(group, group // 7, group % 7, version)
-        store.log_calls([LoggedCall(group, sample, kept_choice([5], "abort")) for sample in range(2)])
+        store.log_calls([LoggedCall(group, episode_index, kept_choice([5], "abort")) for episode_index in range(2)])
         if group % 5 == 3:
             store.add(group, 0, 0, replace(outcome(0.0), status="failed", error="lost its way"))
-        for sample in range(2):
+        for episode_index in range(2):
             store.add(
-                group, sample, 0, outcome(float(group % 3 == 2 or sample) + (version < 2), interrupted=sample == 1)
+                group,
+                episode_index,
+                0,
+                outcome(float(group % 3 == 2 or episode_index) + (version < 2), interrupted=episode_index == 1),
             )
         store.close_group(group, rejected="all rewards are equal" if group % 3 == 2 else None)
         ready += [] if group % 3 == 2 else [group]

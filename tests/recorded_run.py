@@ -58,7 +58,7 @@ def record_run(run_dir: Path, steps: int = 4, **trainer: Any) -> RunConfig:
         store.begin_restart("tasks", config.model_dump_json())
         for group in range(GROUPS_A_BATCH * steps):
             store.open_group(group, 0, group)
-            for sample in range(GROUP_SIZE):
+            for episode_index in range(GROUP_SIZE):
                 record = TokenRecord()
                 ids = [rng.randrange(9, 470) for _ in range(24)]
                 logprobs = [-rng.random() for _ in range(12)]
@@ -66,7 +66,12 @@ def record_run(run_dir: Path, steps: int = 4, **trainer: Any) -> RunConfig:
                     output_ids=ids[12:], logprobs=logprobs, versions=[VersionSpan(0, 0, 12)], finish="stop"
                 )
                 record.add("call", None, ids[:12], reply, 1.0)
-                store.add(group, sample, 0, Outcome(status="finished", reward=float(sample), metrics={}, record=record))
+                store.add(
+                    group,
+                    episode_index,
+                    0,
+                    Outcome(status="finished", reward=float(episode_index), metrics={}, record=record),
+                )
             store.close_group(group)
     return config
 

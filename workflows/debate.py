@@ -1,4 +1,4 @@
-"""Two roles argue a question and a third decides: three branches in one episode, each with a reward of its own.
+"""Two debaters argue a question and a third decides: three roles in one episode, each with a reward of its own.
 
 A task is {"prompt": ..., "answer": ...} with a scorer of `chat.py`, and as needed "rounds" (2). Each debater earns 1
 when the verdict follows it and half as much more when the answer is right; the arbiter earns the score of the verdict.
@@ -35,10 +35,10 @@ async def run(episode: Episode) -> Reward:
     asked = [{"role": "user", "content": DECISION.format(prompt=task["prompt"], **said)}]
     verdict = await _speak(_policy(episode, "arbiter"), asked)
     result = await score(verdict, task)
-    episode.branch("arbiter").reward(result.value)
+    episode.role("arbiter").reward(result.value)
     followed = {role: verdict.strip() == _last_line(said[role]) for role in ROLES}
     for role in ROLES[:1] if "opponent" in task else ROLES:
-        episode.branch(role).reward(followed[role] * (1 + result.value) / 2)
+        episode.role(role).reward(followed[role] * (1 + result.value) / 2)
     return Reward(result.value, {f"{role}_followed": float(value) for role, value in followed.items()})
 
 
@@ -51,8 +51,8 @@ class Speaker:
 
 
 def _policy(episode: Episode, role: str) -> Speaker:
-    branch = episode.branch(role)
-    return Speaker(branch.client, branch.model)
+    speaker = episode.role(role)
+    return Speaker(speaker.client, speaker.model)
 
 
 async def _second(episode: Episode, stack: AsyncExitStack) -> Speaker:

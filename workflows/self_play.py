@@ -1,4 +1,4 @@
-"""One model plays a game against itself: a branch for each seat, rewards +1 and -1.
+"""One model plays a game against itself: a role for each seat, rewards +1 and -1.
 
 A task names the game, `FILE_OR_MODULE:CLASS` ("agentrl.workflows.self_play:Nim" without one), with "options" for its
 constructor; it has the methods of `Game`. Every seat is compared with the same seat in the other episodes of the group
@@ -55,7 +55,7 @@ async def run(episode: Episode) -> Reward:
     """What the first player earned."""
     task = episode.task
     game = await in_thread(_game, task.get("game", "agentrl.workflows.self_play:Nim"), task.get("options", {}))
-    seats = [episode.branch(name) for name in SEATS]
+    seats = [episode.role(name) for name in SEATS]
     talks: list[list[Any]] = [[], []]
     result, moves = None, 0
     while result is None and moves < MAX_MOVES:

@@ -44,7 +44,7 @@ class TrainerConfig(Section):
     """What is maximised: docs/objectives.md."""
     turn_discount: Annotated[float, Field(ge=0, le=1)] | None = None
     """γ: a turn is worth what it and the turns after it earned, each turn later counting γ times as much. Default: a turn is
-    worth its own reward, or else its branch's, or else the episode's."""
+    worth its own reward, or else its role's, or else the episode's."""
     truncated_turns: Literal["train", "mask", "penalise"] = "train"
     """What happens to replies that were cut off for their length."""
     failed_turns: Literal["train", "mask", "penalise"] = "train"

@@ -36,7 +36,7 @@ class EvaluatedEpisode:
     """One episode of an evaluation: a line of its log."""
 
     task: int
-    sample: int
+    episode_index: int
     status: str
     reward: float
     metrics: dict[str, float]
@@ -95,27 +95,27 @@ async def evaluate(
 
     The same `seed` gives the same episode seeds.
     """
-    episodes = {(e.task, e.sample): e for e in done if e.task < len(tasks) and e.sample < config.samples}
+    episodes = {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < config.samples}
     slots = anyio.Semaphore(config.max_concurrent)
 
-    async def one(task: int, sample: int) -> None:
+    async def one(task: int, episode_index: int) -> None:
         async with slots:
-            outcome = await runner.run(tasks[task], episode_seed(seed, task, sample))
-        episodes[task, sample] = episode = _episode(task, sample, outcome)
+            outcome = await runner.run(tasks[task], episode_seed(seed, task, episode_index))
+        episodes[task, episode_index] = episode = _episode(task, episode_index, outcome)
         if on_episode is not None:
             on_episode(episode)
 
     missing = [(t, s) for t in range(len(tasks)) for s in range(config.samples) if (t, s) not in episodes]
     async with anyio.create_task_group() as group:
-        for task, sample in missing:
-            group.start_soon(one, task, sample)
+        for task, episode_index in missing:
+            group.start_soon(one, task, episode_index)
     return summarise([episodes[key] for key in sorted(episodes)], config.pass_reward)
 
 
-def _episode(task: int, sample: int, outcome: Outcome) -> EvaluatedEpisode:
+def _episode(task: int, episode_index: int, outcome: Outcome) -> EvaluatedEpisode:
     reward = outcome.reward if outcome.status == "finished" else 0.0
     return EvaluatedEpisode(
-        task, sample, outcome.status, reward, dict(outcome.metrics), outcome.error, outcome.duration_s
+        task, episode_index, outcome.status, reward, dict(outcome.metrics), outcome.error, outcome.duration_s
     )
 
 

@@ -66,7 +66,7 @@ class RecordedCalls:
             if key not in by_id:
                 by_id[key] = {}
                 self._calls[choice.request].append(by_id[key])
-            by_id[key][choice.choice] = choice
+            by_id[key][choice.choice_index] = choice
 
     def take(self, request: str) -> dict[int, RecordedChoice]:
         """The replies to the first call of this request that was not taken yet; none: {}."""
@@ -89,7 +89,7 @@ def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
         RecordedChoice(
             turn.request,
             turn.completion_id,
-            turn.choice,
+            turn.choice_index,
             list(turn.tool_call_ids),
             Generation(
                 output_ids=turn.output_ids,

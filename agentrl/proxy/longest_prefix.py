@@ -32,7 +32,7 @@ class Recorded:
             if len(content) not in self._lengths:
                 insort(self._lengths, len(content))
             self._turns[digest] = turn
-        elif turn.choice < known.choice:
+        elif turn.choice_index < known.choice_index:
             self._turns[digest] = turn
 
     def longest(self, content: bytes) -> tuple[int, Turn | None]:

@@ -87,9 +87,9 @@ class Session:
     conversations: dict[str, Conversation] = field(default_factory=dict)
     """For the Responses API: id of a response -> the conversation up to and including it."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
-    branches: dict[str, Session] = field(default_factory=dict)
+    roles: dict[str, Session] = field(default_factory=dict)
     """The same session as its roles see it, by their names."""
-    branch_rewards: dict[str, float] = field(default_factory=dict)
+    role_rewards: dict[str, float] = field(default_factory=dict)
     name: str = ""
     """The role."""
     trained: bool = True
@@ -143,17 +143,17 @@ class Session:
         generation: Generation,
         temperature: float,
         reply: Message,
-        choice: int,
+        choice_index: int,
     ) -> Turn:
         """Record a reply to `prompt`. Where choices of one call say the same, it is the first of them, and not that which ended
         last, that a conversation goes on from: so it is the same again when the episode starts over."""
         turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images)
-        turn.branch, turn.trained, turn.choice = self.name, self.trained, choice
+        turn.role, turn.trained, turn.choice_index = self.name, self.trained, choice_index
         self._ids.add(bytes_of_ids(prompt.input_ids + generation.output_ids), turn)
         if prompt.history:
             said = _digest(prompt.history, reply)
             known = self._calls.get(said)
-            if known is None or known.completion_id != completion_id or choice < known.choice:
+            if known is None or known.completion_id != completion_id or choice_index < known.choice_index:
                 self._calls[said] = turn
         else:
             self._texts.add(bytes_of_text(prompt.text + reply["content"]), turn)
@@ -171,27 +171,27 @@ class Session:
             raise KeyError(completion_id)
         return turns
 
-    def branch(self, name: str) -> Session:
+    def role(self, name: str) -> Session:
         """This session as one of its roles: the same record and history, and calls that carry the role's name.
 
         Raises EpisodeError for a name that is no word, and for more roles than the session may have.
         """
         if not name:
             return self
-        if name not in self.branches:
+        if name not in self.roles:
             if len(name) > MAX_ROLE_CHARACTERS or not name.replace("-", "_").isidentifier():
                 shown = repr(name[: MAX_ROLE_CHARACTERS + 1])
                 raise EpisodeError(f"{shown} is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
-            if len(self.branches) >= self.max_roles:
+            if len(self.roles) >= self.max_roles:
                 raise EpisodeError(f"{name!r} would be one role more than proxy.max_roles = {self.max_roles} allows")
-            self.branches[name] = replace(self, name=name)
-        return self.branches[name]
+            self.roles[name] = replace(self, name=name)
+        return self.roles[name]
 
     def end(self) -> None:
         """Answer no more, and record no more."""
-        for session in (self, *self.branches.values()):
+        for session in (self, *self.roles.values()):
             session.closed = True
-        self.record.reward_branches(self.branch_rewards)
+        self.record.reward_roles(self.role_rewards)
 
 
 def _fingerprints(messages: Sequence[Message], tools: list[Tool] | None) -> list[bytes]:

@@ -70,7 +70,7 @@ class Sessions:
         if session is not None and hmac.compare_digest(key_bytes(session.key), key_bytes(key)):
             session.activity.last_used = time.monotonic()
             try:
-                return session.branch(name)
+                return session.role(name)
             except EpisodeError as error:
                 raise ApiError(400, f"The key names a role that cannot be: {error}.", code="invalid_role") from None
         if digest in self._closed:

@@ -1,7 +1,7 @@
 """From rewards to what each turn is worth: docs/credit.md in code.
 
-A turn t has the reward r(t) that the workflow gave it; without one, a leaf earns the reward B of its branch and any
-other turn nothing. B is what the workflow gave the branch, or else the reward R of the episode.
+A turn t has the reward r(t) that the workflow gave it; without one, a leaf earns the reward B of its role and any
+other turn nothing. B is what the workflow gave the role, or else the reward R of the episode.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from agentrl.record.trajectory import TokenRecord, Turn
 
 
-def branch_reward(turn: Turn, episode_reward: float) -> float:
-    """B: the reward of the branch that a turn is of."""
-    return episode_reward if turn.branch_reward is None else turn.branch_reward
+def role_reward(turn: Turn, episode_reward: float) -> float:
+    """B: the reward of the role that a turn is of."""
+    return episode_reward if turn.role_reward is None else turn.role_reward
 
 
 def mean(values: Sequence[float]) -> float:
@@ -38,7 +38,7 @@ def turn_returns(record: TokenRecord, episode_reward: float, turn_discount: floa
     leaf_rewards: list[list[float]] = [[] for _ in record.turns]
     for index in reversed(range(len(record.turns))):  # a turn is recorded after its parent
         turn, followers = record.turns[index], children[index]
-        own = branch_reward(turn, episode_reward)
+        own = role_reward(turn, episode_reward)
         leaf_rewards[index] = [b for child in followers for b in leaf_rewards[child]] or [own]
         if turn_discount is None:
             returns[index] = mean(leaf_rewards[index]) if turn.reward is None else turn.reward
@@ -54,6 +54,6 @@ def earned_rewards(record: TokenRecord, episode_reward: float) -> list[float]:
     else 0."""
     leaves = {id(turn) for turn in record.leaves()}
     return [
-        turn.reward if turn.reward is not None else branch_reward(turn, episode_reward) if id(turn) in leaves else 0.0
+        turn.reward if turn.reward is not None else role_reward(turn, episode_reward) if id(turn) in leaves else 0.0
         for turn in record.turns
     ]

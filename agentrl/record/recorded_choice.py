@@ -14,7 +14,7 @@ class RecordedChoice:
     request: str
     """Digest of the request."""
     completion_id: str
-    choice: int
+    choice_index: int
     """Which of the request's `n` replies."""
     tool_call_ids: list[str]
     """Ids of its tool calls."""

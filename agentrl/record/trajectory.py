@@ -34,9 +34,9 @@ class Turn:
     """Images that the prompt_ids brought; their places count from the start of the path."""
     reward: float | None = None
     """The reward of this one call, where the workflow gave it one."""
-    branch: str = ""
+    role: str = ""
     """The role that made the call, where the workflow names roles."""
-    branch_reward: float | None = None
+    role_reward: float | None = None
     """The reward of that role, where the workflow gave it one."""
     trained: bool = True
     """False: a role that is recorded and not trained on."""
@@ -46,7 +46,7 @@ class Turn:
     """Whether the workflow says that the reply could not be used."""
     request: str = ""
     """Digest of what was asked; `agentrl.proxy.call_log`."""
-    choice: int = 0
+    choice_index: int = 0
     """Which of the call's replies it is."""
     tool_call_ids: list[str] = field(default_factory=list)
     """Ids of the tool calls in it."""
@@ -140,10 +140,10 @@ class TokenRecord:
         parents = {id(turn.parent) for turn in self.turns}
         return [turn for turn in self.turns if id(turn) not in parents]
 
-    def reward_branches(self, rewards: Mapping[str, float]) -> None:
+    def reward_roles(self, rewards: Mapping[str, float]) -> None:
         """Give roles rewards of their own."""
         for turn in self.turns:
-            turn.branch_reward = rewards.get(turn.branch)
+            turn.role_reward = rewards.get(turn.role)
 
     def trajectories(self, turn_returns: Sequence[float]) -> Iterator[Trajectory]:
         """One trajectory a leaf. `turn_returns`: the return of each of `turns` (`agentrl.record.credit`)."""

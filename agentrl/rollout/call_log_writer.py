@@ -29,7 +29,7 @@ class EpisodeCallLog(RecordedCalls):
 
     writer: CallLogWriter | None = None
     group_id: int = 0
-    sample: int = 0
+    episode_index: int = 0
     closed: bool = False
     """Whether the attempt has ended: its calls are then part of the stored episode, or of no use."""
 
@@ -73,9 +73,9 @@ class CallLogWriter:
     _written: anyio.Event = field(default_factory=anyio.Event)
     _drafts_at: float = 0.0
 
-    def episode(self, group_id: int, sample: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
+    def episode(self, group_id: int, episode_index: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
         """The call log of one attempt, which answers again what is `recorded`."""
-        return EpisodeCallLog(recorded, writer=self, group_id=group_id, sample=sample)
+        return EpisodeCallLog(recorded, writer=self, group_id=group_id, episode_index=episode_index)
 
     async def keep(self, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
         """Write one reply with whatever else there is to write."""
@@ -107,7 +107,9 @@ class CallLogWriter:
         written, self._written, self._asked = self._written, anyio.Event(), anyio.Event()
         with anyio.CancelScope(shield=True):  # these replies are in no list now
             async with self.writing:
-                rows = [LoggedCall(log.group_id, log.sample, choice) for log, choice in waiting if not log.closed]
+                rows = [
+                    LoggedCall(log.group_id, log.episode_index, choice) for log, choice in waiting if not log.closed
+                ]
                 if rows:
                     await in_thread(self.store.log_calls, rows)
         written.set()

@@ -15,13 +15,13 @@ from agentrl.rollout.ledger import row_digest
 SCHEMA = """
 CREATE TABLE calls (
     group_id INTEGER NOT NULL REFERENCES groups (id),
-    sample INTEGER NOT NULL,
+    episode_index INTEGER NOT NULL,
     request TEXT NOT NULL,
     completion_id TEXT NOT NULL,
-    choice INTEGER NOT NULL,
+    choice_index INTEGER NOT NULL,
     content BLOB NOT NULL,
     digest BLOB NOT NULL,
-    UNIQUE (group_id, sample, request, completion_id, choice)
+    UNIQUE (group_id, episode_index, request, completion_id, choice_index)
 );
 """
 
@@ -34,7 +34,7 @@ def keep(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
     changed = 0
     for row in rows:
         known = db.execute(
-            "SELECT digest FROM calls WHERE group_id = ? AND sample = ? AND request = ? AND completion_id = ? AND choice = ?",
+            "SELECT digest FROM calls WHERE group_id = ? AND episode_index = ? AND request = ? AND completion_id = ? AND choice_index = ?",
             row[:5],
         ).fetchone()
         digest = bytes.fromhex(row_digest(row))
@@ -47,20 +47,22 @@ def keep(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
     _note(db, changed)
 
 
-def forget(db: sqlite3.Connection, group_id: int, sample: int) -> None:
+def forget(db: sqlite3.Connection, group_id: int, episode_index: int) -> None:
     """Delete the replies of an episode, which is stored whole now."""
     changed = 0
-    for (digest,) in db.execute("SELECT digest FROM calls WHERE group_id = ? AND sample = ?", (group_id, sample)):
+    for (digest,) in db.execute(
+        "SELECT digest FROM calls WHERE group_id = ? AND episode_index = ?", (group_id, episode_index)
+    ):
         changed ^= _number(digest)
-    db.execute("DELETE FROM calls WHERE group_id = ? AND sample = ?", (group_id, sample))
+    db.execute("DELETE FROM calls WHERE group_id = ? AND episode_index = ?", (group_id, episode_index))
     _note(db, changed)
 
 
-def kept(db: sqlite3.Connection, group_id: int, sample: int) -> list[tuple[Any, ...]]:
-    """(request, completion id, choice, content) of the replies of an episode, in the order in which they were first kept."""
+def kept(db: sqlite3.Connection, group_id: int, episode_index: int) -> list[tuple[Any, ...]]:
+    """(request, completion id, choice index, content) of the replies of an episode, in the order in which they were first kept."""
     return db.execute(
-        "SELECT request, completion_id, choice, content FROM calls WHERE group_id = ? AND sample = ? ORDER BY rowid",
-        (group_id, sample),
+        "SELECT request, completion_id, choice_index, content FROM calls WHERE group_id = ? AND episode_index = ? ORDER BY rowid",
+        (group_id, episode_index),
     ).fetchall()
 
 
@@ -68,11 +70,11 @@ def wrong_calls(db: sqlite3.Connection) -> Iterator[str]:
     """Where the replies are not those that were kept."""
     total = 0
     for *call, digest in db.execute(
-        "SELECT group_id, sample, request, completion_id, choice, content, digest FROM calls"
+        "SELECT group_id, episode_index, request, completion_id, choice_index, content, digest FROM calls"
     ):
         total ^= _number(digest)
         if row_digest(call) != digest.hex():
-            yield f"a call of sample {call[1]} of group {call[0]} is not what was kept: its digest is another"
+            yield f"a call of episode {call[1]} of group {call[0]} is not what was kept: its digest is another"
     if _text(total) != _noted(db):
         yield "the calls of episodes that have not ended are not those that were kept: some are gone, or were added"
 

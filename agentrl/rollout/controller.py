@@ -127,7 +127,7 @@ class Controller:
         if not resumed:
             await in_thread(self.store.open_group, group.id, found.epoch, found.place, self.gate.version, found.digest)
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
-        missing = [sample for sample in range(self.config.group_size) if sample not in ended]
+        missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:
             await self._skip(group, missing, found.fault)
             return True
@@ -140,9 +140,9 @@ class Controller:
     async def _skip(self, group: StoredGroup, missing: list[int], fault: str) -> None:
         """Account for a group whose task cannot be used: its episodes have failed."""
         log.warning("skipping a task: %s", fault)
-        for sample in missing:
-            seed = episode_seed(self.seed, group.id, sample)
-            await in_thread(self.store.add, group.id, sample, seed, Outcome(status="failed", error=fault))
+        for episode_index in missing:
+            seed = episode_seed(self.seed, group.id, episode_index)
+            await in_thread(self.store.add, group.id, episode_index, seed, Outcome(status="failed", error=fault))
         await in_thread(lambda: self.store.close_group(group.id, rejected=fault))
         self._note_rewards(group)
         self.last_error = fault
@@ -174,15 +174,15 @@ class Controller:
         self._wake()
 
     async def _run_group(self, group: StoredGroup, task: Task, missing: list[int], resumed: bool) -> None:
-        async def one(sample: int) -> None:
-            outcome = await self._run_episode(group, sample, task, resumed)
+        async def one(episode_index: int) -> None:
+            outcome = await self._run_episode(group, episode_index, task, resumed)
             if outcome.status == "finished":
-                group.rewards[sample] = outcome.reward
+                group.rewards[episode_index] = outcome.reward
                 group.has_turn_rewards |= outcome.has_turn_rewards
 
         async with anyio.create_task_group() as episodes:
-            for sample in missing:
-                episodes.start_soon(one, sample)
+            for episode_index in missing:
+                episodes.start_soon(one, episode_index)
 
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         comparable = len(rewards) >= min(2, self.config.group_size)
@@ -207,23 +207,23 @@ class Controller:
         self._running_groups -= 1
         self._wake()
 
-    async def _run_episode(self, group: StoredGroup, sample: int, task: Task, resumed: bool) -> Outcome:
-        seed = episode_seed(self.seed, group.id, sample)
+    async def _run_episode(self, group: StoredGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
+        seed = episode_seed(self.seed, group.id, episode_index)
         try:
             async with self._slots:
-                for attempt in range(group.failures.get(sample, 0), 1 + self.config.retries):
+                for attempt in range(group.failures.get(episode_index, 0), 1 + self.config.retries):
                     call_log = None
                     if self._call_log is not None:
                         # What an earlier start of the run logged belongs to the attempt that it did not end.
-                        first = resumed and attempt == group.failures.get(sample, 0)
-                        kept = await in_thread(self.store.logged_calls, group.id, sample) if first else []
-                        call_log = self._call_log.episode(group.id, sample, kept)
+                        first = resumed and attempt == group.failures.get(episode_index, 0)
+                        kept = await in_thread(self.store.logged_calls, group.id, episode_index) if first else []
+                        call_log = self._call_log.episode(group.id, episode_index, kept)
                     outcome = await self.runner.run(task, seed, group_seed(self.seed, group.id), call_log)
                     # Shielded: what is finished is kept, also when the run is being stopped.
                     with anyio.CancelScope(shield=True):
                         if call_log is not None:
                             await call_log.close()
-                        number = await in_thread(self.store.add, group.id, sample, seed, outcome)
+                        number = await in_thread(self.store.add, group.id, episode_index, seed, outcome)
                     self.health.attempt_ended(outcome, number)
                     self.progress.abandoned += outcome.abandoned
                     self.progress.tokens += sum(len(turn.output_ids) for turn in outcome.record.turns)

@@ -31,5 +31,5 @@ class Outcome:
 
     @property
     def has_turn_rewards(self) -> bool:
-        """Whether single calls or branches have rewards of their own: equal episode rewards then say little."""
-        return any(turn.reward is not None or turn.branch_reward is not None for turn in self.record.turns)
+        """Whether single calls or roles have rewards of their own: equal episode rewards then say little."""
+        return any(turn.reward is not None or turn.role_reward is not None for turn in self.record.turns)

@@ -102,15 +102,15 @@ class RewardsInOrder:
 def ended_groups(db: sqlite3.Connection, first: int) -> list[EndedGroup]:
     """Return the groups of a store from the id `first` on that have ended, dropped ones and those in batches included."""
     rows = db.execute(
-        "SELECT g.id, e.sample, MAX(CASE WHEN e.status = 'finished' THEN e.reward END) FROM groups g"
+        "SELECT g.id, e.episode_index, MAX(CASE WHEN e.status = 'finished' THEN e.reward END) FROM groups g"
         " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.id >= ? AND g.state != 'open'"
-        " GROUP BY g.id, e.sample ORDER BY g.id, e.sample",
+        " GROUP BY g.id, e.episode_index ORDER BY g.id, e.episode_index",
         (first,),
     ).fetchall()
     samples: dict[int, list[float | None]] = {}
-    for group_id, sample, reward in rows:
+    for group_id, episode_index, reward in rows:
         samples.setdefault(group_id, [])
-        if sample is not None:
+        if episode_index is not None:
             samples[group_id].append(reward)
     return [
         EndedGroup(group_id, [r for r in rewards if r is not None], rewards.count(None))

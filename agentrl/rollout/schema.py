@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.rollout import batches, calls, ledger
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 _RUN = """
 CREATE TABLE groups (
@@ -21,7 +21,7 @@ CREATE TABLE episodes (
     id INTEGER PRIMARY KEY,
     restart INTEGER NOT NULL,
     group_id INTEGER NOT NULL REFERENCES groups (id),
-    sample INTEGER NOT NULL,
+    episode_index INTEGER NOT NULL,
     seed INTEGER NOT NULL,
     status TEXT NOT NULL CHECK (status IN ('finished', 'failed')),
     reward REAL NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE episodes (
     duration_s REAL NOT NULL
 );
 CREATE INDEX episodes_by_group ON episodes (group_id);
-CREATE UNIQUE INDEX finished_once ON episodes (group_id, sample) WHERE status = 'finished';
+CREATE UNIQUE INDEX finished_once ON episodes (group_id, episode_index) WHERE status = 'finished';
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
 CREATE TABLE restarts (restart INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);

@@ -66,7 +66,7 @@ class EpisodeRow:
 
     id: int
     group_id: int
-    sample: int
+    episode_index: int
     status: str
     reward: float
     error: str | None
@@ -78,7 +78,7 @@ class LoggedCall:
     """A reply of an episode that has not ended."""
 
     group_id: int
-    sample: int
+    episode_index: int
     choice: RecordedChoice
 
 
@@ -89,11 +89,11 @@ class StoredGroup:
     id: int
     state: str
     rewards: dict[int, float] = field(default_factory=dict)
-    """Of its finished episodes, by sample."""
+    """Of its finished episodes, by episode index."""
     failures: dict[int, int] = field(default_factory=dict)
-    """Failed attempts, by sample."""
+    """Failed attempts, by episode index."""
     has_turn_rewards: bool = False
-    """Whether single calls or branches of it have rewards of their own."""
+    """Whether single calls or roles of it have rewards of their own."""
 
 
 @dataclass(frozen=True)
@@ -221,13 +221,13 @@ class Store:
             db.execute("UPDATE groups SET state = ?, reason = ? WHERE id = ?", (state, rejected, group_id))
             ledger.append(db, "close", group_id, state, rejected)
 
-    def add(self, group_id: int, sample: int, seed: int, outcome: Outcome) -> int:
+    def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
         """Commit one episode, in place of its kept calls; returns its id."""
         turns = outcome.record.turns
         row = (
             self.restart,
             group_id,
-            sample,
+            episode_index,
             seed,
             outcome.status,
             outcome.reward,
@@ -243,11 +243,11 @@ class Store:
         )
         with self._writing() as db:
             cursor = db.execute(
-                "INSERT INTO episodes (restart, group_id, sample, seed, status, reward, has_turn_rewards, metrics, error, record, tokens,"
+                "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, tokens,"
                 f" interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES ({', '.join('?' * 15)})",
                 row,
             )
-            calls.forget(db, group_id, sample)
+            calls.forget(db, group_id, episode_index)
             (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (cursor.lastrowid,))
             ledger.append(db, "episode", cursor.lastrowid, ledger.row_digest(stored))
         assert cursor.lastrowid is not None
@@ -258,10 +258,10 @@ class Store:
         rows = [
             (
                 call.group_id,
-                call.sample,
+                call.episode_index,
                 call.choice.request,
                 call.choice.completion_id,
-                call.choice.choice,
+                call.choice.choice_index,
                 choice_to_blob(call.choice),
             )
             for call in kept
@@ -269,10 +269,10 @@ class Store:
         with self._writing() as db:
             calls.keep(db, rows)
 
-    def logged_calls(self, group_id: int, sample: int) -> list[RecordedChoice]:
+    def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
         """The replies of an episode that did not end, in the order in which they were first kept."""
         with self._lock:
-            rows = calls.kept(self._db, group_id, sample)
+            rows = calls.kept(self._db, group_id, episode_index)
         return [found for row in rows if (found := choice_of(*row)) is not None]
 
     def set_aside(self, vocabulary: int | None) -> list[str]:
@@ -299,12 +299,12 @@ class Store:
         return list(faults.values())
 
     def episodes(self, group_ids: Sequence[int]) -> list[StoredEpisode]:
-        """The finished episodes of some groups, by group and sample."""
+        """The finished episodes of some groups, by group and episode_index."""
         marks = ", ".join("?" * len(group_ids))
         with self._lock:
             rows = self._db.execute(
                 "SELECT id, restart, group_id, reward, replayed_tokens, record FROM episodes WHERE status = 'finished'"
-                f" AND group_id IN ({marks}) ORDER BY group_id, sample, id",
+                f" AND group_id IN ({marks}) ORDER BY group_id, episode_index, id",
                 list(group_ids),
             ).fetchall()
         return [StoredEpisode(*(*values, record_of(record))) for *values, record in rows]
@@ -313,7 +313,8 @@ class Store:
         """One episode. Raises StoreError when there is none."""
         with self._lock:
             row = self._db.execute(
-                "SELECT id, group_id, sample, status, reward, error, record FROM episodes WHERE id = ?", (episode_id,)
+                "SELECT id, group_id, episode_index, status, reward, error, record FROM episodes WHERE id = ?",
+                (episode_id,),
             ).fetchone()
             last = self._db.execute("SELECT MAX(id) FROM episodes").fetchone()[0]
         if row is None:
@@ -403,18 +404,18 @@ class Store:
         """Groups that no checkpoint contains and that were not rejected, oldest first."""
         with self._lock:
             rows: list[Any] = self._db.execute(
-                "SELECT g.id, g.state, e.sample, e.status, e.reward, e.has_turn_rewards FROM groups g"
+                "SELECT g.id, g.state, e.episode_index, e.status, e.reward, e.has_turn_rewards FROM groups g"
                 " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.state != 'rejected' AND g.step IS NULL"
-                " ORDER BY g.id, e.sample, e.id"
+                " ORDER BY g.id, e.episode_index, e.id"
             ).fetchall()
         groups: dict[int, StoredGroup] = {}
-        for group_id, state, sample, status, reward, has_turn_rewards in rows:
+        for group_id, state, episode_index, status, reward, has_turn_rewards in rows:
             group = groups.setdefault(group_id, StoredGroup(group_id, state))
             if status == "finished":
-                group.rewards[sample] = reward
+                group.rewards[episode_index] = reward
                 group.has_turn_rewards |= bool(has_turn_rewards)
             elif status == "failed":
-                group.failures[sample] = group.failures.get(sample, 0) + 1
+                group.failures[episode_index] = group.failures.get(episode_index, 0) + 1
         return list(groups.values())
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:

@@ -32,12 +32,12 @@ def choice_to_blob(choice: RecordedChoice) -> bytes:
     return zlib.compress(pydantic_core.to_json(kept, inf_nan_mode="constants"), 1)
 
 
-def choice_of(request: str, completion_id: str, choice: int, blob: bytes) -> RecordedChoice | None:
+def choice_of(request: str, completion_id: str, choice_index: int, blob: bytes) -> RecordedChoice | None:
     """The inverse of `choice_to_blob`; None for one that cannot be read: it is then asked for again."""
     try:
         kept = json.loads(zlib.decompress(blob))
         generation = Generation.from_json(kept["generation"])
-        return RecordedChoice(request, completion_id, choice, list(kept["tool_call_ids"]), generation)
+        return RecordedChoice(request, completion_id, choice_index, list(kept["tool_call_ids"]), generation)
     except _UNREADABLE:
         return None
 
@@ -62,7 +62,7 @@ def _turn_fault(turn: Turn, vocabulary: int | None) -> str | None:
             return f"token {position} of its prompt is {fault}"
     if not (math.isfinite(turn.temperature) and turn.temperature > 0):
         return f"its temperature is {turn.temperature}"
-    for given in (turn.reward, turn.branch_reward):
+    for given in (turn.reward, turn.role_reward):
         if given is not None and not math.isfinite(given):
             return f"it was given the reward {given}"
     generation = Generation(output_ids=turn.output_ids, logprobs=turn.logprobs, versions=turn.versions, finish="abort")

@@ -356,9 +356,9 @@ def _order(task_count: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
-def episode_seed(seed: int, group_id: int, sample: int) -> int:
+def episode_seed(seed: int, group_id: int, episode_index: int) -> int:
     """The seed of one attempt."""
-    return random.Random(f"{seed}/{group_id}/{sample}").getrandbits(31)  # noqa: S311
+    return random.Random(f"{seed}/{group_id}/{episode_index}").getrandbits(31)  # noqa: S311
 
 
 def group_seed(seed: int, group_id: int) -> int:

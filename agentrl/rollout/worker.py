@@ -86,7 +86,7 @@ class EpisodeCalls:
 
     def add(self, choice: RecordedChoice) -> None:
         """Note what a reply has; a later state replaces the earlier one, in its place."""
-        self._choices[choice.completion_id, choice.choice] = choice
+        self._choices[choice.completion_id, choice.choice_index] = choice
 
     async def recorded(self) -> list[RecordedChoice]:
         """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
@@ -105,7 +105,7 @@ class EpisodeCalls:
     def generated(self, choice: RecordedChoice, generation: Generation) -> None:
         """Note a whole reply. The worker reads it, and then asks to keep it."""
         self.add(replace(choice, generation=generation))
-        self._unkept.add((choice.completion_id, choice.choice))
+        self._unkept.add((choice.completion_id, choice.choice_index))
 
     @contextmanager
     def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:

@@ -101,7 +101,7 @@ class MainEngine:
     async def keep(self, episode: int, choice: RecordedChoice) -> None:
         """Keep a whole reply. Returns when it is safe."""
         call = next(self._numbers)
-        await self._ask(call, Keep(call, episode, choice.completion_id, choice.choice, choice.tool_call_ids))
+        await self._ask(call, Keep(call, episode, choice.completion_id, choice.choice_index, choice.tool_call_ids))
 
     async def health(self) -> None:
         """Return when every server answers; raise EngineError when one does not."""

@@ -157,9 +157,9 @@ def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
 
 
 def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
-    twice = "SELECT group_id, sample FROM episodes WHERE status = 'finished' GROUP BY 1, 2 HAVING COUNT(*) > 1"
-    for group, sample in db.execute(twice):
-        yield f"sample {sample} of group {group} finished twice"
+    twice = "SELECT group_id, episode_index FROM episodes WHERE status = 'finished' GROUP BY 1, 2 HAVING COUNT(*) > 1"
+    for group, episode_index in db.execute(twice):
+        yield f"episode {episode_index} of group {group} finished twice"
     for (episode,) in db.execute("SELECT id FROM episodes WHERE status = 'failed' AND error IS NULL"):
         yield f"episode {episode} failed without an error"
     try:
@@ -168,17 +168,17 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
         yield f"config.json cannot be read ({type(error).__name__}: {one_line(error)}); --resume restores it from the store"
     else:
         ended = (
-            "SELECT g.id, COUNT(DISTINCT e.sample) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"
-            " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(DISTINCT e.sample) != ?"
+            "SELECT g.id, COUNT(DISTINCT e.episode_index) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"
+            " WHERE g.state != 'open' GROUP BY g.id HAVING COUNT(DISTINCT e.episode_index) != ?"
         )
         for group, samples in db.execute(ended, (size,)):
             yield f"group {group} was closed with {samples} of {size} episodes accounted for"
     orphans = (
-        "SELECT DISTINCT c.group_id, c.sample FROM calls c JOIN groups g ON g.id = c.group_id WHERE g.state != 'open'"
-        " OR EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = c.group_id AND e.sample = c.sample AND e.status = 'finished')"
+        "SELECT DISTINCT c.group_id, c.episode_index FROM calls c JOIN groups g ON g.id = c.group_id WHERE g.state != 'open'"
+        " OR EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = c.group_id AND e.episode_index = c.episode_index AND e.status = 'finished')"
     )
-    for group, sample in db.execute(orphans):
-        yield f"calls of sample {sample} of group {group} are kept, which has ended"
+    for group, episode_index in db.execute(orphans):
+        yield f"calls of episode {episode_index} of group {group} are kept, which has ended"
 
 
 def _wrong_references(db: sqlite3.Connection) -> Iterator[str]:

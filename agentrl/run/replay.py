@@ -150,7 +150,7 @@ async def replay(
         )
         outcome = await runner.run(
             task,
-            episode_seed(config.seed, recorded.group_id, recorded.sample),
+            episode_seed(config.seed, recorded.group_id, recorded.episode_index),
             group_seed(config.seed, recorded.group_id),
             answers,
         )

@@ -3,7 +3,7 @@
     POST   /sessions                      {"temperature"?, "top_p"?, "max_tokens"?} -> id, api_key, base_url, ...
     GET    /sessions                      all sessions, open and ended
     GET    /sessions/ID                   one of them
-    POST   /sessions/ID/reward            {"value", "completion_id"?, "branch"?}
+    POST   /sessions/ID/reward            {"value", "completion_id"?, "role"?}
     POST   /sessions/ID/close             {"reward"?}
     GET    /sessions/ID/trajectories      the record: turns, and paths ready to train on
     DELETE /sessions/ID                   close it and forget its record
@@ -129,7 +129,7 @@ class RewardBody(_Body):
 
     value: Finite
     completion_id: str | None = None
-    branch: str | None = None
+    role: str | None = None
 
 
 class CloseBody(_Body):
@@ -258,12 +258,12 @@ class Service:
     def _reward(self, entry: _Entry, body: RewardBody) -> dict[str, Any]:
         if entry.final:
             raise _final(entry)
-        if body.branch is not None:
+        if body.role is not None:
             try:
-                entry.session.branch(body.branch)
+                entry.session.role(body.role)
             except EpisodeError as error:
-                raise ApiError(400, f"Invalid 'branch': {error}.", param="branch", code="invalid_value") from None
-            entry.session.branch_rewards[body.branch] = body.value
+                raise ApiError(400, f"Invalid 'role': {error}.", param="role", code="invalid_value") from None
+            entry.session.role_rewards[body.role] = body.value
         elif body.completion_id is None:
             entry.reward = body.value
         else:
@@ -285,7 +285,7 @@ class Service:
 
     def _trajectories(self, entry: _Entry) -> dict[str, Any]:
         record = entry.session.record
-        record.reward_branches(entry.session.branch_rewards)
+        record.reward_roles(entry.session.role_rewards)
         paths = []
         for path in record.trajectories(turn_returns(record, entry.reward or 0.0)):
             columns = dict(vars(path))

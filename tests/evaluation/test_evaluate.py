@@ -14,9 +14,11 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.evaluate import EvaluatedEpisode, EvaluationLog, interval, pass_at_k, summarise
 
 
-def episode(task: int, sample: int, reward: float, status: str = "finished", **metrics: float) -> EvaluatedEpisode:
+def episode(
+    task: int, episode_index: int, reward: float, status: str = "finished", **metrics: float
+) -> EvaluatedEpisode:
     error = "boom" if status == "failed" else None
-    return EvaluatedEpisode(task, sample, status, reward, metrics, error, duration_s=2.0)
+    return EvaluatedEpisode(task, episode_index, status, reward, metrics, error, duration_s=2.0)
 
 
 @given(st.integers(1, 7), st.data())
@@ -69,7 +71,7 @@ def test_a_log_goes_on_where_it_was_torn(tmp_path: Path) -> None:
         log.add(episode(1, 0, 0.5))
     assert path.read_text() == whole
     with EvaluationLog(path, {"seed": 1}) as log:
-        assert [(e.task, e.sample) for e in log.done] == [(0, 0), (1, 0)]
+        assert [(e.task, e.episode_index) for e in log.done] == [(0, 0), (1, 0)]
 
 
 def test_a_log_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def reply(ids: list[int]) -> Generation:
 
 def by_looking_at_all(record: TokenRecord, ids: list[int]) -> Turn | None:
     found = [turn for turn in record.turns if turn.token_ids() == ids[: len(turn.token_ids())]]
-    return max(found, key=lambda turn: (len(turn.token_ids()), -turn.choice), default=None)
+    return max(found, key=lambda turn: (len(turn.token_ids()), -turn.choice_index), default=None)
 
 
 ids = st.lists(st.integers(30, 32), min_size=1, max_size=4)

@@ -31,7 +31,7 @@ def test_of_choices_that_say_the_same_the_first_is_continued_whichever_ended_las
             session.add(call_id, prompt, generation(choice), 1.0, SAID, choice)
     parent = session.prompt(nano_format, [*USER, SAID, {"role": "user", "content": "and + 1?"}], None).parent
     assert parent is not None
-    assert (parent.completion_id, parent.choice) == ("second", 0)
+    assert (parent.completion_id, parent.choice_index) == ("second", 0)
 
 
 @pytest.mark.parametrize("ended", list(permutations(range(3))))
@@ -42,4 +42,4 @@ def test_text_goes_on_from_the_first_of_equal_choices_too(nano_format: ChatForma
         session.add("call", prompt, generation(choice), 1.0, SAID, choice)
     parent = session.raw_prompt(nano_format, "1 + 1 =2 + 1 =").parent
     assert parent is not None
-    assert parent.choice == 0
+    assert parent.choice_index == 0

@@ -43,8 +43,8 @@ def test_a_turn_with_a_reward_of_its_own_is_worth_that() -> None:
     assert turn_returns(chain(3, reward=[None, -1.0, None]), 0.5) == [0.5, -1.0, 0.5]
 
 
-def test_a_branch_with_a_reward_of_its_own_is_worth_that_and_shared_turns_the_mean() -> None:
-    record = record_of([None, 0, 0, None], branch_reward=[None, 1.0, 0.0, None])
+def test_a_role_with_a_reward_of_its_own_is_worth_that_and_shared_turns_the_mean() -> None:
+    record = record_of([None, 0, 0, None], role_reward=[None, 1.0, 0.0, None])
     assert turn_returns(record, 0.25) == [0.5, 1.0, 0.0, 0.25]
 
 
@@ -75,18 +75,18 @@ def advantages(records: list[TokenRecord], rewards: list[float], **settings: Any
     return turn_advantages(records, rewards, TrainerConfig(**{"advantage": "dr_grpo", **settings}))
 
 
-def test_every_branch_is_compared_with_its_own_kind() -> None:
+def test_every_role_is_compared_with_its_own_kind() -> None:
     """Two episodes of self-play: the episode's reward is the same, the seats' are not."""
     group = [
-        record_of([None, None], branch=["a", "b"], branch_reward=[1.0, -1.0]),
-        record_of([None, None], branch=["a", "b"], branch_reward=[0.0, 0.0]),
+        record_of([None, None], role=["a", "b"], role_reward=[1.0, -1.0]),
+        record_of([None, None], role=["a", "b"], role_reward=[0.0, 0.0]),
     ]
     assert advantages(group, [0.0, 0.0]) == [[0.5, -0.5], [-0.5, 0.5]]
     assert advantages(group, [0.0, 0.0], advantage="rloo") == [[1.0, -1.0], [-1.0, 1.0]]
 
 
-def test_a_branch_that_only_one_episode_has_is_compared_with_nothing() -> None:
-    group = [record_of([None, None], branch=["", "helper"]), record_of([None])]
+def test_a_role_that_only_one_episode_has_is_compared_with_nothing() -> None:
+    group = [record_of([None, None], role=["", "helper"]), record_of([None])]
     assert advantages(group, [1.0, 0.0]) == [[0.5, 0.0], [-0.5]]
 
 
@@ -117,10 +117,10 @@ def test_turns_with_rewards_of_their_own_in_episodes_that_are_worth_the_same() -
     better, worse = 0.25 / 0.375**0.5, -0.75 / 0.375**0.5
     assert advantages(malformed, [0.0, 0.0], **grpo)[0] == pytest.approx([better, worse], abs=1e-5)
     assert advantages(malformed, [0.0, 0.0], **grpo)[1] == pytest.approx([better, better], abs=1e-5)
-    shared = {"branch": ["", "a", "b"]}
+    shared = {"role": ["", "a", "b"]}
     group = [
-        record_of([None, 0, 0], branch_reward=[None, 1.0, 1.0], **shared),
-        record_of([None, 0, 0], branch_reward=[None, 0.0, 0.0], **shared),
+        record_of([None, 0, 0], role_reward=[None, 1.0, 1.0], **shared),
+        record_of([None, 0, 0], role_reward=[None, 0.0, 0.0], **shared),
     ]
     for episode, sign in zip(advantages(group, [0.0, 0.0], **grpo), (1, -1), strict=True):
         assert episode == pytest.approx([sign * 0.5 / 0.5**0.5] * 3, abs=1e-5)
@@ -129,7 +129,7 @@ def test_turns_with_rewards_of_their_own_in_episodes_that_are_worth_the_same() -
 
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[list[TokenRecord], list[float]]:
-    """A group of random forests, with rewards of turns, of branches, of both or of none."""
+    """A group of random forests, with rewards of turns, of roles, of both or of none."""
     reward = st.one_of(st.sampled_from([0.0, 1.0, 0.1, -1.0]), st.floats(-1e6, 1e6))
     records = []
     names = draw(st.sampled_from([[""], ["a", "b"], ["", "a"]]))
@@ -137,14 +137,14 @@ def groups(draw: st.DrawFn) -> tuple[list[TokenRecord], list[float]]:
     for _ in range(draw(st.integers(1, 5))):
         size = draw(st.integers(1, 5))
         parents = [None, *(draw(st.sampled_from([None, *range(i)])) for i in range(1, size))]
-        branches = [draw(st.sampled_from(names)) for _ in parents]
+        roles = [draw(st.sampled_from(names)) for _ in parents]
         of_name = {name: draw(crediting) for name in names}
         records.append(
             record_of(
                 parents,
                 reward=[draw(crediting) for _ in parents],
-                branch=branches,
-                branch_reward=[of_name[name] for name in branches],
+                role=roles,
+                role_reward=[of_name[name] for name in roles],
             )
         )
     equal = draw(st.booleans())
@@ -160,12 +160,12 @@ def test_what_is_divided_by_a_spread_is_a_deviation_of_the_scores_that_it_is_of(
     records, rewards = group
     got = advantages(records, rewards, advantage="grpo", turn_discount=discount)
     scores = [turn_returns(record, reward, discount) for record, reward in zip(records, rewards, strict=True)]
-    for name in {turn.branch for record in records for turn in record.turns}:
+    for name in {turn.role for record in records for turn in record.turns}:
         own = [
             (episode, s, a)
             for episode, record in enumerate(records)
             for turn, s, a in zip(record.turns, scores[episode], got[episode], strict=True)
-            if turn.branch == name
+            if turn.role == name
         ]
         turns = Counter(episode for episode, _, _ in own)
         weights = [1.0 if discount is not None else 1 / turns[episode] for episode, _, _ in own]

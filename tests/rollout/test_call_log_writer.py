@@ -148,9 +148,9 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
 def calls_of(record: TokenRecord) -> dict[tuple[str, int], Any]:
     """Every reply, whichever of a call's choices ended first."""
     calls = {
-        (turn.completion_id, turn.choice): {
+        (turn.completion_id, turn.choice_index): {
             **vars(turn),
-            "parent": turn.parent and (turn.parent.completion_id, turn.parent.choice),
+            "parent": turn.parent and (turn.parent.completion_id, turn.parent.choice_index),
         }
         for turn in record.turns
     }
@@ -247,8 +247,8 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
     generation = Generation(output_ids=[1, 2], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="abort")
     choice = RecordedChoice("request", "call", 0, [], generation)
     async with open_call_log(store) as call_logs:
-        for sample in range(20):
-            call_log = call_logs.episode(0, sample)
+        for episode_index in range(20):
+            call_log = call_logs.episode(0, episode_index)
             draft = PartialGeneration(None)
             draft.so_far = lambda: generation
             await in_thread(store._lock.acquire)
@@ -257,8 +257,8 @@ async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_stor
                 raise TimeoutError
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call_logs.write)
-                await anyio.sleep(0.002 * (sample % 3))
+                await anyio.sleep(0.002 * (episode_index % 3))
                 await call_log.close()
-                await in_thread(store.add, 0, sample, 1, Outcome(status="failed", error="timeout"))
-    for sample in range(20):
-        assert await in_thread(store.logged_calls, 0, sample) == []
+                await in_thread(store.add, 0, episode_index, 1, Outcome(status="failed", error="timeout"))
+    for episode_index in range(20):
+        assert await in_thread(store.logged_calls, 0, episode_index) == []

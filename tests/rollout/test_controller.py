@@ -368,7 +368,7 @@ async def test_equal_rewards_do_not_drop_a_group_whose_calls_have_their_own(
     server_url: str, nano_format: ChatFormat, tmp_path: Path
 ) -> None:
     async def run(episode: Episode) -> float:
-        seat = episode.branch("first")
+        seat = episode.role("first")
         messages: list[Any] = [{"role": "user", "content": "1 + 1 ="}]
         await seat.client.chat.completions.create(model=seat.model, messages=messages, max_tokens=3)
         seat.reward(float(episode.seed % 2))
@@ -488,12 +488,14 @@ async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_aga
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
 
         def damage() -> None:
-            (blob,) = store._db.execute("SELECT record FROM episodes WHERE group_id = 0 AND sample = 0").fetchone()
+            (blob,) = store._db.execute(
+                "SELECT record FROM episodes WHERE group_id = 0 AND episode_index = 0"
+            ).fetchone()
             rows = json.loads(zlib.decompress(blob))
             if spoil is not None:
                 spoil(rows)
             spoiled = zlib.compress(json.dumps(rows).encode()) if spoil else blob[:-9]
-            store._db.execute("UPDATE episodes SET record = ? WHERE group_id = 0 AND sample = 0", (spoiled,))
+            store._db.execute("UPDATE episodes SET record = ? WHERE group_id = 0 AND episode_index = 0", (spoiled,))
             store._db.execute("INSERT INTO calls VALUES (0, 0, 'digest', 'id', 0, x'00', '')")
 
         await in_thread(damage)

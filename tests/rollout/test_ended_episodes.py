@@ -44,11 +44,11 @@ async def another_call(episode: Episode, call: str) -> None:
     await ask(episode)
 
 
-def branch_reward(episode: Episode) -> Change:
-    branch = episode.branch("helper")
+def role_reward(episode: Episode) -> Change:
+    helper = episode.role("helper")
 
     async def change(episode: Episode, call: str) -> None:
-        branch.reward(7.0)
+        helper.reward(7.0)
 
     return change
 
@@ -59,14 +59,14 @@ def state(outcome: Outcome) -> str:
 
 
 @pytest.mark.parametrize("delay_s", [0, 0.001, 0.01, 0.05])
-@pytest.mark.parametrize("change", [reward, branch_reward, mark_failed, log, another_call])
+@pytest.mark.parametrize("change", [reward, role_reward, mark_failed, log, another_call])
 async def test_what_comes_after_the_end_is_refused(nano_format: ChatFormat, change: Any, delay_s: float) -> None:
     refused = 0
     late: set[asyncio.Task[None]] = set()
 
     async def workflow(episode: Episode) -> float:
         call = await ask(episode)
-        made: Change = branch_reward(episode) if change is branch_reward else change
+        made: Change = role_reward(episode) if change is role_reward else change
 
         async def later() -> None:
             nonlocal refused

@@ -124,7 +124,7 @@ async def names_metrics_and_roles_oddly(episode: Episode) -> Any:
             raise KeyboardInterrupt
 
     episode.log(**{Name("a"): 1.0})
-    role = episode.branch(Name("critic"), trained=[])  # type: ignore[arg-type]
+    role = episode.role(Name("critic"), trained=[])  # type: ignore[arg-type]
     await role.client.chat.completions.create(model=role.model, messages=[{"role": "user", "content": "1"}])
     return 0.25
 

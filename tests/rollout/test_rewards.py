@@ -107,8 +107,8 @@ def episode(reward: float | None) -> Outcome:
 
 def fill(store: Store, group: int, version: int, rewards: list[float | None], *, ended: bool = True) -> None:
     store.open_group(group, 0, group, version)
-    for sample, reward in enumerate(rewards):
-        store.add(group, sample, 0, episode(reward))
+    for episode_index, reward in enumerate(rewards):
+        store.add(group, episode_index, 0, episode(reward))
     if ended:
         finished = [reward for reward in rewards if reward is not None]
         store.close_group(group, rejected="all rewards are equal" if len(set(finished)) < 2 else None)

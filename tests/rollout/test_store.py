@@ -31,8 +31,8 @@ def fill(store: Store, groups: int = 3) -> None:
     store.begin_restart()
     for group in range(groups):
         store.open_group(group, 0, group)
-        for sample in range(2):
-            store.add(group, sample, 0, outcome(float(sample), interrupted=group == 0))
+        for episode_index in range(2):
+            store.add(group, episode_index, 0, outcome(float(episode_index), interrupted=group == 0))
         store.close_group(group)
 
 

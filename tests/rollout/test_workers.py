@@ -251,7 +251,9 @@ async def test_episodes_of_a_killed_worker_go_on_elsewhere_token_for_token(serve
             assert runner.metrics()["workers_lost"] == 1
         assert batch is not None
         episodes = await in_thread(store.episodes, batch.group_ids)
-        assert store._db.execute("SELECT COUNT(*), COUNT(DISTINCT group_id * 2 + sample) FROM episodes").fetchone() == (
+        assert store._db.execute(
+            "SELECT COUNT(*), COUNT(DISTINCT group_id * 2 + episode_index) FROM episodes"
+        ).fetchone() == (
             4,
             4,
         )

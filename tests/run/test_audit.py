@@ -27,8 +27,8 @@ def run_dir(tmp_path: Path) -> Path:
         store.begin_restart("3 tasks 0123, in order")
         for group in range(7):
             store.open_group(group, group // 3, group % 3)
-            for sample in range(2 if group < 6 else 1):
-                store.add(group, sample, 0, outcome(float(sample)))
+            for episode_index in range(2 if group < 6 else 1):
+                store.add(group, episode_index, 0, outcome(float(episode_index)))
             if group < 6:
                 store.close_group(group, rejected="all rewards are 0.5" if group == 2 else None)
         store.log_calls([LoggedCall(6, 1, kept_choice([1, 2], "stop"))])
@@ -57,12 +57,12 @@ def test_a_run_that_lost_nothing_has_no_violations(run_dir: Path) -> None:
         ("UPDATE groups SET step = 1 WHERE id = 2", "group 2 was rejected without a reason, or trained on"),
         ("UPDATE groups SET step = 2 WHERE id = 6", "group 6 was trained on before it was complete"),
         (
-            "DROP INDEX finished_once; UPDATE episodes SET sample = 0 WHERE group_id = 0",
-            "sample 0 of group 0 finished twice",
+            "DROP INDEX finished_once; UPDATE episodes SET episode_index = 0 WHERE group_id = 0",
+            "episode 0 of group 0 finished twice",
         ),
         ("UPDATE episodes SET status = 'failed' WHERE id = 1", "episode 1 failed without an error"),
         ("DELETE FROM episodes WHERE id = 1", "group 0 was closed with 1 of 2 episodes accounted for"),
-        ("UPDATE calls SET sample = 0", "calls of sample 0 of group 6 are kept, which has ended"),
+        ("UPDATE calls SET episode_index = 0", "calls of episode 0 of group 6 are kept, which has ended"),
         ("DELETE FROM batches WHERE step = 1", "steps 1 have no batch"),
         ("DELETE FROM batches WHERE step = 1", "group 0 is in a batch that does not exist"),
         ("UPDATE groups SET step = 2 WHERE step = 1", "the batch of step 1 holds no group"),

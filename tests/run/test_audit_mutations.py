@@ -72,12 +72,12 @@ GROUP = "(SELECT MIN(id) FROM groups WHERE step = 1)"
 OTHER = "(SELECT MAX(id) FROM groups WHERE step = 5)"
 REJECTED = "(SELECT MIN(id) FROM groups WHERE state = 'rejected')"
 OPEN = "(SELECT id FROM groups WHERE state = 'open')"
-COLUMNS = "restart, group_id, sample, seed, status, reward, has_turn_rewards, metrics, error, record, tokens, interrupted_tokens,"
+COLUMNS = "restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, tokens, interrupted_tokens,"
 COLUMNS += "replayed_tokens, started_at, duration_s"
 EPISODE = {
     "restart": "2 - restart + 1",
     "group_id": "group_id + 1",
-    "sample": "1 - sample",
+    "episode_index": "1 - episode_index",
     "seed": "seed + 1",
     "reward": "reward + 0.25",
     "has_turn_rewards": "1 - has_turn_rewards",
@@ -148,7 +148,7 @@ DAMAGES: dict[str, Damage] = {
     "a record that is empty": sql("UPDATE episodes SET record = x'' WHERE id = 6"),
     "a record with another byte": sql("UPDATE episodes SET record = CAST(record || x'00' AS BLOB) WHERE id = 6"),
     "a call of an episode that ended": sql(
-        "INSERT INTO calls SELECT group_id, 0, request, completion_id, choice, content, digest FROM calls LIMIT 1"
+        "INSERT INTO calls SELECT group_id, 0, request, completion_id, choice_index, content, digest FROM calls LIMIT 1"
     ),
     "a call of a group that is not there": sql("UPDATE calls SET group_id = 999"),
     "a call with other content": sql("UPDATE calls SET content = x'00' WHERE completion_id = 'a'"),
@@ -233,7 +233,7 @@ DAMAGES: dict[str, Damage] = {
     "all calls are gone": sql("DELETE FROM calls"),
     "a call is gone": sql("DELETE FROM calls WHERE completion_id = 'a'"),
     "a call that nobody kept": sql(
-        "INSERT INTO calls SELECT group_id, sample, request, 'c', choice, content, digest FROM calls LIMIT 1"
+        "INSERT INTO calls SELECT group_id, episode_index, request, 'c', choice_index, content, digest FROM calls LIMIT 1"
     ),
     "the figure of the calls is gone": sql("DELETE FROM facts WHERE name = 'calls'"),
     "the figure of the calls is no number": sql("UPDATE facts SET value = 'x' WHERE name = 'calls'"),
@@ -244,7 +244,7 @@ DAMAGES: dict[str, Damage] = {
     "a checkpoint whose name is none": sql("UPDATE checkpoints SET path = CAST(x'610062' AS TEXT) WHERE step = 10"),
     "an index that is gone": schema("DROP INDEX finished_once"),
     "an index that is another": schema(
-        "DROP INDEX finished_once; CREATE INDEX finished_once ON episodes (group_id, sample)"
+        "DROP INDEX finished_once; CREATE INDEX finished_once ON episodes (group_id, episode_index)"
     ),
     "an index that is somebody else's": schema("CREATE INDEX another ON episodes (reward)"),
     "a trigger that is somebody else's": schema(

@@ -86,10 +86,10 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
         with openai.OpenAI(base_url=opened["base_url"], api_key=key) as client:
             client.chat.completions.create(model=opened["model"], messages=[{"role": "user", "content": "1 + 1 ="}])
     path = f"/sessions/{opened['id']}"
-    service.ask("POST", f"{path}/reward", {"value": 0.5, "branch": "helper"})
+    service.ask("POST", f"{path}/reward", {"value": 0.5, "role": "helper"})
     service.ask("POST", f"{path}/close", {"reward": 1.0})
     fetched = service.ask("GET", f"{path}/trajectories")
-    assert [(turn["branch"], turn["branch_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
+    assert [(turn["role"], turn["role_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
     assert [path["rewards"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
 
 
@@ -101,7 +101,7 @@ def test_what_was_closed_is_final(service: Service) -> None:
     service.ask("POST", f"{path}/reward", {"value": 0.25})
     closed = service.ask("POST", f"{path}/close", {"reward": 1.0})
     kept = service.ask("GET", f"{path}/trajectories")
-    for change in ({"value": 2}, {"value": 2, "completion_id": said.id}, {"value": 2, "branch": "helper"}):
+    for change in ({"value": 2}, {"value": 2, "completion_id": said.id}, {"value": 2, "role": "helper"}):
         refused = service.ask("POST", f"{path}/reward", change, status=409)
         assert refused["error"]["code"] == "session_closed"
     service.ask("POST", f"{path}/close", {"reward": 2}, status=409)

@@ -334,10 +334,10 @@ async def test_every_workflow_on_the_real_engine(
         corrected = await really(self_correct.run, question, engine)
         assert [turn.reward for turn in corrected.record.turns] == [0.0] * 3
         debated = await really(debate.run, question, engine)
-        assert [turn.branch for turn in debated.record.turns] == ["first", "second"] * 2 + ["arbiter"]
-        assert all(turn.branch_reward is not None for turn in debated.record.turns)
+        assert [turn.role for turn in debated.record.turns] == ["first", "second"] * 2 + ["arbiter"]
+        assert all(turn.role_reward is not None for turn in debated.record.turns)
         played = await really(self_play.run, {}, engine)
-        seats = {turn.branch: turn.branch_reward for turn in played.record.turns}
+        seats = {turn.role: turn.role_reward for turn in played.record.turns}
         assert seats["first"] == played.reward
         asked = {**question, "judge": {"base_url": judge_url, "model": "judge"}}
         assert (await really(judge.run, asked, engine)).reward == 0.5

@@ -116,7 +116,7 @@ def turn_advantages(
 ) -> list[list[float]]:
     """The advantage of every turn of every episode of one group, in the order of `record.turns`.
 
-    A turn is compared with those of the same branch name in the group's episodes, its score with theirs: so each score is
+    A turn is compared with those of the same role in the group's episodes, its score with theirs: so each score is
     one of those that it is compared with. A turn that was truncated or failed, where that is to be penalised, has
     `turn_penalty` taken off.
     """
@@ -126,15 +126,15 @@ def turn_advantages(
     populations: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
     for episode, (record, own) in enumerate(zip(records, scores, strict=True)):
         for turn, score in zip(record.turns, own, strict=True):
-            populations[turn.branch].setdefault(episode, []).append(score)
+            populations[turn.role].setdefault(episode, []).append(score)
     weigh_turns = config.turn_discount is not None
     baseline = {
-        branch: dict(zip(of, baselines(list(of.values()), config.advantage, weigh_turns=weigh_turns), strict=True))
-        for branch, of in populations.items()
+        role: dict(zip(of, baselines(list(of.values()), config.advantage, weigh_turns=weigh_turns), strict=True))
+        for role, of in populations.items()
     }
     return [
         [
-            baseline[turn.branch][episode].advantage(score) - turn_penalty(turn, config)
+            baseline[turn.role][episode].advantage(score) - turn_penalty(turn, config)
             for turn, score in zip(record.turns, own, strict=True)
         ]
         for episode, (record, own) in enumerate(zip(records, scores, strict=True))

@@ -34,7 +34,7 @@ async def outcome_of(workflow: Workflow, server_url: str, chat_format: ChatForma
 async def test_calls_carry_their_role_and_its_reward(server_url: str, nano_format: ChatFormat) -> None:
     async def run(episode: Episode) -> float:
         await episode.client.chat.completions.create(model=episode.model, messages=USER)
-        one, other = episode.branch("one"), episode.branch("other", trained=False)
+        one, other = episode.role("one"), episode.role("other", trained=False)
         reply = await one.client.chat.completions.create(model=one.model, messages=USER)
         more = [*USER, reply.choices[0].message.model_dump(exclude_none=True), {"role": "user", "content": "2"}]
         await one.client.chat.completions.create(model=one.model, messages=more)
@@ -51,8 +51,8 @@ async def test_calls_carry_their_role_and_its_reward(server_url: str, nano_forma
     outcome = await outcome_of(run, server_url, nano_format)
     assert outcome.error is None, outcome.error
     record = TokenRecord.from_json(outcome.record.to_json())
-    assert [turn.branch for turn in record.turns] == ["", "one", "one", "other"]
-    assert [turn.branch_reward for turn in record.turns] == [None, 0.25, 0.25, None]
+    assert [turn.role for turn in record.turns] == ["", "one", "one", "other"]
+    assert [turn.role_reward for turn in record.turns] == [None, 0.25, 0.25, None]
     assert [turn.trained for turn in record.turns] == [True, True, True, False]
     assert [turn.failed for turn in record.turns] == [False, True, False, False]
     assert record.turns[2].parent is record.turns[1]
@@ -81,7 +81,7 @@ async def test_the_key_of_a_role_ends_with_its_episode(server_url: str, nano_for
     keys: list[str] = []
 
     async def run(episode: Episode) -> float:
-        keys.append(episode.branch("one").api_key)
+        keys.append(episode.role("one").api_key)
         await episode.client.chat.completions.create(model=episode.model, messages=USER)
         return 1.0
 
@@ -99,10 +99,10 @@ async def test_the_key_of_a_role_ends_with_its_episode(server_url: str, nano_for
 
 async def test_nonsense_is_refused(server_url: str, nano_format: ChatFormat) -> None:
     async def run(episode: Episode) -> float:
-        with pytest.raises(EpisodeError, match="the branch name 'a b' is no word"):
-            episode.branch("a b")
-        with pytest.raises(BadRewardError, match="the reward of the branch 'a' is nan"):
-            episode.branch("a").reward(float("nan"))
+        with pytest.raises(EpisodeError, match="the role name 'a b' is no word"):
+            episode.role("a b")
+        with pytest.raises(BadRewardError, match="the reward of the role 'a' is nan"):
+            episode.role("a").reward(float("nan"))
         with pytest.raises(EpisodeError, match="no model call of this episode has the id 'x'"):
             episode.mark_failed("x")
         await episode.client.chat.completions.create(model=episode.model, messages=USER)
