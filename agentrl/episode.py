@@ -6,24 +6,22 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from numbers import Complex, Real
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agentrl.errors import BadRewardError, ConfigError, EpisodeError
+from agentrl.errors import BadRewardError, EpisodeError
 from agentrl.reporting.failure_text import shown
 
 if TYPE_CHECKING:
     import gymnasium
     from openai import AsyncOpenAI
 
-    from agentrl.concurrency.resources import Resources
     from agentrl.envs import AsyncToolEnv
     from agentrl.proxy import Session
     from agentrl.record.trajectory import Turn
-    from agentrl.sandboxes import Box, Language, Limits, Sandboxes, SandboxPool, Test, Verdict
-    from agentrl.sandboxes.pool import Lease, Purpose
+    from agentrl.sandboxes import Box, Language, Limits, Test, Verdict
+    from agentrl.sandboxes.pool import Lease
 
 Task = dict[str, Any]
 """One line of the task file."""
@@ -69,14 +67,37 @@ class Reward:
         )
 
 
-@dataclass(frozen=True)
-class RunSandboxes:
-    """The sandboxes of the run that an episode is part of, and what they are made of where the episode does not say."""
+class EnvFactory(Protocol):
+    """Makes the environments of episodes: `agentrl.envs.async_env.make_async_env`, with what a run keeps open for them."""
 
-    sandboxes: Sandboxes
-    image: str
-    runtime: str | None
-    limits: Limits | None = None
+    def __call__(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv: ...
+
+
+class EpisodeSandboxes(Protocol):
+    """The sandboxes of a run: `agentrl.sandboxes.RunSandboxes`."""
+
+    async def acquire(self, *, image: str | None, limits: Limits | None, cpus: float, network: bool) -> Lease:
+        """Return a sandbox, as new, that is the caller's until it is given back."""
+        ...
+
+    async def grade(
+        self,
+        source: str,
+        tests: Sequence[Test],
+        *,
+        language: Language | None,
+        image: str | None,
+        limits: Limits | None,
+        fail_fast: bool,
+        partial: bool,
+        deadline_s: float | None,
+    ) -> Verdict:
+        """Run a program against tests in a sandbox."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Return sums since the run began, or nothing while no sandbox has been used."""
+        ...
 
 
 @dataclass(eq=False)
@@ -149,8 +170,8 @@ class Episode:
         api_key: str,
         model: str,
         session: Session | None = None,
-        sandboxes: RunSandboxes | None = None,
-        resources: Resources | None = None,
+        make_env: EnvFactory | None = None,
+        sandboxes: EpisodeSandboxes | None = None,
         group_seed: int | None = None,
         kept: Kept | None = None,
     ) -> None:
@@ -162,22 +183,19 @@ class Episode:
         self.api_key = api_key
         self.model = model
         self._session = session
+        self._make_env = make_env
         self._sandboxes = sandboxes
-        self._resources = resources
         self._kept = kept or Kept()
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
         """Any gymnasium environment, by its id or its class, as a tool environment.
 
-        The first `reset` makes it, with `kwargs`. It is closed with the episode.
+        The first `reset` makes it, with `kwargs`. It is closed with the episode. Raises EpisodeError once the episode has ended.
         """
-        import gymnasium
-
-        from agentrl.envs import AsyncToolEnv
-
-        make = partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs)
         self._kept.check_open()
-        made = AsyncToolEnv(make, self._resources)
+        if self._make_env is None:
+            raise EpisodeError("this episode was made without environments; pass `make_env` to it")
+        made = self._make_env(env, **kwargs)
         self._kept.envs.append(made)
         return made
 
@@ -191,9 +209,8 @@ class Episode:
 
         Raises SandboxError when there is none to be had, saying what to do.
         """
-        pool = await self._pool("lend", image=image, limits=limits, cpus=cpus, network=network)
         kept = self._kept
-        (lease,) = await pool.acquire()
+        lease = await self._of_run().acquire(image=image, limits=limits, cpus=cpus, network=network)
         if kept.closed:  # meanwhile
             lease.give_back()
         kept.check_open()
@@ -221,42 +238,22 @@ class Episode:
             SandboxError: There is no sandbox.
             ConfigError: The tests make no sense; or, for `partial`, nothing is left to earn.
         """
-        from agentrl.sandboxes import PYTHON, grade, grade_partial
-
-        if partial and fail_fast:
-            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
-        pool = await self._pool("grade", image=image, limits=limits, cpus=1.0, network=False)
-        language = language or PYTHON
-        if partial:
-            return await grade_partial(
-                source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s
-            )
-        return await grade(
+        return await self._of_run().grade(
             source,
             tests,
-            pool=pool,
             language=language,
+            image=image,
             limits=limits,
             fail_fast=fail_fast,
+            partial=partial,
             deadline_s=deadline_s,
         )
 
-    async def _pool(
-        self, purpose: Purpose, *, image: str | None, limits: Limits | None, cpus: float, network: bool
-    ) -> SandboxPool:
-        from agentrl.sandboxes import BoxSpec, Limits
-
+    def _of_run(self) -> EpisodeSandboxes:
         self._kept.check_open()
         if self._sandboxes is None:
             raise EpisodeError("this episode was made without sandboxes; pass `sandboxes` to its runner")
-        spec = BoxSpec(
-            image=image or self._sandboxes.image,
-            limits=limits or self._sandboxes.limits or Limits(),
-            cpus=cpus,
-            network=network,
-            runtime=self._sandboxes.runtime,
-        )
-        return await self._sandboxes.sandboxes.pool(spec, purpose)
+        return self._sandboxes
 
     def reward(self, completion_id: str, value: float) -> None:
         """Give one model call (`completion.id`) a reward of its own.

@@ -132,6 +132,15 @@ class AsyncToolEnv:
             await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)
 
 
+def make_async_env(
+    resources: Resources, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any
+) -> AsyncToolEnv:
+    """Return the async face of an environment, by its id in gymnasium's registry or its class. `kwargs` are for the making of it."""
+    return AsyncToolEnv(
+        partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs), resources
+    )
+
+
 async def _made(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
     """What `make` makes, in a thread. One that is there only after the wait for it was cancelled is closed there and then."""
     lock = threading.Lock()

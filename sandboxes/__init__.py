@@ -28,6 +28,7 @@ from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_poo
 from agentrl.sandboxes.process import Process
 from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
 from agentrl.sandboxes.python_session import Executed, PythonSession, python_session
+from agentrl.sandboxes.run_sandboxes import RunSandboxes
 
 __all__ = [
     "CPP",
@@ -55,6 +56,7 @@ __all__ = [
     "PoolMetrics",
     "Process",
     "PythonSession",
+    "RunSandboxes",
     "SandboxPool",
     "Sandboxes",
     "Status",

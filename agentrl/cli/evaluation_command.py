@@ -21,8 +21,9 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import SamplingDefaults
+from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_runner import chat_format_of, check_for_workers, open_runner
-from agentrl.rollout.run_episode import Runner, remote_runner, run_sandboxes
+from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.tasks import TaskList, fingerprint, finite_tasks
 from agentrl.rollout.workflow import load_workflow
 from agentrl.run.run_directory import check_model
@@ -68,7 +69,7 @@ async def run_evaluation(
                     "rollout.workers runs workflows on the model that is served here; leave --base-url out, or it"
                 )
             await check_endpoint(base_url)
-            sandboxes = await stack.enter_async_context(run_sandboxes(config))
+            sandboxes = await stack.enter_async_context(open_run_sandboxes(config))
             runner = await stack.enter_async_context(
                 remote_runner(
                     workflow,

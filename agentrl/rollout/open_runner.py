@@ -12,7 +12,8 @@ from agentrl.engine import Engine
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.proxy import ChatFormat, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
-from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner, run_sandboxes
+from agentrl.rollout.episode_parts import open_run_sandboxes
+from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner
 from agentrl.rollout.tasks import TaskList, Tasks
 from agentrl.rollout.workflow import Workflow
 
@@ -69,7 +70,7 @@ async def in_process_runner(
             limits=ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"})),
             training=training,
         ) as proxy,
-        run_sandboxes(config) as sandboxes,
+        open_run_sandboxes(config) as sandboxes,
         local_runner(
             workflow,
             proxy,

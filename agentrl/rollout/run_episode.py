@@ -8,22 +8,20 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 import anyio
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.concurrency.threads import in_thread
-from agentrl.config import RunConfig
-from agentrl.episode import Episode, Kept, Reward, RunSandboxes, Task, add_metrics
+from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Reward, Task, add_metrics
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.failure_text import describe
 from agentrl.rollout.contain import Abandoned, Ended, contained
+from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.workflow import Workflow
 
@@ -72,10 +70,10 @@ class EpisodeRunner:
     proxy: Proxy | None = None
     """None: a foreign endpoint, reached with the client's own key; nothing is recorded."""
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
-    sandboxes: RunSandboxes | None = None
+    make_env: EnvFactory | None = None
+    """None: episodes have no environments."""
+    sandboxes: EpisodeSandboxes | None = None
     """None: episodes have no sandboxes."""
-    resources: Resources | None = None
-    """What environments keep open between calls, and between episodes."""
     abandoned: Abandoned = field(default_factory=Abandoned)
     """The workflows that did not end when they were cancelled."""
 
@@ -102,8 +100,8 @@ class EpisodeRunner:
                 api_key=client.api_key,
                 model=self.model,
                 session=session,
+                make_env=self.make_env,
                 sandboxes=self.sandboxes,
-                resources=self.resources,
                 group_seed=group_seed,
                 kept=kept,
             )
@@ -145,8 +143,7 @@ class EpisodeRunner:
 
     def metrics(self) -> dict[str, float]:
         """Sums since the run began, of a run that has used sandboxes."""
-        totals = vars(self.sandboxes.sandboxes.metrics()) if self.sandboxes else {}
-        return {f"sandbox_{name}": value for name, value in totals.items()} if totals.get("taken") else {}
+        return self.sandboxes.metrics() if self.sandboxes else {}
 
     async def _contained(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> Ended[T]:
         return await contained(
@@ -213,13 +210,13 @@ async def local_runner(
     timeout_s: float,
     cancel_timeout_s: float = CANCEL_TIMEOUT_S,
     defaults: SamplingDefaults,
-    sandboxes: RunSandboxes | None = None,
+    sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach `proxy` inside this process."""
     transport = proxy.in_process_transport()
     async with (
         httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
-        _episode_resources() as resources,
+        open_environments() as make_env,
     ):
         client = AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http, max_retries=0, timeout=None)
         yield EpisodeRunner(
@@ -231,8 +228,8 @@ async def local_runner(
             cancel_timeout_s=cancel_timeout_s,
             proxy=proxy,
             defaults=defaults,
+            make_env=make_env,
             sandboxes=sandboxes,
-            resources=resources,
         )
 
 
@@ -245,13 +242,13 @@ async def remote_runner(
     model: str,
     timeout_s: float,
     cancel_timeout_s: float = CANCEL_TIMEOUT_S,
-    sandboxes: RunSandboxes | None = None,
+    sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
     """A runner whose episodes reach any OpenAI-compatible endpoint."""
     # Making a client reads certificates, and imports its transport the first time.
     async with (
         await in_thread(DefaultAsyncHttpxClient) as http,
-        _episode_resources() as resources,
+        open_environments() as make_env,
     ):
         client = await in_thread(lambda: AsyncOpenAI(api_key=api_key, base_url=base_url, http_client=http))
         yield EpisodeRunner(
@@ -261,30 +258,6 @@ async def remote_runner(
             model=model,
             timeout_s=timeout_s,
             cancel_timeout_s=cancel_timeout_s,
+            make_env=make_env,
             sandboxes=sandboxes,
-            resources=resources,
         )
-
-
-@asynccontextmanager
-async def _episode_resources() -> AsyncIterator[Resources]:
-    # gymnasium takes a while to import, and workflows ask for environments in the event loop.
-    await in_thread(import_module, "agentrl.envs")
-    async with open_resources() as resources:
-        yield resources
-
-
-@asynccontextmanager
-async def run_sandboxes(config: RunConfig) -> AsyncIterator[RunSandboxes]:
-    """The sandboxes of a run. Nothing is started before an episode asks for one."""
-    agentrl_sandboxes = await in_thread(import_module, "agentrl.sandboxes")
-    sandbox = config.sandbox
-    async with agentrl_sandboxes.open_sandboxes(
-        backend=sandbox.backend,
-        order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
-        graders=sandbox.boxes,
-        lent=sandbox.lent_boxes or config.rollout.max_concurrent,
-        wait_timeout_s=sandbox.wait_timeout_s,
-    ) as sandboxes:
-        limits = agentrl_sandboxes.Limits(memory_mb=sandbox.memory_mb)
-        yield RunSandboxes(sandboxes, image=sandbox.image, runtime=sandbox.runtime, limits=limits)

@@ -23,9 +23,10 @@ from agentrl.proxy import (
 )
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.run_episode import local_runner, run_sandboxes
+from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import EpisodeRow, Store
 from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
@@ -137,7 +138,7 @@ async def replay(
     defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(model.path).name))
-        sandboxes = await stack.enter_async_context(run_sandboxes(config))
+        sandboxes = await stack.enter_async_context(open_run_sandboxes(config))
         runner = await stack.enter_async_context(
             local_runner(
                 run,

@@ -13,8 +13,9 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.episode import Episode
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
+from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.workflows import code, code_repair, python_tool
@@ -35,7 +36,7 @@ RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
 async def outcome_of(workflow: Workflow, script: Script, task: dict[str, Any]) -> Outcome:
     async with (
         scripted_model(script) as url,
-        run_sandboxes(CONFIG) as sandboxes,
+        open_run_sandboxes(CONFIG) as sandboxes,
         remote_runner(
             workflow, base_url=url, api_key="-", model="scripted", timeout_s=60, sandboxes=sandboxes
         ) as runner,
@@ -194,7 +195,7 @@ async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano
     async with (
         sglang_engine([server_url]) as engine,
         open_proxy(engine, nano_format, "nano") as proxy,
-        run_sandboxes(CONFIG) as sandboxes,
+        open_run_sandboxes(CONFIG) as sandboxes,
     ):
         for workflow, task in tasks:
             defaults = SamplingDefaults(max_tokens=16)
@@ -220,7 +221,7 @@ async def test_a_box_goes_back_whatever_becomes_of_the_episode(bubblewrap: Backe
 
     async with (
         scripted_model(lambda _: "") as url,
-        run_sandboxes(CONFIG) as sandboxes,
+        open_run_sandboxes(CONFIG) as sandboxes,
         remote_runner(workflow, base_url=url, api_key="-", model="m", timeout_s=2, sandboxes=sandboxes) as runner,
     ):
         outcomes: dict[int, Outcome] = {}
@@ -235,7 +236,7 @@ async def test_a_box_goes_back_whatever_becomes_of_the_episode(bubblewrap: Backe
         for seed, outcome in outcomes.items():
             expected = ["ValueError: no", "EpisodeTimeoutError", None][seed % 3]
             assert (expected in (outcome.error or "")) if expected else outcome.reward == 1.0, outcome
-        assert sandboxes.sandboxes.metrics().taken == 12
+        assert sandboxes.metrics()["sandbox_taken"] == 12
 
 
 async def test_an_episode_without_sandboxes_says_so() -> None:

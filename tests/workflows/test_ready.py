@@ -16,8 +16,9 @@ from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, open_proxy
+from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.run_episode import local_runner, remote_runner, run_sandboxes
+from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
 from agentrl.workflows import black_box, chat, debate, judge, self_correct, self_play, tool_loop
@@ -39,7 +40,7 @@ async def outcome_of(
 ) -> Outcome:
     async with (
         scripted_model(script) as url,
-        run_sandboxes(config(backend)) as sandboxes,
+        open_run_sandboxes(config(backend)) as sandboxes,
         remote_runner(
             workflow, base_url=url, api_key="-", model="scripted", timeout_s=60, sandboxes=sandboxes
         ) as runner,
@@ -283,7 +284,7 @@ print(os.environ["OPENAI_API_KEY"])
         port = url.split(":")[2].split("/")[0]
         task = {"command": ["python3", "spy.py", port], "files": {"spy.py": spy}, "answer": "outside", "sandbox": True}
         async with (
-            run_sandboxes(config(backend)) as sandboxes,
+            open_run_sandboxes(config(backend)) as sandboxes,
             remote_runner(
                 black_box.run, base_url=url, api_key="secret", model="m", timeout_s=60, sandboxes=sandboxes
             ) as runner,
@@ -323,7 +324,7 @@ async def test_every_workflow_on_the_real_engine(
     question = {"prompt": "2 + 3 =", "answer": "never"}
     async with (
         real(any_server_url, nano_format) as engine,
-        run_sandboxes(config(bubblewrap)) as sandboxes,
+        open_run_sandboxes(config(bubblewrap)) as sandboxes,
         scripted_model(lambda _: "Score: 5") as judge_url,
     ):
         assert (await really(chat.run, question, engine)).reward == 0.0

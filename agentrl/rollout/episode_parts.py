@@ -1,0 +1,53 @@
+"""What episodes are made with, beside a model: environments and sandboxes. The one place where the SDK imports either.
+
+Both are imported when a run opens them, in a thread: gymnasium takes a while, and workflows ask for environments in the
+event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from types import ModuleType
+
+from agentrl.concurrency.resources import open_resources
+from agentrl.concurrency.threads import in_thread
+from agentrl.config import RunConfig
+from agentrl.episode import EnvFactory, EpisodeSandboxes
+
+
+@asynccontextmanager
+async def open_environments() -> AsyncIterator[EnvFactory]:
+    """Yield what makes the environments of episodes. What several of them share is open as long as this is."""
+    envs = await in_thread(_import_envs)
+    async with open_resources() as resources:
+        yield partial(envs.async_env.make_async_env, resources)
+
+
+@asynccontextmanager
+async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxes]:
+    """Yield the sandboxes of a run. Nothing is started before an episode asks for one."""
+    sandboxes = await in_thread(_import_sandboxes)
+    options = config.sandbox
+    async with sandboxes.open_sandboxes(
+        backend=options.backend,
+        order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
+        graders=options.boxes,
+        lent=options.lent_boxes or config.rollout.max_concurrent,
+        wait_timeout_s=options.wait_timeout_s,
+    ) as opened:
+        limits = sandboxes.Limits(memory_mb=options.memory_mb)
+        yield sandboxes.RunSandboxes(opened, image=options.image, runtime=options.runtime, limits=limits)
+
+
+def _import_envs() -> ModuleType:
+    from agentrl import envs
+
+    return envs
+
+
+def _import_sandboxes() -> ModuleType:
+    from agentrl import sandboxes
+
+    return sandboxes

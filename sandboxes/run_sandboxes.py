@@ -1,0 +1,71 @@
+"""The sandboxes of a run as its episodes ask for them: `episode.sandbox()` and `episode.grade()`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes.grading.do_nothing import grade_partial
+from agentrl.sandboxes.grading.grade import grade
+from agentrl.sandboxes.grading.verdict import PYTHON, Language, Test, Verdict
+from agentrl.sandboxes.pool import Lease, Purpose, Sandboxes, SandboxPool
+from agentrl.sandboxes.protocol import BoxSpec, Limits
+
+
+@dataclass(frozen=True)
+class RunSandboxes:
+    """The sandboxes of a run, and what they are made of where an episode does not say."""
+
+    sandboxes: Sandboxes
+    image: str
+    runtime: str | None
+    limits: Limits
+
+    async def acquire(self, *, image: str | None, limits: Limits | None, cpus: float, network: bool) -> Lease:
+        """Return a sandbox, as new, that is the caller's until it is given back. See `Episode.sandbox`."""
+        pool = await self._pool("lend", image, limits, cpus, network)
+        (lease,) = await pool.acquire()
+        return lease
+
+    async def grade(
+        self,
+        source: str,
+        tests: Sequence[Test],
+        *,
+        language: Language | None,
+        image: str | None,
+        limits: Limits | None,
+        fail_fast: bool,
+        partial: bool,
+        deadline_s: float | None,
+    ) -> Verdict:
+        """Run a program against tests in a sandbox. See `Episode.grade`."""
+        if partial and fail_fast:
+            raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
+        pool = await self._pool("grade", image, limits, cpus=1.0, network=False)
+        language = language or PYTHON
+        if partial:
+            return await grade_partial(
+                source, tests, pool=pool, language=language, limits=limits, deadline_s=deadline_s
+            )
+        return await grade(
+            source, tests, pool=pool, language=language, limits=limits, fail_fast=fail_fast, deadline_s=deadline_s
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return sums since the run began, or nothing while no sandbox has been used."""
+        totals = vars(self.sandboxes.metrics())
+        return {f"sandbox_{name}": value for name, value in totals.items()} if totals["taken"] else {}
+
+    async def _pool(
+        self, purpose: Purpose, image: str | None, limits: Limits | None, cpus: float, network: bool
+    ) -> SandboxPool:
+        spec = BoxSpec(
+            image=image or self.image,
+            limits=limits or self.limits,
+            cpus=cpus,
+            network=network,
+            runtime=self.runtime,
+        )
+        return await self.sandboxes.pool(spec, purpose)
