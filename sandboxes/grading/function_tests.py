@@ -22,6 +22,8 @@ from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
 from agentrl.sandboxes.inside.plain_data import encode, is_changeable
 from agentrl.sandboxes.protocol import Limits
 
+PATCHES_A_DICT = "patch.dict("
+"""Code that puts a dict of the candidate's back as it was must see what the candidate has put into it."""
 NOT_CONFIRMED = "it passed, and was not run again to see that it deserves to, since another test failed"
 
 
@@ -140,6 +142,8 @@ class _Runs:
 async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
     """The results of as many runs as it takes."""
     in_place = runs.test.in_place
+    if in_place is None and PATCHES_A_DICT in runs.test.code:
+        in_place = True
     exchange = await runs.run(in_place=in_place, fail_fast=fail_fast)
     results = exchange.all_results()
     revoked = exchange.revoked

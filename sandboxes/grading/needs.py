@@ -19,6 +19,10 @@ CALLS = {
     "inspect.getsourcelines": "the candidate's source (inspect.getsourcelines)",
     "inspect.signature": "the candidate's signatures (inspect.signature)",
     "inspect.getmembers": "the candidate's insides (inspect.getmembers)",
+    **{
+        f"inspect.{name}": f"the candidate's functions to be functions here (inspect.{name})"
+        for name in ("isfunction", "ismethod", "isroutine", "isbuiltin", "isgeneratorfunction", "iscoroutinefunction")
+    },
     "importlib.reload": "to load the candidate's module anew (importlib.reload)",
     "importlib.util.spec_from_file_location": "the candidate's file (importlib.util.spec_from_file_location)",
     "runpy.run_path": "the candidate's file (runpy.run_path)",
@@ -39,6 +43,7 @@ CALLS = {
     "gc.get_objects": "the candidate's memory (gc.get_objects)",
     "weakref.ref": "to watch the candidate's objects end (weakref.ref)",
 }
+FUNCTION_TYPES = ("FunctionType", "LambdaType", "MethodType", "BuiltinFunctionType", "BuiltinMethodType")
 PATCHES = ("patch", "patch.object", "patch.dict", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr")
 ON_BOTH_SIDES = {
     *("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr", "os.environ"),
@@ -84,6 +89,12 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
             yield from _of_a_package(node, module)
         elif isinstance(node, ast.AsyncFunctionDef):
             yield f"to await what the candidate returns (async def {node.name})"
+        elif _unloads(node, module, full):
+            yield "to load the candidate's module anew (sys.modules)"
+        elif (
+            isinstance(node, ast.Name | ast.Attribute) and _dotted(node, full).removeprefix("types.") in FUNCTION_TYPES
+        ):
+            yield f"the candidate's functions to be functions here ({ast.unparse(node)})"
         elif isinstance(node, ast.FunctionDef):
             fixtures = [argument.arg for argument in node.args.args if argument.arg in FIXTURES]
             if node.name.startswith("test") and fixtures:
@@ -101,6 +112,22 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
                 yield CALLS[name]
             elif any(f".{name}".endswith(f".{patch}") for patch in PATCHES) and node.args:
                 yield from _outside(node, name, module, candidates, full)
+
+
+def _unloads(node: ast.AST, module: str, full: dict[str, str]) -> bool:
+    """Whether code takes the candidate's module out of those that are loaded."""
+    if isinstance(node, ast.Delete):
+        items = [(target.value, target.slice) for target in node.targets if isinstance(target, ast.Subscript)]
+    elif isinstance(node, ast.Call) and _dotted(node.func, full) == "sys.modules.pop" and node.args:
+        items = [(ast.parse("sys.modules", mode="eval").body, node.args[0])]
+    elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".delitem") and len(node.args) > 1:
+        items = [(node.args[0], node.args[1])]
+    else:
+        return False
+    return any(
+        _dotted(of, full) == "sys.modules" and isinstance(key, ast.Constant) and key.value == module
+        for of, key in items
+    )
 
 
 def _of_a_package(statement: ast.Import | ast.ImportFrom, module: str) -> Iterator[str]:

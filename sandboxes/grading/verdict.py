@@ -141,7 +141,7 @@ class AssertTest:
     prelude: str = ""
     in_place: bool | None = None
     """Whether the code sees the candidate's changes to mutable arguments. Default: after calls that return None, as functions
-    that work in place do. With True, a candidate that empties its argument and returns it may please a careless test."""
+    that work in place do, and always with `patch.dict`. With True, a candidate that empties its argument and returns it may please a careless test."""
     name: str = ""
     limits: ChangedLimits = None
 

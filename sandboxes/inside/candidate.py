@@ -10,6 +10,7 @@ null for the candidate's module.
     {"op": "special", "of": 4, "name": "__add__", "args": [1], ...}   -> {"ok": ...}, as `type(x).__add__(x, 1)` gives it
     {"op": "get" | "set" | "del", "of": 4, "name": "size", ...}  -> {"ok": 1}; to set takes its value as "args"
     {"op": "copy", "of": 4, "deep": true}                        -> {"ok": ...}
+    {"op": "number", "of": 4, "name": "push"}                    -> {"ok": 6}, by which that method is known from here on
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
 
 A list or the like has a number on both sides, see `lent`: an argument is {"lend": [-1, [1]]}, what is given {"ok": [1], "lent": 7}, and
@@ -28,10 +29,10 @@ from __future__ import annotations
 import os
 import sys
 import types
-from _thread import RLock
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from json import dumps, loads  # what a test patches in the module is then not ours
+from threading import Condition, RLock
 from typing import Any
 
 from agentrl.sandboxes.inside.candidate_objects import (
@@ -44,9 +45,13 @@ from agentrl.sandboxes.inside.depth import deeper
 from agentrl.sandboxes.inside.lent import Lender
 from agentrl.sandboxes.inside.plain_data import NotPlainError, is_changeable
 from agentrl.sandboxes.inside.shared_state import CandidatesState
+from agentrl.sandboxes.inside.signals import handlers_later
 from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH, is_told
 from agentrl.sandboxes.inside.tests_objects import NeedsTestObjectError
 from agentrl.sandboxes.inside.told import Told
+
+VALUE = object()
+"""Stands for data, which the tests look up whenever they read its name."""
 
 
 class CannotTellError(BaseException):
@@ -69,8 +74,10 @@ def telling(what: str) -> Iterator[None]:
 class Candidate:
     def __init__(self, requests: Any, answers: Any) -> None:
         self.module = types.ModuleType("solution")
-        self.originals: dict[tuple[int, str], Any] = {}
-        """What the tests have set anew, of the module and of classes, which are kept."""
+        self._loaded: dict[str, Any] = {}
+        """The functions and classes that the program has defined as it was loaded: a test that holds one means that."""
+        self._known: dict[str, Any] = {}
+        """The names of the module as the tests know them, each with its function or class, or with `VALUE`."""
         self.objects = Objects(
             self.call_back, named=self._named, lent=self._lent, part=lambda *of: self._lender.part(*of)
         )
@@ -79,13 +86,22 @@ class Candidate:
         """Whether the tests are told what becomes of what both sides have; None where they are if a call gives no value."""
         self._requests = requests
         self._answers = answers
-        self._calling_back = RLock()
+        self._exchange = Condition(RLock())
+        """Held by the thread that asks the tests, and that no other speaks to them meanwhile; they listen to no thread while they `ask` nothing."""
+        self._asked = 0
+        """How many requests of the tests' are being answered."""
         self._told = Told(self.objects.encode_error)
         self._state = CandidatesState(self.objects.decode)
 
     def serve(self) -> None:
-        for line in self._requests:
-            self._send(self.answer(loads(line)))
+        while line := self._requests.readline():
+            with self._exchange:
+                self._asked += 1
+                self._exchange.notify_all()
+            answer = self.answer(loads(line))
+            with self._exchange:
+                self._asked -= 1
+                self._send(answer)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         operations = {
@@ -98,6 +114,7 @@ class Candidate:
             "del": self.delete,
             "copy": self.copy,
             "class": self.describe,
+            "number": self.number,
         }
         try:
             self._in_place = request.get("in_place")
@@ -122,12 +139,26 @@ class Candidate:
         if request["tells"]:
             self._told.listen(request["source"])
         exec(compile(request["source"], self.module.__file__, "exec", dont_inherit=True), self.module.__dict__)
-        return {"names": {name: kind_of(value) for name, value in vars(self.module).items() if is_told(name)}}
+        names = self._renamed()
+        self._loaded = {name: value for name, value in self._known.items() if value is not VALUE}
+        return {"names": names, "doc": self.module.__doc__ if type(self.module.__doc__) is str else None}
+
+    def _renamed(self) -> dict[str, str | None]:
+        """The kinds of the names that the program has made, or given to another function or class, since the tests were told; None where
+        it has deleted one."""
+        now = {name: value if is_named_kind(value) else VALUE for name, value in [*vars(self.module).items()]}
+        renamed: dict[str, str | None] = dict.fromkeys(self._known.keys() - now.keys())
+        for name, value in now.items():
+            if name not in self._known or self._known[name] is not value:
+                renamed[name] = kind_of(value)
+        self._known = now
+        return {name: kind for name, kind in renamed.items() if is_told(name)}
 
     def call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call by dotted path. A class on the way, as in `Solution.two_sum`, is made an instance of."""
-        target: Any = self.module
-        for part in request["path"].replace("()", "").split("."):
+        first, *rest = request["path"].replace("()", "").split(".")
+        target = self._named(first)
+        for part in rest:
             target = getattr(target() if isinstance(target, type) else target, part)
         return self.invoke(target, request)
 
@@ -150,28 +181,26 @@ class Candidate:
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         owner, name = self._owner(request), request["name"]
-        if (owner is self.module or isinstance(owner, type)) and name in vars(owner):
-            self.originals.setdefault((id(owner), name), vars(owner)[name])
-        return self.invoke(lambda value: setattr(owner, name, value), request)
+        answer = self.invoke(lambda value: setattr(owner, name, value), request)
+        if owner is self.module:
+            self._renamed()  # which the tests know
+        return answer
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Delete an attribute; one of a class that was set anew gets its first value back, as mock.patch leaves it."""
         owner, name = self._owner(request), request["name"]
+        delattr(owner, name)
         if owner is self.module:
-            self.originals.setdefault((id(owner), name), getattr(owner, name))
-            delattr(owner, name)
-        elif (id(owner), name) in self.originals:
-            setattr(owner, name, self.originals[id(owner), name])
-        else:
-            delattr(owner, name)
+            self._renamed()
         answer: dict[str, Any] = {"ok": None}
         self._tell_changes(answer, told=True)
         return answer
 
     def _named(self, name: str) -> Any:
-        """What a name stood for before a test set it anew: a test that holds that means it."""
-        key = (id(self.module), name)
-        return self.originals[key] if key in self.originals else getattr(self.module, name)
+        """What a name stood for before anybody gave it to something else: a test that holds that means it."""
+        return self._loaded[name] if name in self._loaded else getattr(self.module, name)
+
+    def number(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"ok": self.objects.number(getattr(self._owner(request), request["name"]))}
 
     def copy(self, request: dict[str, Any]) -> dict[str, Any]:
         import copy
@@ -182,7 +211,7 @@ class Candidate:
     def describe(self, request: dict[str, Any]) -> dict[str, Any]:
         kind: type = self.objects[request["of"]]
         name = kind.__name__
-        path = name if vars(self.module).get(name) is kind else None
+        path = name if self._loaded.get(name) is kind else None
         return {"ok": None, "class": describe_class(kind, self.objects, path)}
 
     def invoke(self, function: Any, request: dict[str, Any], *, always: bool = False) -> dict[str, Any]:
@@ -234,11 +263,13 @@ class Candidate:
 
     def call_back(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], what: dict[str, str]) -> Any:
         """Call a function of the tests, or use an object of theirs, and serve what they ask before that returns."""
-        with self._calling_back, deeper():
+        with self._exchange, deeper():
+            while not self._asked:  # a thread that the program has left running
+                self._exchange.wait()
             given = [self._given_to_tests(item) for item in args]
             named = {name: self._given_to_tests(item) for name, item in kwargs.items()}
             self._send({"callback": number, "args": given, "kwargs": named, **what, **self._changes_so_far()})
-            while (request := loads(self._requests.readline()))["op"] != "resume":
+            while (request := self._next_request())["op"] != "resume":
                 self._send(self.answer(request))
             self._state.set(request.get("state", {}))
             self._lender.take_back(request, self.objects.dereference)
@@ -247,6 +278,13 @@ class Candidate:
                 return self.objects.decode(request["ok"])
             error: BaseException = self.objects.decode(request["raised"])
         raise error
+
+    def _next_request(self) -> dict[str, Any]:
+        """What the tests say while a function of theirs is called. A handler that raises, as an alarm of the program's, would leave the
+        answer to be taken for the next request."""
+        with handlers_later():
+            request: dict[str, Any] = loads(self._requests.readline())
+            return request
 
     def _given_to_tests(self, value: Any) -> Any:
         """What a function of the tests is called with."""
@@ -314,6 +352,8 @@ class Candidate:
 
     def _send(self, answer: dict[str, Any]) -> None:
         self._told.tell(answer)
+        if "names" not in answer and (renamed := self._renamed()):
+            answer["names"] = renamed
         self._answers.write(dumps(answer, separators=(",", ":")).encode() + b"\n")
         self._answers.flush()
 
@@ -325,8 +365,13 @@ def number_of(data: Any) -> int | None:
     return data["lent"] if "lent" in data else data["lend"][0] if "lend" in data else None
 
 
+def is_named_kind(value: Any) -> bool:
+    """Whether the tests mean one thing by its name for as long as they hold it: a function or a class, and no data."""
+    return issubclass(type(value), type) or callable(value)
+
+
 def kind_of(value: Any) -> str:
-    if isinstance(value, type):
+    if issubclass(type(value), type):
         return "class"
     return "callable" if callable(value) else "value"
 

@@ -8,6 +8,7 @@ from _thread import RLock
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple, NoReturn
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE, Aliases
@@ -19,8 +20,9 @@ from agentrl.sandboxes.inside.plain_data import PLAIN_BASES, NotPlainError
 from agentrl.sandboxes.inside.questions import COLLECTIONS, SEARCHES, SET_METHODS, Change, Round
 from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
-from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH, goes_through_candidates
+from agentrl.sandboxes.inside.special_methods import PASSIVE, WITH, goes_through_candidates, is_told
 from agentrl.sandboxes.inside.stand_ins import (
+    Method,
     RemoteClass,
     RemoteFunction,
     RemoteObject,
@@ -31,7 +33,28 @@ from agentrl.sandboxes.inside.told import MOST_BYTES, hear
 from agentrl.sandboxes.inside.wire import Wire
 
 NO_ARGUMENTS: dict[str, Any] = {}
+_ASSERTIONS = "any_call called called_once called_once_with called_with has_calls not_called"
+_AWAITED = "any_await awaited awaited_once awaited_once_with awaited_with has_awaits not_awaited"
+OF_MOCKS = frozenset(
+    {
+        *(f"assert_{name}" for name in f"{_ASSERTIONS} {_AWAITED}".split()),
+        *[
+            "called",
+            "call_count",
+            "call_args",
+            "call_args_list",
+            "method_calls",
+            "mock_calls",
+            "await_count",
+            "await_args",
+            "await_args_list",
+        ],
+    }
+)
+"""What `unittest.mock` answers of the calls that it has had."""
 MOST_CALLBACKS = 100_000
+PATCHED_INTO = re.compile(r"(?:patch|patch\.object|setattr)\(\s*['\"]?\w+\.(\w+)(?:\.\w|\s*,)")
+"""A call that patches an attribute of a name of a module's."""
 ONE_FOR_ALL = 3
 """A class that gives one object for so many different arguments gives it for all."""
 MANY_LINKS = 2
@@ -61,14 +84,21 @@ class Remote:
         run: Round,
         *,
         in_place: bool | None,
+        doc: str | None,
     ) -> None:
+        self.doc = doc
+        """The module's docstring."""
         self.kinds = kinds
+        """What each name of the module is: a class, a callable, or a value."""
+        self._loaded_kinds = {**kinds}
         self._functions = {*functions}
         """What the tests want functions for: a class of such a name is none that they name."""
         self.wire = wire
         self.run = run
         self.operators = Operators(self, run)
         self.aliases = Aliases(code)
+        self._patched_into = {*PATCHED_INTO.findall(code)}
+        """Names of the module of which the tests patch an attribute."""
         self.begun: list[str] = []
         """The tests that have begun."""
         self._made_for: dict[int, set[str]] = {}
@@ -77,12 +107,14 @@ class Remote:
         """How often a test has had it hold itself."""
         self._in_place = in_place
         self._by_name: dict[str, Any] = {}
-        self._set: set[str] = set()
-        """Names of the module that the tests have set: what they are now, the program says."""
+        self.live: set[str] = set()
+        """Names of the module that somebody has set since it was loaded: what they are now, the program says."""
         self._deleted: dict[str, tuple[str, Any]] = {}
         """Names of the module that the tests have deleted, with what they were."""
         self._own: set[tuple[Any, str]] = set()
         """Of owners, the names that the tests have set to an object of their own, such as a mock."""
+        self._in_place_of_own: list[Any] = []
+        """What the candidate has put there."""
         self.untold = False
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
         self.spoilt = False
@@ -105,8 +137,11 @@ class Remote:
 
     def stand_in(self, name: str) -> Any:
         """What the tests get for a name of the candidate's module."""
-        if name in self._set:
-            return self.attribute(None, name)
+        if name in self.live:
+            value = self.attribute(None, name)
+            if isinstance(value, RemoteClass):
+                reference_of_class(value).named = name not in self._functions
+            return value
         if name in self._by_name:
             return self._by_name[name]
         kind = self.kinds[name]
@@ -119,6 +154,10 @@ class Remote:
             where.named = name not in self._functions
             where.path = name
             self._by_name[name] = value
+        elif kind == "class" and name in self._patched_into:
+            self.wire.ungradable(
+                f"to patch {name[:100]}, which is not the candidate's own class, in the candidate's process"
+            )
         return value
 
     def name_classes(self, names: Collection[str]) -> None:
@@ -132,11 +171,16 @@ class Remote:
         if self.wire.gone:
             self._values.begin_process()
             self._own.clear()
+            self._deleted.clear()
+            self.live.clear()
+            self.kinds.clear()
+            self.kinds.update(self._loaded_kinds)
             self._state.forget()
         self._depth = 0
         self._failed_inside = None
         self._made_for.clear()
         self._linked.clear()
+        self._in_place_of_own.clear()
         self.untold = False
         self.begun.append(name)
         self.run.begin(name)
@@ -150,16 +194,28 @@ class Remote:
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
             reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
         self.aliases.note(owner, name, value, self.test)
-        if isinstance(value, RemoteObject) and not is_named(type(value)) and (id(owner), name) in self._own:
-            self.wire.wrong(
-                f"the candidate has put an object of its own in the place of what the test has set as {name[:100]}"
-            )
+        self._check_answers_for_own(owner, name, value)
         if isinstance(value, RemoteObject) and isinstance(owner, RemoteObject) and name in OWN_METHODS:
             self._check_own_method(owner, name)
         return value
 
+    def _check_answers_for_own(self, owner: Any, name: str, value: Any) -> None:
+        """End the test where the candidate has put something of its own in the place of what the test has set, such as a mock, and that
+        would answer for it: an object of a class that the test does not name, or anything that is asked what only a mock knows."""
+        ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
+        if ours and (id(owner), name) in self._own:
+            self._in_place_of_own.append(value)
+        unnamed = isinstance(value, RemoteObject) and not is_named(type(value)) and (id(owner), name) in self._own
+        if unnamed or (name in OF_MOCKS and any(owner is one for one in self._in_place_of_own)):
+            self.wire.wrong(
+                f"the candidate has put an object of its own in the place of what the test has set as {name[:100]}"
+            )
+
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        if isinstance(owner, RemoteClass) and _is_descriptor(value):
+            self.wire.ungradable(f"a {type(value).__name__} as the attribute {name[:100]} of the candidate's class")
         self.operators.changes += 1
+        self._values.hold_methods(owner, name, lambda one: self._number_of(one, name))
         if isinstance(owner, RemoteObject):
             self.run.note_change(owner, Change("set", name, (value,), {}))
             if value is owner:
@@ -168,6 +224,18 @@ class Remote:
         self._use({"op": "set", "of": self._values.touched(owner), "name": name}, (value,))
         (self._own.add if _is_of_the_tests(value) else self._own.discard)((id(owner), name))
 
+    def _number_of(self, owner: Any, name: str) -> int | None:
+        """Return the number of an object's attribute; None where the candidate has none to give."""
+        number = self.ask(op="number", of=self._values.owner(owner), name=name).get("ok")
+        return number if type(number) is int else None
+
+    def call_method(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call what the tests have had by the name of a method, which is something else's by now."""
+        with self._one_at_a_time:
+            self.operators.changes += 1
+            request = {"op": "method", "of": {"ref": self._values.number_of(method)}, "name": None}
+            return self._use(request, args, kwargs).value
+
     def set_name(self, name: str, value: Any) -> None:
         """Set a name of the module."""
         self.set_attribute(None, name, value)
@@ -175,14 +243,14 @@ class Remote:
         self.kinds[name] = kind
         if known is not None and known is value:  # a patch is taken back
             self._by_name[name] = known
-            self._set.discard(name)
+            self.live.discard(name)
         else:
-            self._set.add(name)
+            self.live.add(name)
 
     def delete_name(self, name: str) -> None:
         """Delete a name of the module."""
         self.delete_attribute(None, name)
-        self._set.discard(name)
+        self.live.discard(name)
         if name in self.kinds:
             self._deleted[name] = self.kinds.pop(name), self._by_name.pop(name, None)
 
@@ -327,11 +395,13 @@ class Remote:
                 answer = self.wire.ask(request | self._changes(), looks=self._only_looks(request))
                 while "callback" in answer:
                     self._hear(answer)
+                    self._note_names(answer)
                     self._note_seen(answer)
                     answer = self.wire.ask(self._call_back(answer) | self._changes())
         finally:
             self._depth -= 1
         self._hear(answer)
+        self._note_names(answer)
         if self._failed_inside is not None and self._depth == 0:
             failed, self._failed_inside = self._failed_inside, None
             raise failed
@@ -365,6 +435,22 @@ class Remote:
             self._values.borrowed.drop(answer.get("dropped", ()))
         except (NotPlainError, TypeError, ValueError, RecursionError) as error:
             self.wire.wrong(f"the candidate tells nonsense of its arguments: {error}")
+
+    def _note_names(self, answer: dict[str, Any]) -> None:
+        """Note the names of the module that the candidate has made, deleted, or given to another function or class."""
+        try:
+            renamed = dict(answer.get("names", ()))
+        except (TypeError, ValueError):
+            self.wire.wrong("the candidate tells nonsense of its names")
+        for name, kind in renamed.items():
+            if not isinstance(name, str) or not is_told(name):
+                continue
+            if kind is None:
+                self.kinds.pop(name, None)
+                self.live.discard(name)
+            else:
+                self.kinds[name] = str(kind)
+                self.live.add(name)
 
     def _note_seen(self, answer: dict[str, Any]) -> None:
         """Give what both sides have what the candidate has made of it, in a run that sees everything."""
@@ -456,6 +542,12 @@ class Remote:
 def _is_of_the_tests(value: Any) -> bool:
     """Whether a value is an object of the tests' own, and no data."""
     return not (value is None or isinstance(value, (*PLAIN_BASES, RemoteObject, RemoteClass, RemoteFunction)))
+
+
+def _is_descriptor(value: Any) -> bool:
+    """Whether a class would have the value decide what its attribute is, such as a property: that cannot pass."""
+    ours = isinstance(value, FunctionType | MethodType | RemoteFunction | RemoteObject | RemoteClass)
+    return hasattr(type(value), "__get__") and not ours
 
 
 def _is_of(value: Any, kind: RemoteClass, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -24,6 +24,7 @@ from agentrl.sandboxes.inside.operators import is_named
 from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NO_ITEMS, Items, NotPlainError, decode, encode, is_changeable
 from agentrl.sandboxes.inside.stand_ins import (
+    Method,
     Reference,
     RemoteClass,
     RemoteFunction,
@@ -62,6 +63,8 @@ class RemoteValues:
         self._process = 0
         """The number of the candidate's process. Objects of an earlier one are gone."""
         self._objects: dict[int, Any] = {}
+        self._methods: dict[tuple[int, str], tuple[Any, Method]] = {}
+        """What the tests have had of an owner's by the name of a method."""
         self._named_tuples: dict[type, Callable[..., Any]] = {}
         self._library: dict[str, Any] = {}
         """What the candidate was given of the standard library's."""
@@ -75,6 +78,7 @@ class RemoteValues:
         """The candidate has a new process: what the tests have had of the last one is gone."""
         self._process += 1
         self._objects.clear()
+        self._methods.clear()
         self.borrowed.clear()
 
     def has(self, one: Any) -> bool:
@@ -150,6 +154,20 @@ class RemoteValues:
             self._wire.wrong("an object of a process of the candidate's that has ended")
         return where.number
 
+    def number_of(self, method: Method) -> int:
+        """Return the number of a method that the tests hold by itself."""
+        if method.number is None or method.process != self._process:
+            self._wire.wrong("a method of a process of the candidate's that has ended")
+        return method.number
+
+    def hold_methods(self, of: Any, name: str, number: Callable[[Any], int | None]) -> None:
+        """Have the tests hold by itself what they have had by a name that is about to be set anew, of an object, or of all those that may be
+        of a class. `number` asks for the number of an owner's."""
+        for key, (owner, method) in [*self._methods.items()]:
+            if key[1] == name and (owner is of or isinstance(of, RemoteClass)):
+                del self._methods[key]
+                method.number, method.process = number(owner), self._process
+
     def _refer_used(self, value: Any) -> Any:
         if issubclass(type(value), RemoteObject):
             reference(value).touched = True
@@ -168,6 +186,8 @@ class RemoteValues:
             where = reference_of_class(value)
             return {"named": where.path} if where.path is not None else {"ref": self._number(where)}
         if kind is RemoteFunction:
+            if value._agentrl_method.number is not None:
+                return {"ref": self.number_of(value._agentrl_method)}
             owner, name = value._agentrl_owner, value._agentrl_name
             return {"named": name} if owner is None else {"method": [self._number(_where(owner)), name]}
         name = str(getattr(value, "__name__", ""))
@@ -207,7 +227,8 @@ class RemoteValues:
             owner, name = self._dereference(content[0]), content[1]
             if not isinstance(owner, RemoteObject | RemoteClass):
                 raise NotPlainError("a method of nothing")
-            return RemoteFunction(self._session, owner, str(name))
+            _, method = self._methods.setdefault((id(owner), str(name)), (owner, Method()))
+            return RemoteFunction(self._session, owner, str(name), method)
         if kind == "own":
             return self.given[content]
         if kind == "library":

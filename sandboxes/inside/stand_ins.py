@@ -6,7 +6,7 @@ an order has none here. What is asked of an object is asked through `Session`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn, Protocol
 
 from agentrl.sandboxes.inside.special_methods import COMPARISONS, SPECIAL_METHODS, goes_through_candidates, may_be_asked
@@ -19,6 +19,7 @@ class Session(Protocol):
     def set_attribute(self, owner: Any, name: str, value: Any) -> None: ...
     def delete_attribute(self, owner: Any, name: str) -> None: ...
     def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call_method(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def call_now(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
     def compare(self, owner: Any, name: str, other: Any) -> Any: ...
@@ -126,6 +127,14 @@ class RemoteClass(type):
     def __delattr__(cls, name: str) -> None:
         reference_of_class(cls).session.delete_attribute(cls, name)
 
+    @property  # type: ignore[misc]
+    def __dict__(cls) -> Any:  # type: ignore[override]
+        """The attributes of the original's own, as `vars` gives them and `mock.patch` looks for them."""
+        return ClassNames(cls)
+
+    def __dir__(cls) -> Any:
+        return reference_of_class(cls).session.special(cls, "__dir__", ())
+
     @property
     def __annotations__(cls) -> Any:  # type: ignore[override]
         return reference_of_class(cls).session.attribute(cls, "__annotations__")
@@ -170,6 +179,31 @@ class RemoteClass(type):
         return bool(reference_of_class(cls).session.combine(cls, "__contains__", (key,)))
 
 
+class ClassNames(Mapping[str, Any]):
+    """The attributes of a candidate's class: those that Python itself looks for are the stand-in's."""
+
+    def __init__(self, of: RemoteClass) -> None:
+        self._of = of
+
+    def _ask(self, name: str, *args: Any) -> Any:
+        session = reference_of_class(self._of).session
+        return session.special(session.attribute(self._of, "__dict__"), name, args)
+
+    def __getitem__(self, name: str) -> Any:
+        if not isinstance(name, str) or name[:2] == name[-2:] == "__":
+            return OWN_ATTRIBUTES.__get__(self._of)[name]
+        return self._ask("__getitem__", name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._ask("__iter__")])
+
+    def __len__(self) -> int:
+        length: int = self._ask("__len__")
+        return length
+
+
+OWN_ATTRIBUTES: Any = vars(type)["__dict__"]
+"""Gives what a class itself has for its attributes."""
 _RAISED_WITH = ("__traceback__", "__context__", "__cause__", "__suppress_context__", "args")
 """Attributes that Python sets as it raises."""
 
@@ -238,42 +272,49 @@ class TupleWithMore:
         return getattr(self._agentrl_object, name)
 
 
+class Method:
+    """What an object had by the name of a method: by that name, until the tests set it anew, and from then on by its number."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self.process = 0
+
+
 class RemoteFunction:
     # A function of the candidate's module, or of an object of its. Its docstring is the candidate's.
 
-    def __init__(self, session: Session, owner: Any, name: str) -> None:
+    def __init__(self, session: Session, owner: Any, name: str, method: Method | None = None) -> None:
         self._agentrl = Reference(session)
+        self._agentrl_method = method or Method()
         self._agentrl_owner = owner
         self._agentrl_name = name
         self.__name__ = self.__qualname__ = name.rpartition(".")[2]
         self.__module__ = "solution"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._agentrl.session.call(self._agentrl_owner, self._agentrl_name, args, kwargs)
+        session = self._agentrl.session
+        if self._agentrl_method.number is not None:
+            return session.call_method(self._agentrl_method, args, kwargs)
+        return session.call(self._agentrl_owner, self._agentrl_name, args, kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_agentrl") or not may_be_asked(name):
             raise AttributeError(name)
-        return getattr(self._original(), name)
+        return self._agentrl.session.attribute(self, name)
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]
-        return self._original().__doc__
+        return self._agentrl.session.attribute(self, "__doc__")
 
     @property
     def __annotations__(self) -> Any:  # type: ignore[override]
-        return self._agentrl.session.attribute(self._original(), "__annotations__")
-
-    def _original(self) -> Any:
-        function = self._agentrl.session.attribute(self._agentrl_owner, self._agentrl_name)
-        if isinstance(function, RemoteFunction):  # a bound method has a function's attributes
-            function = self._agentrl.session.attribute(function, "__func__")
-        return function
+        return self._agentrl.session.attribute(self, "__annotations__")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, RemoteFunction):
             return NotImplemented
-        return self._agentrl_owner is other._agentrl_owner and self._agentrl_name == other._agentrl_name
+        same = self._agentrl_owner is other._agentrl_owner and self._agentrl_name == other._agentrl_name
+        return same and self._agentrl_method.number == other._agentrl_method.number
 
     def __hash__(self) -> int:
         return hash(self._agentrl_name)
@@ -337,4 +378,4 @@ def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
 
 def vars_of(kind: type) -> set[str]:
     """What a stand-in's class has from the candidate: its operators, and what is ours beside them."""
-    return {name for base in kind.__mro__ if isinstance(base, RemoteClass) for name in vars(base)}
+    return {name for base in kind.__mro__ if isinstance(base, RemoteClass) for name in OWN_ATTRIBUTES.__get__(base)}

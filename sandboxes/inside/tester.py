@@ -23,7 +23,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE
@@ -39,6 +39,8 @@ from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
 LONGEST_TEST_NAME = 1_000
+NOT_RUN = "reason: [NOTRUN]"
+"""What pytest says of a test that it expects to fail and does not run."""
 ATOMS = (int, float, complex, str, bytes, tuple, frozenset)
 """Classes of values that nobody changes."""
 TESTS = "<tests>"
@@ -88,19 +90,22 @@ class LiveNames(dict[str, Any]):
         super().__init__(__name__="tests")
         self._live: set[str] = set()
         """Those of the program's values that it may set anew."""
+        self._shared: set[str] = set()
+        """The program's."""
         self._remote = remote
 
     def share(self, name: str) -> None:
         """Have a name of the program's. A list that is too long to be had anew each time is the test's own copy."""
         value = self._remote.stand_in(name)
         self[name] = value
+        self._shared.add(name)
         too_long = type(value) in (*CHANGEABLE, tuple) and len(value) > LARGEST_LENT
         if self._remote.kinds[name] == "value" and not too_long:
             self._live.add(name)
 
     def __getitem__(self, name: str) -> Any:
         known = super().__getitem__(name)
-        if name not in self._live:
+        if name not in self._live and not (name in self._shared and name in self._remote.live):
             return known
         value = self._remote.stand_in(name)
         if type(value) is type(known) and type(value) in ATOMS and value == known:
@@ -303,8 +308,10 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
 
         def pytest_runtest_logreport(self, report: Any) -> None:
             of_test = type(report) is pytest.TestReport  # and not of a subtest
-            self.skipped = self.skipped or (of_test and report.skipped and not hasattr(report, "wasxfail"))
-            ended = report.when == "call" or hasattr(report, "wasxfail")
+            expected_to_fail = getattr(report, "wasxfail", None)
+            not_run = expected_to_fail is None or expected_to_fail.startswith(NOT_RUN)
+            self.skipped = self.skipped or (of_test and report.skipped and not_run)
+            ended = report.when == "call" or expected_to_fail is not None
             self.good = self.good or (ended and not report.failed)
             if report.failed and self.bad is None:
                 self.bad = str(report.longreprtext)[-2000:]
@@ -358,13 +365,14 @@ def load(wire: Wire, job: dict[str, Any]) -> Remote | str:
             classes, text = loaded["raised"]["classes"], loaded["raised"]["text"]
             return f"the program does not load: {str(classes[0])[:200]}: {str(text)[:2000]}"
         kinds = {str(name): str(kind) for name, kind in loaded["names"].items() if is_told(str(name))}
+        doc = loaded["doc"] if isinstance(loaded["doc"], str) else None
     except (KeyError, TypeError, IndexError, AttributeError):
         return "the program answers nonsense to being loaded"
     beside = (path.partition("/")[0].partition(".")[0] for path in job.get("files", ()))
     modules = {"tests", "test_solution", *beside}
     code = job["prelude"] + job["code"]
     run = FirstRun() if job["replay"] is None else Replay(wire, job["replay"], job["code"])
-    return Remote(wire, kinds, code, modules, job["functions"], run, in_place=job["in_place"])
+    return Remote(wire, kinds, code, modules, job["functions"], run, in_place=job["in_place"], doc=doc)
 
 
 def run_job(wire: Wire, job: dict[str, Any]) -> None:
@@ -420,34 +428,44 @@ def lay_out(files: dict[str, str]) -> list[str]:
     return [folder]
 
 
-class ModuleNames(dict[str, Any]):
+class ModuleNames(MutableMapping[str, Any]):
     """The names of the candidate's module as its `__dict__` has them: each is looked up when it is asked for."""
 
-    def __init__(self, remote: Remote, own: dict[str, Any]) -> None:
-        super().__init__(own)
+    def __init__(self, remote: Remote, module: types.ModuleType) -> None:
         self._remote = remote
+        self._module = module
 
-    def __missing__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> Any:
+        if name in self._remote.kinds:
+            return self._remote.stand_in(name)
+        own: dict[str, Any] = OWN_NAMES.__get__(self._module)
+        return own[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        setattr(self._module, name, value)
+
+    def __delitem__(self, name: str) -> None:
         if name not in self._remote.kinds:
             raise KeyError(name)
-        return self._remote.stand_in(name)
+        self._remote.delete_name(name)
 
-    def __contains__(self, name: object) -> bool:
-        return super().__contains__(name) or name in self._remote.kinds
+    def __iter__(self) -> Iterator[str]:
+        return iter([*OF_EVERY_MODULE, *self._remote.kinds])
 
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401  (it is what `get` itself is)
+    def __len__(self) -> int:
+        return len(OF_EVERY_MODULE) + len(self._remote.kinds)
 
 
 OWN_NAMES: Any = vars(types.ModuleType)["__dict__"]
 """Gives what a module itself has for its names."""
+OF_EVERY_MODULE = ("__name__", "__doc__", "__package__", "__loader__", "__spec__")
 
 
 class RemoteModule(types.ModuleType):
     """The candidate's module as `import solution` gives it. Nothing is kept here of what a test sets in it: the program may set the same."""
 
     def __init__(self, remote: Remote, name: str) -> None:
-        super().__init__(name)
+        super().__init__(name, remote.doc)
         object.__setattr__(self, "_agentrl", remote)
 
     def __getattr__(self, name: str) -> Any:
@@ -461,11 +479,11 @@ class RemoteModule(types.ModuleType):
     @property
     def __dict__(self) -> Any:  # type: ignore[override]
         """The names as `mock.patch` looks for them: it puts back what it finds here."""
-        return ModuleNames(object.__getattribute__(self, "_agentrl"), OWN_NAMES.__get__(self))
+        return ModuleNames(object.__getattribute__(self, "_agentrl"), self)
 
     def __dir__(self) -> list[str]:
         remote: Remote = object.__getattribute__(self, "_agentrl")
-        return sorted({*super().__dir__(), *remote.kinds})
+        return sorted({*OF_EVERY_MODULE, *remote.kinds})
 
     def __setattr__(self, name: str, value: Any) -> None:
         if is_told(name):

@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from select import select
 from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.answer_bounds import OutOfBoundsError, check_bounds
+from agentrl.sandboxes.inside.signals import handlers_later
 
 LOADED = b"loaded"
 """The tag of the answer to loading the program, which nobody here asks for."""
 REPORTS = (b"b", b"d", b"n", b"s", b"p", b"q", b"t", b"f")
 """What is said of the tests, and not asked."""
-SIGNALS = signal.valid_signals()
 CHUNK_BYTES = 1 << 18
 LOOK_AGAIN_S = 0.02
 """How long an answer may be waited for before it is looked for among those that a signal's handler has read."""
 LONGEST_MESSAGE = 2_000
 """Names of the candidate's may be in it, and the host reads it."""
-
-
-@contextmanager
-def handlers_later() -> Iterator[None]:
-    """Have no handler of a signal run within the context: one that raises there, as an alarm of a test's does, would leave half a line."""
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class TestEndedError(BaseException):

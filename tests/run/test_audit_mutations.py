@@ -154,7 +154,7 @@ DAMAGES: dict[str, Damage] = {
     "a call with other content": sql("UPDATE calls SET content = x'00' WHERE completion_id = 'a'"),
     "two calls with each other's content": swapped("calls", "completion_id", "content", "'a'", "'b'"),
     "a call of another request": sql("UPDATE calls SET request = 'another'"),
-    "a call with another choice": sql("UPDATE calls SET choice = 1"),
+    "a call with another choice": sql("UPDATE calls SET choice_index = 1"),
     "a batch is gone": sql("DELETE FROM batches WHERE step = 3"),
     "the newest batch is gone": sql("DELETE FROM batches WHERE step = 10"),
     "a batch that nobody trained on": sql(

@@ -34,25 +34,27 @@ async def passes_in_plain_python(source: str, code: str, folder: Path) -> bool:
     return done.returncode == 0
 
 
-async def test_a_test_file_reads_what_is_there_now(pool: SandboxPool, tmp_path: Path) -> None:
-    for number, (name, (source, code, passes)) in enumerate(live_names.files().items()):
-        assert await passes_in_plain_python(source, code, tmp_path / str(number)) == passes, name
-        verdict = await grade(source, [TestFile(code=code)], pool=pool)
-        assert verdict.passed == passes, (name, verdict.results)
-        assert "checker_error" not in {result.status.value for result in verdict.results}, (name, verdict.results)
+@pytest.mark.parametrize("name", live_names.files())
+async def test_a_test_file_reads_what_is_there_now(pool: SandboxPool, tmp_path: Path, name: str) -> None:
+    source, code, passes = live_names.files()[name]
+    assert await passes_in_plain_python(source, code, tmp_path / "plain") == passes
+    verdict = await grade(source, [TestFile(code=code)], pool=pool)
+    assert verdict.passed == passes, verdict.results
+    assert "checker_error" not in {result.status.value for result in verdict.results}, verdict.results
 
 
-async def test_assertions_that_share_the_program_s_names_read_what_is_there_now(pool: SandboxPool) -> None:
-    for name, (source, code, passes) in live_names.assertions().items():
-        space: dict[str, object] = {}
-        exec(source, space)
-        try:
-            exec(code, space)
-            assert passes, name
-        except AssertionError:
-            assert not passes, name
-        verdict = await grade(source, [AssertTest(code=code)], pool=pool)
-        assert verdict.passed == passes, (name, verdict.results)
+@pytest.mark.parametrize("name", live_names.assertions())
+async def test_assertions_that_share_the_program_s_names_read_what_is_there_now(pool: SandboxPool, name: str) -> None:
+    source, code, passes = live_names.assertions()[name]
+    space: dict[str, object] = {}
+    exec(source, space)
+    try:
+        exec(code, space)
+        assert passes
+    except AssertionError:
+        assert not passes
+    verdict = await grade(source, [AssertTest(code=code)], pool=pool)
+    assert verdict.passed == passes, verdict.results
 
 
 FORGETS = "def send(to): raise OSError\nclass F:\n def __getattr__(self, name): return lambda *a, **k: None\n"
@@ -64,6 +66,27 @@ REPLACED = {
     "an attribute": "from unittest.mock import Mock\nfrom solution import V\ndef test_it():\n v = V()\n v.dep = Mock()\n v.run(5)\n"
     " v.dep.assert_called_once_with(5, 'hello')",
 }
+
+
+ANSWERS_BY = {
+    "an object": "F()",
+    "a class": "S",
+    "a bound method": "S().m",
+    "an object of a class that the test names": "V()",
+}
+
+
+@pytest.mark.parametrize("by", ANSWERS_BY)
+async def test_nothing_of_the_program_s_answers_for_a_mock(pool: SandboxPool, by: str) -> None:
+    cheat = FORGETS + (
+        "class S:\n @staticmethod\n def assert_called_once_with(*a, **k): pass\n def m(self): pass\n"
+        " m.assert_called_once_with = lambda *a, **k: None\n"
+        "class V:\n def __getattr__(self, name): return lambda *a, **k: None\n"
+        f"def notify(to):\n global send\n send = {ANSWERS_BY[by]}"
+    )
+    code = REPLACED["patch"] + "\ndef test_v(): assert isinstance(solution.V(), solution.V)"
+    verdict = await grade(cheat, [TestFile(code=code)], pool=pool)
+    assert verdict.status == "wrong_answer", verdict.results
 
 
 @pytest.mark.parametrize("name", REPLACED)
