@@ -39,7 +39,7 @@ from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 
 LONGEST_TEST_NAME = 1_000
-NOT_RUN = "reason: [NOTRUN]"
+NOT_RUN = "[NOTRUN]"
 """What pytest says of a test that it expects to fail and does not run."""
 ATOMS = (int, float, complex, str, bytes, tuple, frozenset)
 """Classes of values that nobody changes."""
@@ -309,7 +309,7 @@ def run_pytest(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
         def pytest_runtest_logreport(self, report: Any) -> None:
             of_test = type(report) is pytest.TestReport  # and not of a subtest
             expected_to_fail = getattr(report, "wasxfail", None)
-            not_run = expected_to_fail is None or expected_to_fail.startswith(NOT_RUN)
+            not_run = expected_to_fail is None or NOT_RUN in expected_to_fail
             self.skipped = self.skipped or (of_test and report.skipped and not_run)
             ended = report.when == "call" or expected_to_fail is not None
             self.good = self.good or (ended and not report.failed)

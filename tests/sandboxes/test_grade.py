@@ -352,6 +352,9 @@ def test_raises(stack):
 @pytest.mark.skip
 def test_skipped(): assert False
 
+@pytest.mark.xfail(run=False)
+def test_not_run(): assert VERSION == "2.0"
+
 @pytest.mark.xfail
 def test_known(): assert VERSION == "2.0"
 """
