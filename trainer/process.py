@@ -41,11 +41,11 @@ from safetensors import SafetensorError
 
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.errors import AgentRLError, TrainerNotWholeError
-from agentrl.record.trajectory import TokenRecord, Trajectory
+from agentrl.record.trajectory import Trajectory
 from agentrl.rollout.store import Store, StoredEpisode
 from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
 from agentrl.run.run_directory import read_config
-from agentrl.trainer.algorithms.advantages import mask_turns, overlong_penalty, turn_advantages, turn_rewards
+from agentrl.trainer.algorithms.advantages import group_advantages
 from agentrl.trainer.algorithms.teacher import with_teacher
 from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
 from agentrl.trainer.model.ranks import FirstRankError, Ranks, gathered, join_ranks
@@ -66,13 +66,7 @@ def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig)
     sequences: list[list[TrainingSequence]] = []
     for _, members in groupby(episodes, key=lambda episode: episode.group_id):
         group = list(members)
-        for episode in group:
-            mask_turns(episode.record, config)
-        rewards = [e.reward - overlong_penalty(longest_reply(e.record), config) for e in group]
-        if config.advantage == "gae":
-            worths = [turn_rewards(e.record, reward, config) for e, reward in zip(group, rewards, strict=True)]
-        else:
-            worths = turn_advantages([e.record for e in group], rewards, config)
+        worths = group_advantages([e.record for e in group], [e.reward for e in group], config)
         for episode, worth in zip(group, worths, strict=True):
             paths = episode.record.trajectories(worth)
             sequences.append([_training_sequence(path) for path in paths if any(path.loss_mask)])
@@ -97,11 +91,6 @@ def _training_sequence(path: Trajectory) -> TrainingSequence:
         turns=torch.tensor(path.turns),
         truncated=path.truncated,
     )
-
-
-def longest_reply(record: TokenRecord) -> int:
-    """Tokens of the longest reply of an episode."""
-    return max((len(turn.output_ids) for turn in record.turns), default=0)
 
 
 class TrainerProcess:

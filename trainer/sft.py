@@ -25,11 +25,11 @@ from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
 from agentrl.proxy import ChatFormat, load_chat_format
+from agentrl.rollout.check_start import with_model
 from agentrl.rollout.manifest import check_files
 from agentrl.rollout.tasks import GroupTask, Tasks, training_and_held_out
 from agentrl.run.run_directory import (
     appending,
-    check_model,
     check_run_dir,
     checkpoint_directory,
     lock_run,
@@ -63,7 +63,7 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     """
     run_dir = Path(config.run_dir)
     check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
-    check_model(config)
+    config = with_model(config)
     prepare_run_dir(run_dir)
     lock = lock_run(run_dir)
     others = os.umask(0o077)  # checkpoints are for their user alone, whoever writes their files; ranks inherit it

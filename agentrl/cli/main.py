@@ -14,21 +14,19 @@ import os
 import secrets
 import shlex
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import anyio
 
 from agentrl.cli.exit_code import exit_code_of, leaves
 from agentrl.concurrency.event_loop import end_process, first_signal, run_loop
-from agentrl.config import RunConfig, close_key, config_keys, load_config
+from agentrl.config import RunConfig, check_set, close_key, config_keys, load_config
 from agentrl.errors import ConfigError, SandboxError, UsageError
-from agentrl.models import model_directory
-from agentrl.run.run_directory import read_config
+from agentrl.run.run_directory import read_config, with_run_dir
 
 T = TypeVar("T")
 
@@ -140,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--engine", choices=["embedded", "sglang"], help="servers to start (engine.kind)")
         if command is not serve:
             command.add_argument("--tasks", help="file of JSON lines, hf:DATASET, or python:FILE:NAME")
-        command.add_argument("--model", help="directory of a Hugging Face checkpoint, or nano (model.path)")
+        command.add_argument("--model", help="directory of a Hugging Face checkpoint, a model of the hub (Qwen/Qwen3-0.6B), or nano (model.path)")
 
     init = commands.add_parser(
         "init", help="write a new workflow, environment and test to start from", allow_abbrev=False
@@ -193,24 +191,20 @@ def _config(args: argparse.Namespace, overrides: dict[str, str]) -> RunConfig:
         overrides = {"model.path": json.dumps(args.model), **overrides}
     if args.engine:
         overrides = {"engine.kind": json.dumps(args.engine), **overrides}
-    config = load_config(args.config, overrides, workflow=args.workflow, tasks=getattr(args, "tasks", None))
-    if getattr(args, "base_url", None):
-        return config  # model.path is a name for the endpoint
-    model = config.model.model_copy(update={"path": model_directory(config.model.path)})
-    return config.model_copy(update={"model": model})
+    return load_config(args.config, overrides, workflow=args.workflow, tasks=getattr(args, "tasks", None))
 
 
 def _train(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from agentrl.cli.terminal import terminal_view
-    from agentrl.run.train import Interrupted, train
+    from agentrl.run.train import train
 
     config = _run_config(args, overrides, "runs/%Y-%m-%d-%H%M%S", "workflow", "tasks", "model.path")
     with terminal_view(config) as view:
-        result = run_loop(lambda: train(config, resume=args.resume is not None, view=view))
-    if isinstance(result, Interrupted):
-        print(f"interrupted at step {result.step}; go on with: agentrl train --resume {result.run_dir}")
+        run = run_loop(lambda: train(config, resume=args.resume is not None, view=view))
+    if run.status == "stopped":
+        print(f"interrupted at step {view.step}; go on with: agentrl train --resume {config.run_dir}")
         return 130
-    print(json.dumps(result, indent=2))
+    print(json.dumps(run.summary, indent=2))
     return 0
 
 
@@ -226,8 +220,8 @@ def _run_config(args: argparse.Namespace, overrides: dict[str, str], run_dir: st
     """The configuration of a new run, in a directory that is named by the time if by nothing else, or of the one resumed."""
     if args.resume is None:
         config = _config(args, overrides)
-        _require(config, *required)
-        return config if config.run_dir else config.model_copy(update={"run_dir": time.strftime(run_dir)})
+        check_set(config, *required)
+        return with_run_dir(config, run_dir)
     if args.workflow or args.config or args.tasks or args.model or args.engine:
         raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
     return read_config(args.resume, overrides)
@@ -237,7 +231,7 @@ def _evaluate(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     from agentrl.cli.evaluation_command import run_evaluation
 
     config = _config(args, overrides)
-    _require(config, "workflow", "tasks", "model.path")
+    check_set(config, "workflow", "tasks", "model.path")
     return run_loop(
         lambda: _until_signal(
             lambda: run_evaluation(
@@ -256,7 +250,7 @@ async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
 
 def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     config = _config(args, overrides)
-    _require(config, "model.path")
+    check_set(config, "model.path")
     given = args.admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     admin_key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
     from agentrl.run.serve import serve  # before the loop, which a long import would block
@@ -347,16 +341,6 @@ def _init(args: argparse.Namespace, overrides: dict[str, str]) -> int:
         print(path)
     print(f"Next: cd {shlex.quote(args.name)} && agentrl train --config run.toml")
     return 0
-
-
-def _require(config: RunConfig, *keys: str) -> None:
-    for key in keys:
-        value: Any = config
-        for part in key.split("."):
-            value = getattr(value, part)
-        if not value:
-            option = {"workflow": "WORKFLOW", "model.path": "--model"}.get(key, f"--{key}")
-            raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
 
 
 if __name__ == "__main__":

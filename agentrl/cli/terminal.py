@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,12 +15,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from agentrl.config import RunConfig
-from agentrl.evaluation.evaluate import Evaluation, Interval
+from agentrl.evaluation.figures import Evaluation
 from agentrl.reporting.failure_text import users_part
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.retrain import Retrained
-from agentrl.run.train import RunView
+from agentrl.run.view import RunView, reward_text, step_line
 
 REFRESH_PER_S = 4
 SHOWN_TASKS = 30
@@ -43,29 +42,7 @@ class TerminalView(RunView):
     def on_step(self, metrics: dict[str, Any]) -> None:
         super().on_step(metrics)
         if not self._console.is_terminal:
-            abandoned = f"  abandoned {metrics['episodes_abandoned']}" if metrics.get("episodes_abandoned") else ""
-            staleness = "–"
-            if "staleness_mean" in metrics:
-                staleness = f"{metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})"
-            self.say(
-                f"step {metrics['step']:4d}  reward {_reward(metrics)}  "
-                f"staleness {staleness}  "
-                f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
-                f"{self.tokens_per_s():,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}"
-            )
-
-    def tokens_per_s(self) -> float:
-        """Generated tokens a second since training started."""
-        if self.controller is None or self.training_started is None:
-            return 0.0
-        return self.controller.progress.tokens / max(1e-9, time.perf_counter() - self.training_started)
-
-    def seconds_to_go(self) -> float | None:
-        """Time to the last step at the pace so far."""
-        taken = self.step - self.first_step
-        if not taken or self.training_started is None:
-            return None
-        return (time.perf_counter() - self.training_started) / taken * (self.config.steps - self.step)
+            self.say(step_line(metrics, self.tokens_per_s()))
 
     def __rich__(self) -> Panel:
         table = Table.grid(padding=(0, 2))
@@ -77,7 +54,7 @@ class TerminalView(RunView):
         if self.steps:
             last = self.steps[-1]
             rewards = [s["reward_mean"] for s in self.steps[-CHARTED_STEPS:] if s["reward_mean"] is not None]
-            table.add_row("reward", f"{_reward(last)}  {_spark(rewards)}")
+            table.add_row("reward", f"{reward_text(last)}  {_spark(rewards)}")
             if "staleness_mean" in last:
                 table.add_row("staleness", f"mean {last['staleness_mean']:.2f}  max {last['staleness_max']:.0f}")
             if "logprob_mismatch_mean_abs" in last:
@@ -127,14 +104,6 @@ def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
         yield view
 
 
-def _reward(metrics: dict[str, Any]) -> str:
-    """The reward figure of a step, with how much it rests on."""
-    episodes, failed = metrics["reward_episodes"], metrics["reward_failed"]
-    mean = "–" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
-    shown = f"{mean} (n = {metrics['reward_groups']} groups, {episodes} episodes"
-    return shown + (f", {failed / (episodes + failed):.0%} failed)" if failed else ")")
-
-
 def _spark(values: list[float]) -> str:
     if not values:
         return ""
@@ -153,12 +122,8 @@ def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
     if len(result.per_task) > SHOWN_TASKS:
         console.print(f"{len(result.per_task) - SHOWN_TASKS} tasks more; --json shows all", highlight=False)
     figures = Table.grid(padding=(0, 2))
-    figures.add_row("mean reward [95 %]", _interval(Interval(result.mean_reward, *result.mean_reward_95)))
-    for k, chance in result.pass_at.items():
-        figures.add_row(f"pass@{k}", _interval(chance))
-    for name, value in result.metrics.items():
-        figures.add_row(name, f"{value:.4g}")
-    figures.add_row("episodes", f"{result.episodes}, of which {result.failed} failed; {result.duration_s:.2f} s each")
+    for name, value in result.to_table().items():
+        figures.add_row(name, value)
     console.print(figures)
     if result.first_error:
         console.print(
@@ -209,7 +174,3 @@ def show_replay(found: Replay, console: Console | None = None) -> None:
     say(f"recorded: {recorded.status}, reward {recorded.reward:g}; now: {outcome.status}, reward {outcome.reward:g}")
     if outcome.error:
         say(outcome.error)
-
-
-def _interval(value: Interval) -> str:
-    return f"{value.mean:.3f}  [{value.low:.3f}, {value.high:.3f}]"

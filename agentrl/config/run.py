@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from agentrl.config.proxy import ProxyConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
@@ -25,8 +25,8 @@ class ModelConfig(Section):
     """The policy and its chat format."""
 
     path: str = ""
-    """Directory of a Hugging Face checkpoint, or `nano` or `nano_player`, which ship with agentrl; for `eval --base-url`, the
-    model name to ask for."""
+    """Directory of a Hugging Face checkpoint, the id of a model of the hub (`Qwen/Qwen3-0.6B`), or `nano` or `nano_player`, which ship
+    with agentrl; for `eval --base-url`, the model name to ask for. `model = "nano"` is short for it."""
     renderer: str = "auto"
     """Chat format, a name of the `renderers` library; auto goes by the model."""
     renderer_options: dict[str, Any] = Field(default_factory=dict)
@@ -209,6 +209,11 @@ class RunConfig(Section):
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
 
+    @field_validator("model", mode="before")
+    @classmethod
+    def _path_alone(cls, value: Any) -> Any:
+        return {"path": value} if isinstance(value, str) else value
+
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
         if self.engine.transfer == "broadcast" and self.trainer.lora_rank is not None:
@@ -232,6 +237,19 @@ def check_groups(config: RunConfig) -> None:
             f'rollout.group_size = 1 leaves trainer.advantage = "{config.trainer.advantage}" nothing to compare an episode with: '
             'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
         )
+
+
+_OPTIONS = {"workflow": "WORKFLOW", "model.path": "--model"}
+"""Keys that the command line has another word for."""
+
+
+def check_set(config: RunConfig, *keys: str) -> None:
+    """Raise ConfigError unless the configuration has a value for each of the dotted `keys`."""
+    for key in keys:
+        section, _, name = key.rpartition(".")
+        if not getattr(getattr(config, section) if section else config, name):
+            option = _OPTIONS.get(key, f"--{key}")
+            raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
 
 
 def load_config(
@@ -262,6 +280,8 @@ def config_of(content: dict[str, Any], overrides: Mapping[str, str] | None = Non
 
     Raises ConfigError.
     """
+    if isinstance(content.get("model"), str):
+        content = content | {"model": {"path": content["model"]}}
     for dotted, text in (overrides or {}).items():
         *parents, name = dotted.split(".")
         section = content

@@ -1,88 +1,173 @@
-"""Evaluation: the same workflow, every task k times, nothing trained."""
+"""Evaluation: the same workflow, every task k times, nothing trained.
+
+    evaluate(config) ─► open_evaluation ─► runner ─► evaluate_tasks ─► Evaluation
+                        engine, proxy, sandboxes
+"""
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import anyio
 
-from agentrl.config import EvalConfig
+from agentrl.concurrency.forgotten_await import says_await
+from agentrl.concurrency.loop_watchdog import watch_loop
+from agentrl.concurrency.threads import in_thread, in_users_thread
+from agentrl.config import EvalConfig, RunConfig, check_set
+from agentrl.engine.launch import open_engine
 from agentrl.episode import Task
-from agentrl.errors import ConfigError, one_line
+from agentrl.errors import ConfigError
+from agentrl.evaluation.endpoint import check_endpoint
+from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, summarise
+from agentrl.evaluation.log import EvaluationLog
+from agentrl.evaluation.view import EvaluationView, PrintedEvaluation
+from agentrl.machine.garbage import settled
+from agentrl.machine.privacy import without_secrets
+from agentrl.machine.process_limits import shortages
+from agentrl.proxy import SamplingDefaults
+from agentrl.rollout.episode_parts import open_run_sandboxes
+from agentrl.rollout.check_start import check_start
+from agentrl.rollout.open_runner import check_for_workers, open_runner
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.tasks import episode_seed
-
-Z95 = 1.959964
-"""Two-sided 95 % of the normal distribution."""
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean and its 95 % confidence interval."""
-
-    mean: float
-    low: float
-    high: float
+from agentrl.rollout.run_episode import Runner, remote_runner
+from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
+from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, finite_tasks
+from agentrl.rollout.workflow import Workflow
 
 
-@dataclass(frozen=True)
-class EvaluatedEpisode:
-    """One episode of an evaluation: a line of its log."""
-
-    task: int
-    episode_index: int
-    status: str
-    reward: float
-    metrics: dict[str, float]
-    error: str | None
-    duration_s: float
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """What became of one task."""
-
-    task: int
-    samples: int
-    passed: int
-    mean_reward: float
-    failed: int
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Rewards over a task set. A failed episode counts as reward 0."""
-
-    mean_reward: float
-    mean_reward_95: tuple[float, float]
-    """Confidence interval, over tasks."""
-    pass_at: dict[int, Interval]
-    """k → the chance that at least one of k episodes of a task passes."""
-    tasks: int
-    episodes: int
-    failed: int
-    duration_s: float
-    """Mean time of one episode."""
-    metrics: dict[str, float] = field(default_factory=dict)
-    """Means of the workflow's metrics, over the episodes that have them."""
-    per_task: list[TaskResult] = field(default_factory=list)
-    first_error: str | None = None
-
-    def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
-        """As JSON values."""
-        values = asdict(self)
-        if not per_task:
-            del values["per_task"]
-        return values
-
-
+@says_await("result = await agentrl.evaluate(...)")
 async def evaluate(
+    config: RunConfig,
+    *,
+    workflow: GivenWorkflow | None = None,
+    tasks: GivenTasks | None = None,
+    base_url: str | None = None,
+    api_key: str = "-",
+    out: str | Path | None = None,
+    view: EvaluationView | None = None,
+) -> Evaluation:
+    """Run a workflow on every task, `config.eval.samples` times, without training.
+
+    The same `config.seed` gives the same episode seeds.
+
+    Args:
+        config: `eval`, `model`, `engine`, `rollout` and `sandbox` are used.
+        workflow: `async def run(episode)`, or a file that defines one. Default: `config.workflow`.
+        tasks: A list of tasks, a function that returns an iterable of them, or a source as `config.tasks` names it, which is the
+            default.
+        base_url: An OpenAI-compatible endpoint, at which `config.model.path` is the model's name. Default: the model is served
+            here for as long as it takes.
+        api_key: The endpoint's.
+        out: A file of JSON lines, one an episode. The finished episodes that it holds already are not run again.
+        view: What shows the progress. Default: some lines on standard error; `EvaluationView()` shows nothing.
+
+    Returns:
+        Mean reward and pass@k with confidence intervals, and every episode.
+
+    Raises:
+        UsageError: The input cannot be used. Nothing has been started then.
+        AgentRLError: The evaluation cannot go on.
+    """
+    sources = sources_of(config, workflow, tasks)
+    run, config, view = sources.load_workflow(), sources.config, view or PrintedEvaluation()
+    check_set(config, "model.path")
+    given = config.tasks if sources.tasks is None else sources.tasks
+    chosen = await in_users_thread(finite_tasks, given, config.eval.limit)
+    async with AsyncExitStack() as stack:
+        log: EvaluationLog | None = None
+        if out:
+            identity = {
+                "workflow": _name_of(sources),
+                "tasks": fingerprint(chosen),
+                "model": config.model.path,
+                "base_url": base_url and without_secrets(base_url),
+                "temperature": config.eval.temperature,
+                "seed": config.seed,
+            }
+            log = stack.enter_context(await in_thread(EvaluationLog, Path(out), identity))
+            if log.done:
+                view.say(f"going on after {len(log.done)} episodes in {out}")
+        opened = (
+            _remote(config, run, base_url, api_key)
+            if base_url
+            else _served(config, run, chosen, given=sources.workflow, view=view)
+        )
+        runner = await stack.enter_async_context(opened)
+        stack.enter_context(settled())
+        # From here on, what blocks it is a workflow.
+        stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
+        return await evaluate_tasks(
+            runner,
+            chosen,
+            config.eval,
+            seed=config.seed,
+            done=log.done if log else (),
+            on_episode=log.add if log else None,
+            view=view,
+        )
+    raise AssertionError("unreachable")
+
+
+def _name_of(sources: Sources) -> str:
+    """The workflow's name in the log of an evaluation."""
+    if sources.workflow is None:
+        return sources.config.workflow
+    kind = type(sources.workflow)
+    own = sources.workflow if hasattr(sources.workflow, "__qualname__") else kind
+    return f"{own.__module__}.{own.__qualname__}"
+
+
+@asynccontextmanager
+async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key: str) -> AsyncIterator[Runner]:
+    """A runner whose episodes ask an endpoint elsewhere."""
+    if config.rollout.workers:
+        raise ConfigError(
+            "rollout.workers runs workflows on the model that is served here; leave --base-url out, or it"
+        )
+    await check_endpoint(base_url)
+    async with (
+        open_run_sandboxes(config) as sandboxes,
+        remote_runner(
+            workflow,
+            base_url=base_url,
+            api_key=api_key,
+            model=config.model.path,
+            timeout_s=config.rollout.episode_timeout_s,
+            cancel_timeout_s=config.rollout.cancel_timeout_s,
+            sandboxes=sandboxes,
+        ) as runner,
+    ):
+        yield runner
+
+
+@asynccontextmanager
+async def _served(
+    config: RunConfig, workflow: Workflow, tasks: Sequence[Task], *, given: Workflow | None, view: EvaluationView
+) -> AsyncIterator[Runner]:
+    """A runner whose episodes ask the model of the configuration, which is served meanwhile."""
+    if config.rollout.workers:
+        check_for_workers(given, TaskList(tasks), [])
+    config, chat_format = await check_start(config)
+    servers = 0 if config.engine.urls else config.engine.servers
+    for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
+        view.say(lacking)
+    async with AsyncExitStack() as stack:
+        scratch = Path(await in_thread(stack.enter_context, tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
+        engine = await stack.enter_async_context(
+            open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
+        )
+        runner = await stack.enter_async_context(
+            open_runner(config, workflow, engine, chat_format=chat_format, logs=scratch, say=view.say)
+        )
+        yield runner.with_defaults(
+            SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+        )
+
+
+async def evaluate_tasks(
     runner: Runner,
     tasks: Sequence[Task],
     config: EvalConfig,
@@ -90,13 +175,16 @@ async def evaluate(
     seed: int = 0,
     done: Iterable[EvaluatedEpisode] = (),
     on_episode: Callable[[EvaluatedEpisode], None] | None = None,
+    view: EvaluationView | None = None,
 ) -> Evaluation:
-    """Run every task `config.samples` times, but for the episodes in `done`.
+    """Run every task `config.samples` times on a runner that is open, but for the episodes in `done`.
 
     The same `seed` gives the same episode seeds.
     """
+    view = view or EvaluationView()
     episodes = {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < config.samples}
     slots = anyio.Semaphore(config.max_concurrent)
+    view.begin(len(tasks) * config.samples, list(episodes.values()))
 
     async def one(task: int, episode_index: int) -> None:
         async with slots:
@@ -104,6 +192,7 @@ async def evaluate(
         episodes[task, episode_index] = episode = _episode(task, episode_index, outcome)
         if on_episode is not None:
             on_episode(episode)
+        view.on_episode(episode)
 
     missing = [(t, s) for t in range(len(tasks)) for s in range(config.samples) if (t, s) not in episodes]
     async with anyio.create_task_group() as group:
@@ -117,130 +206,3 @@ def _episode(task: int, episode_index: int, outcome: Outcome) -> EvaluatedEpisod
     return EvaluatedEpisode(
         task, episode_index, outcome.status, reward, dict(outcome.metrics), outcome.error, outcome.duration_s
     )
-
-
-def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evaluation:
-    """The figures of an evaluation.
-
-    pass@k of a task with n episodes of which c passed is 1 − C(n−c, k)/C(n, k) (Chen et al. 2021, arXiv 2107.03374),
-    for k the powers of 2 up to n, and n. Intervals are mean ± 1.96·s/√m over the m tasks, whose means are the
-    independent draws (Miller 2024, arXiv 2411.00640); of a single task, over its episodes.
-    """
-    by_task: dict[int, list[EvaluatedEpisode]] = {}
-    for episode in episodes:
-        by_task.setdefault(episode.task, []).append(episode)
-    results = [
-        TaskResult(
-            task=task,
-            samples=len(own),
-            passed=sum(_passed(e, pass_reward) for e in own),
-            mean_reward=sum(e.reward for e in own) / len(own),
-            failed=sum(e.status == "failed" for e in own),
-        )
-        for task, own in by_task.items()
-    ]
-    alone = len(results) == 1
-    mean = interval([e.reward for e in episodes] if alone else [r.mean_reward for r in results])
-    n = min(r.samples for r in results)
-    ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
-    pass_at = {k: _chance([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
-    if alone:
-        pass_at[1] = _chance([float(_passed(e, pass_reward)) for e in episodes])
-    names = {name for e in episodes for name in e.metrics}
-    errors = [e.error for e in episodes if e.status == "failed"]
-    return Evaluation(
-        mean_reward=mean.mean,
-        mean_reward_95=(mean.low, mean.high),
-        pass_at=pass_at,
-        tasks=len(results),
-        episodes=len(episodes),
-        failed=len(errors),
-        duration_s=sum(e.duration_s for e in episodes) / len(episodes),
-        metrics={name: _mean([e.metrics[name] for e in episodes if name in e.metrics]) for name in sorted(names)},
-        per_task=results,
-        first_error=errors[0] if errors else None,
-    )
-
-
-def pass_at_k(n: int, passed: int, k: int) -> float:
-    """The chance that k of n episodes, drawn without putting back, hold one of the `passed`."""
-    return 1 - math.comb(n - passed, k) / math.comb(n, k)
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """The mean of independent draws and its interval; of a single draw, nothing but the draw."""
-    mean = _mean(values)
-    if len(values) < 2:
-        return Interval(mean, mean, mean)
-    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-    half = Z95 * deviation / math.sqrt(len(values))
-    return Interval(mean, mean - half, mean + half)
-
-
-def _chance(values: Sequence[float]) -> Interval:
-    """The interval of a probability, which ends at 0 and 1."""
-    found = interval(values)
-    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
-
-
-class EvaluationLog:
-    """The episodes of an evaluation in a file of JSON lines, so that one that was interrupted goes on.
-
-    The first line says what is evaluated: `identity`. Raises ConfigError when the file holds something else. Use it as
-    a context manager; `done` are the episodes that it held, without the failed ones, which are run again.
-    """
-
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
-        header = json.dumps({"evaluation": dict(identity)})
-        try:
-            lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-            if lines and lines[0].rstrip(b"\n") != header.encode():
-                raise ConfigError(
-                    f"--out {path} holds something else than this evaluation; name another file, or remove it"
-                )
-            self.done, whole = _done(lines[1:])
-            self._file = path.open("r+" if lines else "w")
-            if lines:
-                self._file.truncate(len(lines[0]) + whole)
-                self._file.seek(len(lines[0]) + whole)
-            else:
-                self._file.write(header + "\n")
-                self._file.flush()
-        except OSError as error:
-            raise ConfigError(f"--out {path} cannot be written: {error.strerror}; name another file") from error
-        except (ValueError, TypeError, RecursionError) as error:
-            raise ConfigError(
-                f"--out {path} holds a line that is no episode: {one_line(error)}; name another file, or remove it"
-            ) from error
-
-    def add(self, episode: EvaluatedEpisode) -> None:
-        """Write one episode."""
-        self._file.write(json.dumps(vars(episode)) + "\n")
-        self._file.flush()
-
-    def __enter__(self) -> EvaluationLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-
-def _done(lines: Sequence[bytes]) -> tuple[list[EvaluatedEpisode], int]:
-    """The finished episodes of a log, and the bytes of its whole lines."""
-    done, whole = [], 0
-    for line in lines:
-        if not line.endswith(b"\n"):
-            break  # torn by a crash
-        episode = EvaluatedEpisode(**json.loads(line))
-        whole += len(line)
-        if episode.status == "finished":
-            done.append(episode)
-    return done, whole
-
-
-def _passed(episode: EvaluatedEpisode, pass_reward: float) -> bool:
-    return episode.status == "finished" and episode.reward >= pass_reward
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -1,6 +1,8 @@
-"""The nano models that ship with agentrl, for the quickstart, the tutorial and the tests."""
+"""The models of a run: the nano models that ship with agentrl, directories, and models of the hub."""
 
 from pathlib import Path
+
+from agentrl.models.hub import hub_directory, hub_name, is_hub_id
 
 NANO = Path(__file__).parent / "nano"
 """Qwen3 architecture and chat format, 0.9 M parameters, warm-started on the calculator. Made by `make nano-model`."""
@@ -9,6 +11,22 @@ NANO_PLAYER = Path(__file__).parent / "nano_player"
 
 
 def model_directory(path: str) -> str:
-    """The directory of a model that ships with agentrl, by its name; any other, whole, as the working directory may change."""
-    shipped = {"nano": NANO, "nano_player": NANO_PLAYER}.get(path)
-    return str(shipped or (Path(path).absolute() if path and Path(path).is_dir() else path))
+    """Return the directory of a model, whole, as the working directory may change. Blocks while a model of the hub is downloaded.
+
+    Args:
+        path: A directory; `nano` or `nano_player`, which ship with agentrl; or the id of a hub model, `Qwen/Qwen3-0.6B`. Anything
+            else is returned as it is.
+
+    Raises:
+        ConfigError: It has the form of a hub id, and the hub does not give it.
+    """
+    if shipped := {"nano": NANO, "nano_player": NANO_PLAYER}.get(path):
+        return str(shipped)
+    if path and Path(path).is_dir():
+        return str(Path(path).absolute())
+    return str(hub_directory(path)) if is_hub_id(path) else path
+
+
+def model_name(directory: str) -> str:
+    """Return the name under which a model is served: that of its directory, or of the hub model in it."""
+    return hub_name(Path(directory)) or Path(directory).name

@@ -71,7 +71,7 @@ class Turn:
         return [token for turn in self.path() for token in (*turn.prompt_ids, *turn.output_ids)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trajectory:
     """One path of the tree, `T` tokens, ready to train on.
 
@@ -100,6 +100,11 @@ class Trajectory:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def __repr__(self) -> str:
+        turns = max(self.turns, default=-1) + 1
+        versions = sorted({version for version in self.versions if version >= 0})
+        return f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {turns}, versions: {versions}>"
 
 
 @dataclass

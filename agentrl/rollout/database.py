@@ -45,13 +45,18 @@ def create_database(path: Path, schema: str, version: int) -> None:
         raise DiskError(str(path), error, path.parent) from error
 
 
-def open_database(path: Path, version: int) -> sqlite3.Connection:
-    """Open a store that is there. Raises StoreError for a file that is missing, empty, damaged or of another version."""
+def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open a store that is there. Raises StoreError for a file that is missing, empty, damaged or of another version.
+
+    To be `read_only` means to leave no file behind either: without a log, which a run has as long as it goes on, the store is opened
+    as a file that does not change.
+    """
     if not path.is_file():
         raise StoreError(f"{path} is missing. {RESTORE}.")
+    mode = "rw" if not read_only else "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
     try:
         db = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode=rw", uri=True, check_same_thread=False, isolation_level=None
+            f"{path.resolve().as_uri()}?mode={mode}", uri=True, check_same_thread=False, isolation_level=None
         )
     except sqlite3.OperationalError as error:
         raise DiskError(str(path), error, path.parent) from error

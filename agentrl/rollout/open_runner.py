@@ -11,6 +11,7 @@ from agentrl.config import ModelConfig, RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
+from agentrl.models import model_name
 from agentrl.proxy import ChatFormat, ProxyLimits, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner
@@ -64,7 +65,7 @@ async def in_process_runner(
         open_proxy(
             engine,
             chat_format,
-            Path(model.path).name,
+            model_name(model.path),
             host=config.proxy.host,
             port=config.proxy.port,
             limits=ProxyLimits(**config.proxy.model_dump(exclude={"host", "port"})),

@@ -114,16 +114,16 @@ class Store:
     """The store of one run directory. Its calls block for about a millisecond; call them in a worker thread.
 
     Each process start of the run is a restart, the first included: versions made in one say nothing about the weights of another. A store is made where
-    there is none, unless it `must_exist`. Raises StoreError for a file that is missing, empty or no store, DiskError when
+    there is none, unless it `must_exist`; opened `read_only`, it disturbs no run that goes on. Raises StoreError for a file that is missing, empty or no store, DiskError when
     the disk does not take what is written.
     """
 
-    def __init__(self, path: Path, *, must_exist: bool = False) -> None:
+    def __init__(self, path: Path, *, must_exist: bool = False, read_only: bool = False) -> None:
         self._lock = threading.Lock()
         self._path = path
-        if not must_exist and not path.exists():
+        if not (must_exist or read_only) and not path.exists():
             create_database(path, SCHEMA, SCHEMA_VERSION)
-        self._db = open_database(path, SCHEMA_VERSION)
+        self._db = open_database(path, SCHEMA_VERSION, read_only=read_only)
         self._files = files_at(path)
         with reporting(path):
             self.restart: int = self._db.execute("SELECT COALESCE(MAX(restart), 0) FROM restarts").fetchone()[0]

@@ -231,14 +231,16 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
             )
 
 
-def finite_tasks(source: str, limit: int | None = None) -> list[Task]:
+def finite_tasks(
+    source: str | Iterable[Any] | Callable[[], Iterable[Any]], limit: int | None = None
+) -> list[Task]:
     """The first `limit` tasks of a source that ends, or of one that does not and has a limit. Raises TaskFileError."""
-    tasks = open_tasks(source)
+    name, tasks = (source, open_tasks(source)) if isinstance(source, str) else ("tasks", tasks_of(source))
     if isinstance(tasks, list):
         return tasks[:limit]
     if limit is None:
-        raise TaskFileError(f"{source} may have no end; say how many tasks to use with eval.limit")
-    return _first(tasks.start(), source, limit)
+        raise TaskFileError(f"{name} may have no end; say how many tasks to use with eval.limit")
+    return _first(tasks.start(), name, limit)
 
 
 def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:

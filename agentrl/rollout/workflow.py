@@ -27,16 +27,21 @@ def load_workflow(path: Path) -> Workflow:
     run = getattr(load_file(path), "run", None)
     if run is None:
         raise WorkflowError(f"{path} defines no run; a workflow is `async def run(episode) -> float`")
-    if not inspect.iscoroutinefunction(run):
-        raise WorkflowError(f"run in {path} is not async; write `async def run(episode)`")
+    check_workflow(run, f"run in {path}")
+    return run  # type: ignore[no-any-return]
+
+
+def check_workflow(run: object, name: str) -> None:
+    """Raise WorkflowError unless `run` is an async function that can be called with an episode alone."""
+    if not callable(run) or not (inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)):
+        raise WorkflowError(f"{name} is not async; write `async def run(episode)`")
     try:
         inspect.signature(run).bind(None)
     except TypeError as error:
         raise WorkflowError(
-            f"run{inspect.signature(run)} in {path} cannot be called with an episode alone: {error}; write "
+            f"{name} takes {inspect.signature(run)}, so it cannot be called with an episode alone: {error}; write "
             "`async def run(episode)`"
         ) from error
-    return run  # type: ignore[no-any-return]
 
 
 def load_object(place: str) -> Any:

@@ -15,6 +15,7 @@ from agentrl.config import RunConfig
 from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, one_line
+from agentrl.models import model_name
 from agentrl.proxy import (
     RecordedCalls,
     SamplingDefaults,
@@ -137,7 +138,7 @@ async def replay(
     answers = _Answers(recorded_choices(recorded.record))
     defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
     async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(open_proxy(engine, chat_format, Path(model.path).name))
+        proxy = await stack.enter_async_context(open_proxy(engine, chat_format, model_name(model.path)))
         sandboxes = await stack.enter_async_context(open_run_sandboxes(config))
         runner = await stack.enter_async_context(
             local_runner(

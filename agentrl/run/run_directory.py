@@ -24,7 +24,6 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,6 @@ from agentrl.machine.evidence import regular, stored_json
 from agentrl.machine.privacy import open_private, private
 from agentrl.machine.process_limits import room_in_shared_memory
 from agentrl.machine.shared_memory import shared_memory_directory
-from agentrl.models.check import check_checkpoint
 from agentrl.rollout.database import RESTORE
 
 PUBLISHED_VERSIONS = 10
@@ -45,6 +43,26 @@ ORPHAN_TIMEOUT_S = 60.0
 
 _WHOLE = re.compile(r"step-\d{6,}")
 _PARTIAL = re.compile(r"step-\d{6,}\.partial")
+
+
+def with_run_dir(config: RunConfig, name: str = "runs/%Y-%m-%d-%H%M%S") -> RunConfig:
+    """Return the configuration with a run directory: where it has none, one that is named by the time (`name`, for `strftime`)."""
+    return config if config.run_dir else config.model_copy(update={"run_dir": time.strftime(name)})
+
+
+def in_use(run_dir: Path) -> bool:
+    """Return whether a run goes on in the directory."""
+    try:
+        descriptor = os.open(run_dir / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqlite") -> None:
@@ -94,13 +112,6 @@ def _writable(run_dir: Path) -> Iterator[None]:
             f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
             "--run_dir"
         ) from error
-
-
-def check_model(config: RunConfig) -> None:
-    """Raise ConfigError unless `model.path` is the directory of a whole checkpoint."""
-    check_checkpoint(config.model.path)
-    if config.trainer.lora_rank is not None and find_spec("peft") is None:
-        raise ConfigError("trainer.lora_rank needs peft: pip install -e '/path/to/agentrl[lora]'")
 
 
 def lock_run(run_dir: Path) -> int:

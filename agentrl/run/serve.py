@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hmac
 import secrets
-import socket
 import tempfile
 import time
 from collections import OrderedDict
@@ -34,10 +33,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.growing_reply import VERSION_DIGITS
-from agentrl.engine.launch import check_engine, open_engine
+from agentrl.engine.launch import open_engine
 from agentrl.episode import MAX_REWARD
-from agentrl.errors import ConfigError, EngineError, EpisodeError, one_line
+from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
+from agentrl.models import model_name
 from agentrl.proxy import ProxyLimits, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.dialects.openapi import MODEL_APIS, Paths, describe
@@ -46,8 +46,7 @@ from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.record.credit import turn_returns
-from agentrl.rollout.open_runner import chat_format_of
-from agentrl.run.run_directory import check_model
+from agentrl.rollout.check_start import check_start
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
@@ -59,30 +58,12 @@ KEPT_ENDED_SESSIONS = 10_000
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
-def check_address(host: str, port: int) -> None:
-    """Raise ConfigError unless `proxy.host` and `proxy.port` can be listened on."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(1)
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise ConfigError(
-            f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
-            "choose another port (--proxy.port 0: any free one)"
-        ) from error
-
-
 async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str], None]) -> None:
     """Serve the configured model until cancelled. `announce` is called with its name and URL once requests are answered."""
+    config, chat_format = await check_start(config)
     model, proxy_config = config.model, config.proxy
-    await in_thread(check_model, config)
-    await in_thread(check_engine, config.engine)
-    await in_thread(check_address, proxy_config.host, proxy_config.port)
     if proxy_config.session_idle_timeout_s is None:
         proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
-    chat_format = await chat_format_of(model)
     limits = ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"}))
     async with (
         _scratch() as scratch,
@@ -90,7 +71,7 @@ async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str]
         open_proxy(
             engine,
             chat_format,
-            Path(model.path).name,
+            model_name(model.path),
             host=proxy_config.host,
             port=proxy_config.port,
             limits=limits,

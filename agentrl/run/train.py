@@ -22,6 +22,7 @@ from typing import Any
 
 import anyio
 
+from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.event_loop import first_signal
 from agentrl.concurrency.forks import kept_from_forks
 from agentrl.concurrency.loop_watchdog import LoopWatchdog, watch_loop
@@ -29,27 +30,30 @@ from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig, check_groups
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.engine.launch import check_engine, open_engine
+from agentrl.engine.launch import open_engine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, TrainerError
-from agentrl.evaluation.evaluate import Evaluation, evaluate
+from agentrl.evaluation.evaluate import evaluate_tasks
+from agentrl.evaluation.figures import Evaluation
 from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.open_runner import chat_format_of, check_for_workers, open_runner
+from agentrl.rollout.check_start import check_start
+from agentrl.rollout.open_runner import check_for_workers, open_runner
 from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
+from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import Tasks, check_same_tasks, training_and_held_out
-from agentrl.rollout.workflow import Workflow, load_workflow
+from agentrl.rollout.workflow import Workflow
 from agentrl.run.alarms import AlarmLog
 from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.monitor import Monitor
+from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (
     appending,
-    check_model,
     check_run_dir,
     config_text,
     lock_run,
@@ -58,47 +62,15 @@ from agentrl.run.run_directory import (
     read_metrics,
     summary_of_finished,
     weights_directory,
+    with_run_dir,
     write_config,
 )
 from agentrl.run.run_store import begin_store, known_tasks, note_lines, write_noted
-from agentrl.run.serve import check_address
 from agentrl.run.trainer_client import open_trainer
+from agentrl.run.view import BEFORE, PrintedView, RunView
 
 SUMMED_UP_STEPS = 5
 """Steps at either end of a run whose rewards its summary shows."""
-BEFORE = "starting"
-"""The phase of a run that has not begun to write."""
-
-
-@dataclass
-class RunView:
-    """What an observer of the run may show. Updated in place; `on_step` and `say` are called by the run."""
-
-    config: RunConfig
-    phase: str = BEFORE
-    step: int = 0
-    first_step: int = 0
-    controller: Controller | None = None
-    steps: list[dict[str, Any]] = field(default_factory=list)
-    started: float = field(default_factory=time.perf_counter)
-    training_started: float | None = None
-
-    def on_step(self, metrics: dict[str, Any]) -> None:
-        """A training step ended."""
-        self.steps.append(metrics)
-
-    def say(self, text: str) -> None:
-        """Something a user should read."""
-
-
-@dataclass(frozen=True)
-class Interrupted:
-    """How a run ended that a signal stopped."""
-
-    step: int
-    run_dir: Path
-
-
 @dataclass
 class _Run:
     config: RunConfig
@@ -113,39 +85,48 @@ class _Run:
     watchdog: LoopWatchdog
 
 
+@says_await("run = await agentrl.train(...)")
 async def train(
     config: RunConfig,
     *,
-    workflow: Workflow | None = None,
-    tasks: Iterable[Task] | Callable[[], Iterable[Task]] | None = None,
+    workflow: GivenWorkflow | None = None,
+    tasks: GivenTasks | None = None,
     resume: bool = False,
     view: RunView | None = None,
-) -> dict[str, Any] | Interrupted:
-    """Train as `config` says. Returns the summary that is also written to `summary.json`.
+) -> Run:
+    """Train a model on a workflow.
 
-    `workflow` and `tasks`, where given, stand in for the files that the configuration names. Tasks are a sequence, or a
-    function that returns an iterable, the same one every time it is called.
+    The first SIGINT or SIGTERM ends the run in good order, with a checkpoint; the second acts as it would without agentrl.
 
-    The first SIGINT or SIGTERM ends the run in good order, with a checkpoint, and returns Interrupted; the second acts as it
-    would without agentrl. Raises UsageError for bad input before any work starts, and other AgentRLErrors when the run cannot
-    go on.
+    Args:
+        config: The configuration. Without a `run_dir`, the run gets a directory in `runs/` that is named by the time.
+        workflow: `async def run(episode)`, or a file that defines one. Default: `config.workflow`.
+        tasks: A list of tasks; a function that returns an iterable of them, the same one every time; or a source as
+            `config.tasks` names it, which is the default.
+        resume: Go on with the run in `config.run_dir`. It needs the workflow and the tasks that it was started with.
+        view: What shows the progress. Default: a line a step on standard output; `RunView(config)` shows nothing.
+
+    Returns:
+        The run. Its `status` is "finished", or "stopped" when a signal ended it.
+
+    Raises:
+        UsageError: The input cannot be used. Nothing has been started then.
+        AgentRLError: The run cannot go on.
     """
-    view, summary = view or RunView(config), None
+    sources = sources_of(with_run_dir(config), workflow, tasks)
+    run_dir = await in_thread(Path(sources.config.run_dir).absolute)  # a workflow may change the working directory
+    view, ended = view or PrintedView(sources.config), False
     with anyio.CancelScope() as scope, first_signal(partial(_stop, scope, view)):
-        summary = await _begin(config, view, workflow, tasks, resume)
-    if summary is None and view.phase == BEFORE:
+        await _begin(sources, view, resume)
+        ended = True
+    if not ended and view.phase == BEFORE:
         raise KeyboardInterrupt  # nothing has begun that could go on
-    return Interrupted(view.step, Path(config.run_dir)) if summary is None else summary
+    return Run(run_dir, stopped=not ended)
 
 
-async def _begin(
-    config: RunConfig,
-    view: RunView,
-    workflow: Workflow | None,
-    tasks: Iterable[Task] | Callable[[], Iterable[Task]] | None,
-    resume: bool,
-) -> dict[str, Any]:
+async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     """Check everything that can be checked, make the run's directory or take hold of it, and run."""
+    config = sources.config
     run_dir = Path(config.run_dir)
     check_groups(config)
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
@@ -153,15 +134,12 @@ async def _begin(
         view.say(
             f"nothing is left to train: run {run_dir} ended with step {summary['steps']}, and steps = {config.steps}"
         )
-        return summary
-    source, eval_tasks = await in_users_thread(training_and_held_out, config, tasks)
+        return
+    source, eval_tasks = await in_users_thread(training_and_held_out, config, sources.tasks)
     if config.rollout.workers:
-        check_for_workers(workflow, source, eval_tasks)
-    workflow = workflow or load_workflow(Path(config.workflow))
-    check_model(config)
-    await in_thread(check_engine, config.engine)
-    check_address(config.proxy.host, config.proxy.port)
-    chat_format = await chat_format_of(config.model)
+        check_for_workers(sources.workflow, source, eval_tasks)
+    workflow = sources.load_workflow()
+    config, chat_format = await check_start(config)
     prepare_run_dir(run_dir)
 
     async with AsyncExitStack() as stack:
@@ -170,8 +148,7 @@ async def _begin(
         stack.enter_context(kept_from_forks(lock))
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
-        return await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
-    raise AssertionError("unreachable")
+        await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
 
 
 def _stop(scope: anyio.CancelScope, view: RunView) -> None:
@@ -193,7 +170,7 @@ async def _run_to_the_end(
     chat_format: ChatFormat,
     lock: int,
     resume: bool,
-) -> dict[str, Any]:
+) -> None:
     run_dir = await in_thread(Path(config.run_dir).absolute)  # a workflow may change the working directory
     async with AsyncExitStack() as stack:
         if resume:
@@ -279,8 +256,7 @@ async def _run_to_the_end(
             + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
             + f"; agentrl audit {shown} tells what became of every task"
         )
-        return await in_thread(_summary, run, after)
-    raise AssertionError("unreachable")
+        await in_thread(_write_summary, run, after)
 
 
 def processes_of(config: RunConfig) -> int:
@@ -295,11 +271,11 @@ async def _evaluate(run: _Run, tasks: Sequence[Any], when: str) -> Evaluation | 
     config = run.config
     defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
     runner = run.controller.runner.with_defaults(defaults)
-    result = await evaluate(runner, tasks, config.eval, seed=config.seed)
-    if result.failed == result.episodes:
+    result = await evaluate_tasks(runner, tasks, config.eval, seed=config.seed)
+    if result.failed == len(result.episodes):
         run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
     run.view.say(
-        f"evaluation {when}: mean reward {result.mean_reward:.3f} over {result.episodes} episodes of {result.tasks} held-out tasks"
+        f"evaluation {when}: mean reward {result.mean_reward:.3f} over {len(result.episodes)} episodes of {result.tasks} held-out tasks"
     )
     if when.startswith("before"):
         text = json.dumps(result.to_json()) + "\n"
@@ -417,8 +393,8 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     }
 
 
-def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
-    """The figures of the whole run, over all its starts, from its store and its metrics."""
+def _write_summary(run: _Run, after: Evaluation | None) -> None:
+    """Write the figures of the whole run, over all its starts, from its store and its metrics."""
     steps = read_metrics(run.run_dir)
     totals = run.store.totals()
     aged = figures(steps, "staleness_mean", "staleness_max", "trained_tokens")
@@ -449,4 +425,3 @@ def _summary(run: _Run, after: Evaluation | None) -> dict[str, Any]:
         "episodes_failed": totals.failed,
     }
     write_noted(run.store, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
-    return summary

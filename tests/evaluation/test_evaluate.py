@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import ConfigError
-from agentrl.evaluation.evaluate import EvaluatedEpisode, EvaluationLog, interval, pass_at_k, summarise
+from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, summarise
+from agentrl.evaluation.log import EvaluationLog
 
 
 def episode(
@@ -43,7 +44,7 @@ def test_the_interval_is_the_normal_one(values: list[float]) -> None:
 def test_tasks_are_the_independent_draws() -> None:
     episodes = [episode(0, 0, 1.0), episode(0, 1, 1.0), episode(1, 0, 0.0, turns=3.0), episode(1, 1, 0.0, "failed")]
     result = summarise(episodes, pass_reward=1.0)
-    assert (result.mean_reward, result.tasks, result.episodes, result.failed) == (0.5, 2, 4, 1)
+    assert (result.mean_reward, result.tasks, len(result.episodes), result.failed) == (0.5, 2, 4, 1)
     assert result.mean_reward_95 == pytest.approx((0.5 - 1.96 * 0.5, 0.5 + 1.96 * 0.5), abs=1e-3)
     assert {k: chance.mean for k, chance in result.pass_at.items()} == {1: 0.5, 2: 0.5}
     assert (result.pass_at[1].low, result.pass_at[1].high) == (0.0, 1.0)  # a chance ends there; a reward need not

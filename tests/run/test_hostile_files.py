@@ -18,7 +18,7 @@ from agentrl.engine.adapter import read_adapter
 from agentrl.engine.embedded.continuous_batching import BatchingEngine
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.models import NANO
-from agentrl.run.run_directory import check_model
+from agentrl.rollout.check_start import with_model
 from agentrl.trainer.algorithms.critic import Critic
 from agentrl.trainer.model.checkpoint import read_published
 from agentrl.trainer.policy import Policy
@@ -72,7 +72,7 @@ def test_no_loader_unpickles(plant: Callable[[Path], None], tmp_path: Path) -> N
     with pytest.raises(
         ConfigError, match=r"holds no weights as \.safetensors; copy the checkpoint again. Other forms may be pickles"
     ):
-        check_model(load_config((), {}, model={"path": str(bare)}))
+        with_model(load_config((), {}, model={"path": str(bare)}))
     loaders: list[Callable[[], object]] = [
         lambda: Policy(bare, TrainerConfig()),
         lambda: Critic(bare, TrainerConfig(advantage="gae")),

@@ -111,6 +111,29 @@ def whitened(advantages: Sequence[Tensor], total: Callable[[Sequence[float]], li
         yield (values - mean) / deviation
 
 
+def group_advantages(
+    records: Sequence[TokenRecord], rewards: Sequence[float], config: TrainerConfig
+) -> list[list[float]]:
+    """Return what every turn of every episode of one group is worth to the trainer, and mark the turns that it leaves out.
+
+    That is its advantage, or, for a critic (`advantage = "gae"`), its reward; in the order of `record.turns`.
+    """
+    for record in records:
+        mask_turns(record, config)
+    left = [
+        reward - overlong_penalty(longest_reply(record), config)
+        for record, reward in zip(records, rewards, strict=True)
+    ]
+    if config.advantage == "gae":
+        return [turn_rewards(record, reward, config) for record, reward in zip(records, left, strict=True)]
+    return turn_advantages(records, left, config)
+
+
+def longest_reply(record: TokenRecord) -> int:
+    """Return the tokens of the longest reply of an episode."""
+    return max((len(turn.output_ids) for turn in record.turns), default=0)
+
+
 def turn_advantages(
     records: Sequence[TokenRecord], rewards: Sequence[float], config: TrainerConfig
 ) -> list[list[float]]:

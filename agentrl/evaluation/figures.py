@@ -1,0 +1,169 @@
+"""The figures of an evaluation: mean reward, pass@k, and how sure they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from agentrl.reporting.html import html_table
+
+Z95 = 1.959964
+"""Two-sided 95 % of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.3f}  [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True)
+class EvaluatedEpisode:
+    """One episode of an evaluation: a line of its log."""
+
+    task: int
+    episode_index: int
+    status: str
+    reward: float
+    metrics: dict[str, float]
+    error: str | None
+    duration_s: float
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What became of one task."""
+
+    task: int
+    samples: int
+    passed: int
+    mean_reward: float
+    failed: int
+
+
+@dataclass(frozen=True, repr=False)
+class Evaluation:
+    """Rewards over a task set. A failed episode counts as reward 0."""
+
+    mean_reward: float
+    mean_reward_95: tuple[float, float]
+    """Confidence interval, over tasks."""
+    pass_at: dict[int, Interval]
+    """k → the chance that at least one of k episodes of a task passes."""
+    tasks: int
+    episodes: list[EvaluatedEpisode]
+    """All of them, by task and episode index."""
+    failed: int
+    duration_s: float
+    """Mean time of one episode."""
+    metrics: dict[str, float] = field(default_factory=dict)
+    """Means of the workflow's metrics, over the episodes that have them."""
+    per_task: list[TaskResult] = field(default_factory=list)
+    first_error: str | None = None
+
+    def to_table(self) -> dict[str, str]:
+        """Return the figures by their names, as text, in the order in which they are shown."""
+        return {
+            "mean reward [95 %]": str(Interval(self.mean_reward, *self.mean_reward_95)),
+            **{f"pass@{k}": str(chance) for k, chance in self.pass_at.items()},
+            **{name: f"{value:.4g}" for name, value in self.metrics.items()},
+            "episodes": f"{len(self.episodes)}, of which {self.failed} failed; {self.duration_s:.2f} s each",
+        }
+
+    def __repr__(self) -> str:
+        figures = ", ".join(f"pass@{k}={chance.mean:.3f}" for k, chance in self.pass_at.items())
+        return (
+            f"Evaluation(mean_reward={self.mean_reward:.3f} [{self.mean_reward_95[0]:.3f}, {self.mean_reward_95[1]:.3f}], {figures}, "
+            f"tasks={self.tasks}, episodes={len(self.episodes)}, failed={self.failed})"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(f"evaluation of {self.tasks} tasks", self.to_table())
+
+    def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
+        """As JSON values."""
+        values = asdict(replace(self, episodes=[]))
+        values["episodes"] = len(self.episodes)
+        if not per_task:
+            del values["per_task"]
+        return values
+
+
+def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evaluation:
+    """The figures of an evaluation.
+
+    pass@k of a task with n episodes of which c passed is 1 − C(n−c, k)/C(n, k) (Chen et al. 2021, arXiv 2107.03374),
+    for k the powers of 2 up to n, and n. Intervals are mean ± 1.96·s/√m over the m tasks, whose means are the
+    independent draws (Miller 2024, arXiv 2411.00640); of a single task, over its episodes.
+    """
+    by_task: dict[int, list[EvaluatedEpisode]] = {}
+    for episode in episodes:
+        by_task.setdefault(episode.task, []).append(episode)
+    results = [
+        TaskResult(
+            task=task,
+            samples=len(own),
+            passed=sum(_passed(e, pass_reward) for e in own),
+            mean_reward=sum(e.reward for e in own) / len(own),
+            failed=sum(e.status == "failed" for e in own),
+        )
+        for task, own in by_task.items()
+    ]
+    alone = len(results) == 1
+    mean = interval([e.reward for e in episodes] if alone else [r.mean_reward for r in results])
+    n = min(r.samples for r in results)
+    ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
+    pass_at = {k: _chance([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
+    if alone:
+        pass_at[1] = _chance([float(_passed(e, pass_reward)) for e in episodes])
+    names = {name for e in episodes for name in e.metrics}
+    errors = [e.error for e in episodes if e.status == "failed"]
+    return Evaluation(
+        mean_reward=mean.mean,
+        mean_reward_95=(mean.low, mean.high),
+        pass_at=pass_at,
+        tasks=len(results),
+        episodes=list(episodes),
+        failed=len(errors),
+        duration_s=sum(e.duration_s for e in episodes) / len(episodes),
+        metrics={name: _mean([e.metrics[name] for e in episodes if name in e.metrics]) for name in sorted(names)},
+        per_task=results,
+        first_error=errors[0] if errors else None,
+    )
+
+
+def pass_at_k(n: int, passed: int, k: int) -> float:
+    """The chance that k of n episodes, drawn without putting back, hold one of the `passed`."""
+    return 1 - math.comb(n - passed, k) / math.comb(n, k)
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of independent draws and its interval; of a single draw, nothing but the draw."""
+    mean = _mean(values)
+    if len(values) < 2:
+        return Interval(mean, mean, mean)
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
+    half = Z95 * deviation / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def _chance(values: Sequence[float]) -> Interval:
+    """The interval of a probability, which ends at 0 and 1."""
+    found = interval(values)
+    return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
+
+
+def _passed(episode: EvaluatedEpisode, pass_reward: float) -> bool:
+    return episode.status == "finished" and episode.reward >= pass_reward
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,48 @@
+"""What is shown of an evaluation while it goes on."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+from agentrl.evaluation.figures import EvaluatedEpisode
+
+SHOWN_PARTS = 10
+"""Lines that a printed view gives an evaluation."""
+
+
+@dataclass
+class EvaluationView:
+    """What an observer of an evaluation may show. `begin`, `on_episode` and `say` are called by the evaluation."""
+
+    total: int = 0
+    """Episodes that it has, those of an earlier start included."""
+    episodes: list[EvaluatedEpisode] = field(default_factory=list)
+    """Those that have ended, in the order of their ends."""
+
+    def begin(self, total: int, done: list[EvaluatedEpisode]) -> None:
+        """Note how many episodes there are, and which an earlier start has run."""
+        self.total, self.episodes = total, [*done]
+
+    def on_episode(self, episode: EvaluatedEpisode) -> None:
+        """Note that an episode ended."""
+        self.episodes.append(episode)
+
+    def say(self, text: str) -> None:
+        """Show what a user should read."""
+
+
+class PrintedEvaluation(EvaluationView):
+    """A view that prints some lines to standard error."""
+
+    def on_episode(self, episode: EvaluatedEpisode) -> None:
+        """Print how far the evaluation is, each time that another part of it is done."""
+        super().on_episode(episode)
+        ended = len(self.episodes)
+        if ended * SHOWN_PARTS // self.total != (ended - 1) * SHOWN_PARTS // self.total:
+            mean = sum(known.reward for known in self.episodes) / ended
+            self.say(f"{ended} of {self.total} episodes, mean reward {mean:.3f}")
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, file=sys.stderr, flush=True)

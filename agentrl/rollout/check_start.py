@@ -1,0 +1,58 @@
+"""What is checked of a run, an evaluation or a service before anything of it is started."""
+
+from __future__ import annotations
+
+import socket
+from importlib.util import find_spec
+
+from agentrl.concurrency.threads import in_thread
+from agentrl.config import RunConfig, check_set
+from agentrl.engine.launch import check_engine
+from agentrl.errors import ConfigError, one_line
+from agentrl.models import model_directory
+from agentrl.models.check import check_checkpoint
+from agentrl.proxy import ChatFormat
+from agentrl.rollout.open_runner import chat_format_of
+
+async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
+    """Find the model, and check it, its engine and the proxy's address.
+
+    Returns:
+        The configuration with the model's directory in `model.path`, and the model's chat format.
+
+    Raises:
+        ConfigError: One of them cannot be used.
+    """
+    config = await in_thread(with_model, config, abandon_on_cancel=True)
+    await in_thread(check_engine, config.engine)
+    await in_thread(check_address, config.proxy.host, config.proxy.port)
+    return config, await chat_format_of(config.model)
+
+
+def with_model(config: RunConfig) -> RunConfig:
+    """Return the configuration with the directory of its model in `model.path`. Blocks while a model of the hub is downloaded.
+
+    Raises:
+        ConfigError: `model.path` is not set, or stands for no whole checkpoint, or what trains it is not installed.
+    """
+    check_set(config, "model.path")
+    path = model_directory(config.model.path)
+    check_checkpoint(path)
+    if config.trainer.lora_rank is not None and find_spec("peft") is None:
+        raise ConfigError("trainer.lora_rank needs peft: pip install -e '/path/to/agentrl[lora]'")
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+
+
+def check_address(host: str, port: int) -> None:
+    """Raise ConfigError unless `proxy.host` and `proxy.port` can be listened on."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConfigError(
+            f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
+            "choose another port (--proxy.port 0: any free one)"
+        ) from error

@@ -1,0 +1,52 @@
+"""The workflow and the tasks of a run or an evaluation: those of its configuration, or those that a Python program gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentrl.config import RunConfig, check_set
+from agentrl.rollout.workflow import Workflow, check_workflow, load_workflow
+
+GivenWorkflow = Workflow | str | Path
+"""`async def run(episode)`, or the file that defines one."""
+GivenTasks = str | Path | Iterable[Any] | Callable[[], Iterable[Any]]
+"""A source of tasks as the configuration names it; a sequence; or a function that returns an iterable, the same one every time."""
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where the workflow and the tasks come from."""
+
+    config: RunConfig
+    """It names every source that has a name."""
+    workflow: Workflow | None
+    """None: it is in the file that the configuration names."""
+    tasks: Iterable[Any] | Callable[[], Iterable[Any]] | None
+    """None: they are where the configuration says."""
+
+    def load_workflow(self) -> Workflow:
+        """Return the workflow, which is imported if it is in a file. Raises WorkflowError."""
+        return self.workflow or load_workflow(Path(self.config.workflow))
+
+
+def sources_of(config: RunConfig, workflow: GivenWorkflow | None, tasks: GivenTasks | None) -> Sources:
+    """Return the sources of a run: what is given goes before what the configuration says.
+
+    Raises:
+        WorkflowError: `workflow` is no path, and no function that can be a workflow.
+        ConfigError: Neither the configuration nor an argument says what the workflow, or what the tasks are.
+    """
+    if isinstance(workflow, str | Path):
+        config, workflow = config.model_copy(update={"workflow": str(workflow)}), None
+    if isinstance(tasks, str | Path):
+        config, tasks = config.model_copy(update={"tasks": str(tasks)}), None
+    if workflow is None:
+        check_set(config, "workflow")
+    else:
+        check_workflow(workflow, "the workflow")
+    if tasks is None:
+        check_set(config, "tasks")
+    return Sources(config, workflow, tasks)

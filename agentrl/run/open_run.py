@@ -1,0 +1,215 @@
+"""A run as it is read from Python: from its directory, while it goes on or after, and without disturbing it.
+
+    open_run(path) ─► Run ─► config, metrics, summary, checkpoints          files of the run directory
+                       └───► episodes ─► transcript, trajectories           its store, opened for each question and closed
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from agentrl.config import RunConfig
+from agentrl.errors import AgentRLError, StoreError, UsageError
+from agentrl.machine.evidence import regular, stored_json
+from agentrl.models.text import TokenText, token_text
+from agentrl.reporting.html import html_table
+from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
+from agentrl.rollout.rewards import best_checkpoint
+from agentrl.rollout.store import Store
+from agentrl.run.read_episode import RunEpisode
+from agentrl.run.run_directory import in_use, read_config, read_metrics, whole_checkpoints
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Metrics(list[dict[str, Any]]):
+    """The metrics of a run, a row for each training step."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return the rows as a data frame, a column for each metric. Raises UsageError when pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("to_pandas needs pandas: pip install pandas") from None
+        return pandas.DataFrame(list(self))
+
+
+@dataclass(frozen=True)
+class RunCheckpoint:
+    """A checkpoint that is kept: a Hugging Face directory, to be used as a model."""
+
+    step: int
+    path: Path
+    best: bool = False
+    """Whether it has the best reward of those kept, as far as that is known."""
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A run, read from its directory. Everything is read when it is asked for, so a run that goes on shows its newest state."""
+
+    path: Path
+    stopped: bool = False
+    """Whether it is known that a signal ended it."""
+
+    @property
+    def config(self) -> RunConfig:
+        """The configuration of its newest start. Raises StoreError when it cannot be read."""
+        return read_config(self.path)
+
+    @property
+    def status(self) -> Literal["running", "finished", "stopped"]:
+        """Whether it goes on, came to its end, or stopped before that: `train(run.config, resume=True)` then goes on."""
+        if in_use(self.path):
+            return "running"
+        summary = self.summary
+        return "finished" if summary and not self.stopped and summary.get("steps") == self.step else "stopped"
+
+    @property
+    def step(self) -> int:
+        """The last training step that was taken."""
+        return max((row["step"] for row in read_metrics(self.path)), default=0)
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of every training step, in order. docs/training.md explains them."""
+        return Metrics(read_metrics(self.path))
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The figures of the whole run; None before its end. Raises StoreError when they cannot be read."""
+        path = self.path / "summary.json"
+        if not path.exists():
+            return None
+        try:
+            return dict(stored_json(regular(path).read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise StoreError(f"{path} cannot be read: {error}; agentrl audit {self.path} tells what else is damaged") from error
+
+    @property
+    def checkpoints(self) -> list[RunCheckpoint]:
+        """The checkpoints that are kept, oldest first."""
+        if not (self.path / "store.sqlite").is_file():  # a supervised warm start
+            return [RunCheckpoint(_step_of(path), path) for path in whole_checkpoints(self.path)]
+        with self.open_store() as store:
+            kept, best = store.kept_checkpoints(), store.read(best_checkpoint)
+        best_step = best["step"] if best else None
+        return [RunCheckpoint(_step_of(path), path, _step_of(path) == best_step) for path in kept]
+
+    def episodes(
+        self,
+        *,
+        task: int | None = None,
+        group: int | None = None,
+        status: Status | None = None,
+        min_reward: float | None = None,
+        max_reward: float | None = None,
+        limit: int | None = None,
+        offset: int = 0,
+        newest_first: bool = False,
+    ) -> list[RunEpisode]:
+        """Return the episodes that fit, failed attempts included. Their tokens are read when they are asked for.
+
+        Args:
+            task: Index of the task.
+            group: Id of the group.
+            status: "finished" or "failed".
+            min_reward: The least reward.
+            max_reward: The largest reward.
+            limit: How many, at most.
+            offset: How many are passed over first.
+            newest_first: Begin with those that ended last.
+
+        Raises:
+            StoreError: The run has no episodes that can be read.
+        """
+        chosen = EpisodeFilter(
+            task=task,
+            group=group,
+            status=status,
+            min_reward=min_reward,
+            max_reward=max_reward,
+            limit=limit,
+            offset=offset,
+            newest_first=newest_first,
+        )
+        return self._listed(chosen)
+
+    def episode(self, episode_id: int) -> RunEpisode:
+        """Return one episode, by its id. Raises StoreError when there is none."""
+        found = self._listed(EpisodeFilter(id=episode_id))
+        if not found:
+            with self.open_store() as store:
+                store.episode(episode_id)  # says which there are
+        return found[0]
+
+    def _listed(self, chosen: EpisodeFilter) -> list[RunEpisode]:
+        with self.open_store() as store:
+            return [RunEpisode(self, row) for row in store.read(lambda db: list_episodes(db, chosen))]
+
+    @contextmanager
+    def open_store(self) -> Iterator[Store]:
+        """Open the run's store to read from it. Hold it for as short as can be: the run waits for its readers now and then."""
+        path = self.path / "store.sqlite"
+        if not path.is_file():
+            raise StoreError(f"{self.path} holds no store, so it has no episodes: it is a supervised warm start, or not a whole run")
+        with Store(path, read_only=True) as store:
+            yield store
+
+    @cached_property
+    def text(self) -> TokenText:
+        """The text of token ids, by the tokenizer of the run's model. Raises ConfigError when there is no tokenizer any more."""
+        return token_text([Path(self.config.model.path), *(found.path for found in reversed(self.checkpoints))])
+
+    def _facts(self) -> dict[str, object]:
+        metrics, config = read_metrics(self.path), self.config
+        facts: dict[str, object] = {"status": self.status, "step": f"{self.step} of {config.steps}"}
+        means = [row["reward_mean"] for row in metrics if row.get("reward_mean") is not None]
+        if means:
+            facts["reward_mean"] = f"{means[0]:.3f} at first, {means[-1]:.3f} at last"
+        summary = self.summary or {}
+        for name in ("eval_before", "eval_after"):
+            if summary.get(name) is not None:
+                facts[name] = f"{summary[name]:.3f}"
+        if (self.path / "store.sqlite").is_file():
+            with self.open_store() as store:
+                totals = store.totals()
+            facts["episodes"] = f"{totals.finished:,} finished, {totals.failed:,} failed"
+        facts["checkpoints"] = ", ".join(str(found.step) for found in self.checkpoints) or "none"
+        return facts
+
+    def __repr__(self) -> str:
+        try:
+            facts = ", ".join(f"{name}: {value}" for name, value in self._facts().items())
+        except (AgentRLError, OSError) as error:
+            facts = str(error)
+        return f"<Run {self.path}  {facts}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"run {self.path}", self._facts())
+
+
+def open_run(path: str | os.PathLike[str]) -> Run:
+    """Open the run in a directory to read it, whether it goes on, came to its end or was killed. Nothing of it is changed.
+
+    Args:
+        path: The run directory.
+
+    Raises:
+        StoreError: There is no run in it.
+    """
+    directory = Path(path).absolute()
+    if not any((directory / name).is_file() for name in ("config.json", "store.sqlite")):
+        raise StoreError(f"{directory} holds no run; name the directory that `run_dir` said, or agentrl train printed")
+    return Run(directory)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))

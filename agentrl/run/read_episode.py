@@ -1,0 +1,219 @@
+"""An episode of a run as it is read from Python: what was said, and every token of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from agentrl.config import TrainerConfig
+from agentrl.errors import AgentRLError
+from agentrl.record.credit import turn_returns
+from agentrl.record.trajectory import TokenRecord, Trajectory
+from agentrl.reporting.html import html_rows, html_table, html_text
+from agentrl.rollout.episode_list import ListedEpisode, Status
+
+if TYPE_CHECKING:
+    from agentrl.run.open_run import Run
+
+MAX_SHOWN_CHARS = 20_000
+"""Characters of a transcript that a notebook shows by itself."""
+MAX_SHOWN_TOKENS = 400
+"""Tokens of a trajectory that a notebook shows by itself."""
+COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
+"""Advantages that follow from the rewards of a group alone."""
+
+
+@dataclass(frozen=True, repr=False)
+class RunTrajectory:
+    """One path of an episode's tree, `T` tokens, as it is trained on. See `agentrl.Trajectory`."""
+
+    token_ids: list[int]  # [T]
+    pieces: list[str]  # [T]
+    """The text of each token by itself."""
+    loss_mask: list[bool]  # [T]
+    """Whether the token was sampled by the policy, and is trained on in this path."""
+    logprobs: list[float]  # [T]
+    """Behaviour logprobs; 0 where nothing was sampled."""
+    versions: list[int]  # [T]
+    """Policy version that sampled the token; -1: not sampled."""
+    turns: list[int]  # [T]
+    """Index of the token's turn in this path."""
+    returns: list[float]  # [T]
+    """The return of the token's turn (docs/credit.md)."""
+    advantages: list[float] | None  # [T]
+    """The advantage of the token's turn in its group; what a step adds that follows from its own forward passes, a KL penalty or a
+    teacher, is not in it. None: the episode failed; `trainer.advantage` is one that takes a critic ("gae") or the whole batch
+    ("reinforce_pp", "reinforce_pp_baseline"); or torch is not installed."""
+    truncated: bool
+    """Whether it ends with a reply that was cut off for its length."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    def __repr__(self) -> str:
+        versions = sorted({version for version in self.versions if version >= 0})
+        return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {max(self.turns, default=-1) + 1}, versions: {versions}>"
+
+    def _repr_html_(self) -> str:
+        advantages = self.advantages or ["" for _ in self.token_ids]
+        columns = (self.token_ids, self.pieces, self.loss_mask, self.logprobs, self.versions, advantages)
+        rows = list(zip(*columns, strict=True))
+        left_out = f", the first {MAX_SHOWN_TOKENS}" if len(rows) > MAX_SHOWN_TOKENS else ""
+        names = ("id", "text", "trained", "logprob", "version", "advantage")
+        shown = [(i, repr(piece), *rest) for i, piece, *rest in rows[:MAX_SHOWN_TOKENS]]
+        return html_rows(f"trajectory of {len(self)} tokens{left_out}", names, shown)
+
+
+@dataclass(frozen=True, repr=False)
+class RunEpisode:
+    """One episode of a run, read from its store."""
+
+    run: Run
+    listed: ListedEpisode
+
+    @property
+    def id(self) -> int:
+        """Its id in the store: `agentrl replay RUN ID` runs it again."""
+        return self.listed.id
+
+    @property
+    def task(self) -> int:
+        """Index of its task."""
+        return self.listed.task
+
+    @property
+    def group(self) -> int:
+        """Id of its group."""
+        return self.listed.group_id
+
+    @property
+    def episode_index(self) -> int:
+        """Its number in its group."""
+        return self.listed.episode_index
+
+    @property
+    def status(self) -> Status:
+        """ "finished" or "failed"."""
+        return self.listed.status
+
+    @property
+    def reward(self) -> float:
+        """What the workflow returned; 0 for one that failed."""
+        return self.listed.reward
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the workflow logged."""
+        return self.listed.metrics
+
+    @property
+    def error(self) -> str | None:
+        """The traceback of a failed one."""
+        return self.listed.error
+
+    @property
+    def step(self) -> int | None:
+        """The training step that it was trained on in, once a checkpoint contains that step."""
+        return self.listed.step
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens the policy generated in it."""
+        return self.listed.tokens
+
+    @property
+    def duration_s(self) -> float:
+        """How long it ran."""
+        return self.listed.duration_s
+
+    @cached_property
+    def record(self) -> TokenRecord:
+        """Its token record: the tree of its turns."""
+        with self.run.open_store() as store:
+            return store.episode(self.id).record
+
+    def transcript(self) -> str:
+        """Return what was said, turn by turn, with the special tokens of the chat format.
+
+        Raises:
+            ConfigError: The model's tokenizer is not there any more.
+        """
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        decode, turns = self.run.text.decode, self.record.turns
+        number = {id(turn): index for index, turn in enumerate(turns, 1)}
+        yield f"episode {self.id}: task {self.task}, {self.status}, reward {self.reward:g}"
+        for index, turn in enumerate(turns, 1):
+            name = f"turn {index}" + (f" ({turn.role})" if turn.role else "")
+            parent = 0 if turn.parent is None else number[id(turn.parent)]
+            branch = f", after turn {parent}" if parent not in (0, index - 1) else ""
+            began_anew = ", a new conversation" if not parent and index > 1 else ""
+            own = "" if turn.reward is None else f", reward {turn.reward:g}"
+            cut = ", cut off for its length" if turn.truncated else ""
+            yield f"--- {name}{branch}{began_anew}: prompt\n{decode(turn.prompt_ids)}"
+            yield f"--- {name}: reply{cut}{own}\n{decode(turn.output_ids)}"
+        if self.error:
+            yield f"--- error\n{self.error}"
+
+    @property
+    def trajectories(self) -> list[RunTrajectory]:
+        """Its paths, with every token.
+
+        Raises:
+            ConfigError: The model's tokenizer is not there any more.
+        """
+        record, advantages = self._weighed()
+        returned = record.trajectories(turn_returns(record, self.reward, self.run.config.trainer.turn_discount))
+        weighed = [None for _ in record.leaves()] if advantages is None else record.trajectories(advantages)
+        return [self._trajectory(path, other) for path, other in zip(returned, weighed, strict=True)]
+
+    def _trajectory(self, path: Trajectory, weighed: Trajectory | None) -> RunTrajectory:
+        return RunTrajectory(
+            token_ids=path.token_ids,
+            pieces=self.run.text.pieces(path.token_ids),
+            loss_mask=path.loss_mask,
+            logprobs=path.logprobs,
+            versions=path.versions,
+            turns=path.turns,
+            returns=path.returns,
+            advantages=None if weighed is None else weighed.returns,
+            truncated=path.truncated,
+        )
+
+    def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
+        """The record as the trainer sees it, where turns that it leaves out are marked, and the advantage of each turn, by the
+        trainer's own functions; None: there is none to be had."""
+        trainer: TrainerConfig = self.run.config.trainer
+        if self.status != "finished" or trainer.advantage not in COMPARED_IN_THE_GROUP or find_spec("torch") is None:
+            return self.record, None
+        from agentrl.trainer.algorithms.advantages import group_advantages  # loads torch
+
+        with self.run.open_store() as store:
+            members = store.episodes([self.group])
+        found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)
+        return next((member.record, own) for member, own in zip(members, found, strict=True) if member.id == self.id)
+
+    def __repr__(self) -> str:
+        trained = f", trained in step {self.step}" if self.step is not None else ""
+        return f"<RunEpisode {self.id}: task {self.task}, group {self.group}, {self.status}, reward {self.reward:g}, {self.tokens} tokens{trained}>"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {
+            "task": self.task,
+            "group": self.group,
+            "status": self.status,
+            "reward": f"{self.reward:g}",
+            **{name: f"{value:g}" for name, value in self.metrics.items()},
+            "tokens": self.tokens,
+            "duration": f"{self.duration_s:.2f} s",
+        }
+        try:
+            text = self.transcript()
+        except AgentRLError as error:
+            text = str(error)
+        shown = text if len(text) <= MAX_SHOWN_CHARS else text[:MAX_SHOWN_CHARS] + "…"
+        return html_table(f"episode {self.id}", facts) + html_text(shown)

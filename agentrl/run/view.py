@@ -1,0 +1,83 @@
+"""What is shown of a run while it goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from agentrl.config import RunConfig
+from agentrl.rollout.controller import Controller
+
+BEFORE = "starting"
+"""The phase of a run that has not begun to write."""
+
+
+@dataclass
+class RunView:
+    """What an observer of the run may show. Updated in place; `on_step` and `say` are called by the run."""
+
+    config: RunConfig
+    phase: str = BEFORE
+    step: int = 0
+    first_step: int = 0
+    controller: Controller | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    started: float = field(default_factory=time.perf_counter)
+    training_started: float | None = None
+
+    def on_step(self, metrics: dict[str, Any]) -> None:
+        """A training step ended."""
+        self.steps.append(metrics)
+
+    def say(self, text: str) -> None:
+        """Something a user should read."""
+
+    def tokens_per_s(self) -> float:
+        """Return the generated tokens a second since training started."""
+        if self.controller is None or self.training_started is None:
+            return 0.0
+        return self.controller.progress.tokens / max(1e-9, time.perf_counter() - self.training_started)
+
+    def seconds_to_go(self) -> float | None:
+        """Return the time to the last step at the pace so far."""
+        taken = self.step - self.first_step
+        if not taken or self.training_started is None:
+            return None
+        return (time.perf_counter() - self.training_started) / taken * (self.config.steps - self.step)
+
+
+class PrintedView(RunView):
+    """A view that prints lines: one a step, and what a user should read."""
+
+    def on_step(self, metrics: dict[str, Any]) -> None:
+        """Print the line of a step."""
+        super().on_step(metrics)
+        self.say(step_line(metrics, self.tokens_per_s()))
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        print(text, flush=True)
+
+
+def step_line(metrics: Mapping[str, Any], tokens_per_s: float) -> str:
+    """Return the line that is shown of a step."""
+    abandoned = f"  abandoned {metrics['episodes_abandoned']}" if metrics.get("episodes_abandoned") else ""
+    staleness = "–"
+    if "staleness_mean" in metrics:
+        staleness = f"{metrics['staleness_mean']:.2f} (max {metrics['staleness_max']:.0f})"
+    return (
+        f"step {metrics['step']:4d}  reward {reward_text(metrics)}  "
+        f"staleness {staleness}  "
+        f"train {metrics['train_s']:.1f} s  wait {metrics['wait_s']:.1f} s  pause {metrics['pause_s'] * 1000:.0f} ms  "
+        f"{tokens_per_s:,.0f} tokens/s  failed {metrics['episodes_failed']}{abandoned}"
+    )
+
+
+def reward_text(metrics: Mapping[str, Any]) -> str:
+    """Return the reward figure of a step, with how much it rests on."""
+    episodes, failed = metrics["reward_episodes"], metrics["reward_failed"]
+    mean = "–" if metrics["reward_mean"] is None else f"{metrics['reward_mean']:.3f}"
+    shown = f"{mean} (n = {metrics['reward_groups']} groups, {episodes} episodes"
+    return shown + (f", {failed / (episodes + failed):.0%} failed)" if failed else ")")
