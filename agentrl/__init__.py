@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from agentrl.config import RunConfig as RunConfig
     from agentrl.envs import ToolEnv as ToolEnv
     from agentrl.envs import tool as tool
@@ -95,9 +96,12 @@ __all__ = [*_PLACES]
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("agentrl-sdk")
+        try:
+            return version("agentrl-sdk")
+        except PackageNotFoundError:  # imported from its folder, without having been installed
+            return "unknown"
     if name not in _PLACES:
         raise AttributeError(f"module 'agentrl' has no attribute {name!r}; its public names are {', '.join(_PLACES)}")
     value = getattr(import_module(_PLACES[name]), name)

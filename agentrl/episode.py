@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from numbers import Complex, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agentrl.concurrency.forgotten_await import says_await
 from agentrl.errors import BadRewardError, EpisodeError
 from agentrl.reporting.failure_text import shown
 
@@ -62,8 +63,12 @@ class Reward:
             return cls(returned.value, returned.metrics)
         if _is_number(returned):
             return cls(returned)  # type: ignore[arg-type]
+        missing = ""
+        if isinstance(returned, Coroutine):
+            returned.close()
+            missing = "; an await is missing before what it returns"
         raise BadRewardError(
-            f"run(episode) returned {shown(returned)} of type {type(returned).__name__}; return a number or a Reward"
+            f"run(episode) returned {shown(returned)} of type {type(returned).__name__}; return a number or a Reward{missing}"
         )
 
 
@@ -199,6 +204,7 @@ class Episode:
         self._kept.envs.append(made)
         return made
 
+    @says_await("box = await episode.sandbox()")
     async def sandbox(
         self, *, image: str | None = None, limits: Limits | None = None, cpus: float = 1.0, network: bool = False
     ) -> Box:
@@ -217,6 +223,7 @@ class Episode:
         kept.leases.append(lease)
         return lease.box
 
+    @says_await("verdict = await episode.grade(source, tests)")
     async def grade(
         self,
         source: str,

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+import agentrl
 from agentrl.errors import SandboxError
 
 
@@ -58,7 +59,7 @@ async def examine(console: Console, *, limits: bool) -> bool:
 
 
 def _machine() -> Iterator[tuple[str, str]]:
-    yield "agentrl", importlib.metadata.version("agentrl")
+    yield "agentrl", agentrl.__version__
     yield "Python", f"{platform.python_version()} ({sys.executable})"
     cores = len(os.sched_getaffinity(0))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -11,16 +11,16 @@ import difflib
 import io
 import json
 import os
-import secrets
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import anyio
+
+import agentrl
 
 from agentrl.cli.exit_code import exit_code_of, leaves
 from agentrl.concurrency.event_loop import end_process, first_signal, run_loop
@@ -61,7 +61,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Reinforcement learning of language-model agents.",
         epilog="--debug, or AGENTRL_DEBUG=1, shows the traceback of an error.",
     )
-    parser.add_argument("--version", action="version", version=f"agentrl {version('agentrl')}")
+    parser.add_argument("--version", action="version", version=f"agentrl {agentrl.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     keys = "configuration keys, each an option: " + ", ".join(config_keys())
 
@@ -251,20 +251,16 @@ async def _until_signal(main: Callable[[], Awaitable[T]]) -> T:
 def _serve(args: argparse.Namespace, overrides: dict[str, str]) -> int:
     config = _config(args, overrides)
     check_set(config, "model.path")
-    given = args.admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
-    admin_key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
-    from agentrl.run.serve import serve  # before the loop, which a long import would block
+    from agentrl.run.serve import print_address, serve  # before the loop, which a long import would block
 
     served: list[str] = []
 
     def announce(model: str, url: str) -> None:
         served.append(url)
-        if not given:
-            print(f"admin key {admin_key}")
-        print(f"serving {model} at {url}", flush=True)
+        print_address(model, url)
 
     try:
-        run_loop(lambda: _until_signal(lambda: serve(config, admin_key, announce)))
+        run_loop(lambda: _until_signal(lambda: serve(config, args.admin_key, announce)))
     except KeyboardInterrupt:
         if not served:
             raise

@@ -15,6 +15,7 @@ All take the service's admin key; the model APIs beside them take a session's ow
 from __future__ import annotations
 
 import hmac
+import os
 import secrets
 import tempfile
 import time
@@ -30,6 +31,7 @@ from typing import Annotated, Any
 import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.growing_reply import VERSION_DIGITS
@@ -58,8 +60,23 @@ KEPT_ENDED_SESSIONS = 10_000
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-MAX_REWARD, le=MAX_REWARD)]
 
 
-async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str], None]) -> None:
-    """Serve the configured model until cancelled. `announce` is called with its name and URL once requests are answered."""
+@says_await("await agentrl.serve(...)")
+async def serve(
+    config: RunConfig, admin_key: str | None = None, announce: Callable[[str, str], None] | None = None
+) -> None:
+    """Serve the configured model, and record what agents elsewhere do with it, until cancelled. docs/serve.md shows its API.
+
+    Args:
+        config: `model`, `engine` and `proxy` are used.
+        admin_key: Key of the session API. Default: `$AGENTRL_ADMIN_KEY`, or a new one, which is printed.
+        announce: It is called with the model's name and the URL once requests are answered. Default: they are printed.
+
+    Raises:
+        UsageError: The input cannot be used. Nothing has been started then.
+        AgentRLError: The engine cannot go on.
+    """
+    given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
+    key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
     config, chat_format = await check_start(config)
     model, proxy_config = config.model, config.proxy
     if proxy_config.session_idle_timeout_s is None:
@@ -75,12 +92,19 @@ async def serve(config: RunConfig, admin_key: str, announce: Callable[[str, str]
             host=proxy_config.host,
             port=proxy_config.port,
             limits=limits,
-            around=lambda proxy: Service(proxy, admin_key).handle,
+            around=lambda proxy: Service(proxy, key).handle,
         ) as proxy,
     ):
         with settled():
-            announce(proxy.model, proxy.url)
+            if not given:
+                print(f"admin key {key}")
+            (announce or print_address)(proxy.model, proxy.url)
             await anyio.sleep_forever()
+
+
+def print_address(model: str, url: str) -> None:
+    """Print where a model is served."""
+    print(f"serving {model} at {url}", flush=True)
 
 
 @asynccontextmanager
