@@ -21,7 +21,6 @@ from typing import NoReturn, TypeVar
 import anyio
 
 import agentrl
-
 from agentrl.cli.exit_code import exit_code_of, leaves
 from agentrl.concurrency.event_loop import end_process, first_signal, run_loop
 from agentrl.config import RunConfig, check_set, close_key, config_keys, load_config
@@ -138,7 +137,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--engine", choices=["embedded", "sglang"], help="servers to start (engine.kind)")
         if command is not serve:
             command.add_argument("--tasks", help="file of JSON lines, hf:DATASET, or python:FILE:NAME")
-        command.add_argument("--model", help="directory of a Hugging Face checkpoint, a model of the hub (Qwen/Qwen3-0.6B), or nano (model.path)")
+        command.add_argument(
+            "--model",
+            help="directory of a Hugging Face checkpoint, a model of the hub (Qwen/Qwen3-0.6B), or nano (model.path)",
+        )
 
     init = commands.add_parser(
         "init", help="write a new workflow, environment and test to start from", allow_abbrev=False

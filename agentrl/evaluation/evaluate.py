@@ -1,7 +1,7 @@
 """Evaluation: the same workflow, every task k times, nothing trained.
 
-    evaluate(config) ─► open_evaluation ─► runner ─► evaluate_tasks ─► Evaluation
-                        engine, proxy, sandboxes
+evaluate(config) ─► open_evaluation ─► runner ─► evaluate_tasks ─► Evaluation
+                    engine, proxy, sandboxes
 """
 
 from __future__ import annotations

@@ -64,5 +64,3 @@ def _done(lines: Sequence[bytes]) -> tuple[list[EvaluatedEpisode], int]:
         if episode.status == "finished":
             done.append(episode)
     return done, whole
-
-

@@ -36,12 +36,14 @@ class PrintedEvaluation(EvaluationView):
     """A view that prints some lines to standard error."""
 
     def on_episode(self, episode: EvaluatedEpisode) -> None:
-        """Print how far the evaluation is, each time that another part of it is done."""
+        """Print how far the evaluation is, each time that another part of it is done.
+
+        It says nothing of rewards: those of the episodes that end first are no sample of all.
+        """
         super().on_episode(episode)
         ended = len(self.episodes)
         if ended * SHOWN_PARTS // self.total != (ended - 1) * SHOWN_PARTS // self.total:
-            mean = sum(known.reward for known in self.episodes) / ended
-            self.say(f"{ended} of {self.total} episodes, mean reward {mean:.3f}")
+            self.say(f"{ended} of {self.total} episodes")
 
     def say(self, text: str) -> None:
         """Print a line."""

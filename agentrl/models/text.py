@@ -46,7 +46,9 @@ def _rust_decode(file: Path) -> Callable[[list[int]], str]:
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises what it likes
-        raise ConfigError(f"{file} cannot be loaded: {one_line(error)}; copy it from the model it was made of") from error
+        raise ConfigError(
+            f"{file} cannot be loaded: {one_line(error)}; copy it from the model it was made of"
+        ) from error
     return lambda ids: str(tokenizer.decode(ids, skip_special_tokens=False))
 
 

@@ -104,7 +104,9 @@ class Trajectory:
     def __repr__(self) -> str:
         turns = max(self.turns, default=-1) + 1
         versions = sorted({version for version in self.versions if version >= 0})
-        return f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {turns}, versions: {versions}>"
+        return (
+            f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {turns}, versions: {versions}>"
+        )
 
 
 @dataclass

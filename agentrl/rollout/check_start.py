@@ -14,6 +14,7 @@ from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.open_runner import chat_format_of
 
+
 async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
     """Find the model, and check it, its engine and the proxy's address.
 

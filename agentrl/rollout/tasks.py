@@ -231,9 +231,7 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
             )
 
 
-def finite_tasks(
-    source: str | Iterable[Any] | Callable[[], Iterable[Any]], limit: int | None = None
-) -> list[Task]:
+def finite_tasks(source: str | Iterable[Any] | Callable[[], Iterable[Any]], limit: int | None = None) -> list[Task]:
     """The first `limit` tasks of a source that ends, or of one that does not and has a limit. Raises TaskFileError."""
     name, tasks = (source, open_tasks(source)) if isinstance(source, str) else ("tasks", tasks_of(source))
     if isinstance(tasks, list):

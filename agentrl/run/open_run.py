@@ -1,7 +1,7 @@
 """A run as it is read from Python: from its directory, while it goes on or after, and without disturbing it.
 
-    open_run(path) ─► Run ─► config, metrics, summary, checkpoints          files of the run directory
-                       └───► episodes ─► transcript, trajectories           its store, opened for each question and closed
+open_run(path) ─► Run ─► config, metrics, summary, checkpoints          files of the run directory
+                   └───► episodes ─► transcript, trajectories           its store, opened for each question and closed
 """
 
 from __future__ import annotations
@@ -91,7 +91,9 @@ class Run:
         try:
             return dict(stored_json(regular(path).read_bytes()))
         except (OSError, ValueError, TypeError) as error:
-            raise StoreError(f"{path} cannot be read: {error}; agentrl audit {self.path} tells what else is damaged") from error
+            raise StoreError(
+                f"{path} cannot be read: {error}; agentrl audit {self.path} tells what else is damaged"
+            ) from error
 
     @property
     def checkpoints(self) -> list[RunCheckpoint]:
@@ -159,7 +161,9 @@ class Run:
         """Open the run's store to read from it. Hold it for as short as can be: the run waits for its readers now and then."""
         path = self.path / "store.sqlite"
         if not path.is_file():
-            raise StoreError(f"{self.path} holds no store, so it has no episodes: it is a supervised warm start, or not a whole run")
+            raise StoreError(
+                f"{self.path} holds no store, so it has no episodes: it is a supervised warm start, or not a whole run"
+            )
         with Store(path, read_only=True) as store:
             yield store
 

@@ -13,17 +13,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anyio
 
-from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.event_loop import first_signal
+from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.forks import kept_from_forks
 from agentrl.concurrency.loop_watchdog import LoopWatchdog, watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
@@ -38,11 +38,11 @@ from agentrl.evaluation.figures import Evaluation
 from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat, SamplingDefaults
+from agentrl.rollout.check_start import check_start
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.check_start import check_start
 from agentrl.rollout.open_runner import check_for_workers, open_runner
-from agentrl.rollout.rewards import RewardsInOrder, best_checkpoint, pooled_figure, reward_figure
+from agentrl.rollout.rewards import RewardsInOrder, reward_figure
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
@@ -58,7 +58,6 @@ from agentrl.run.run_directory import (
     config_text,
     lock_run,
     prepare_run_dir,
-    read_mean_reward,
     read_metrics,
     summary_of_finished,
     weights_directory,
@@ -66,11 +65,25 @@ from agentrl.run.run_directory import (
     write_config,
 )
 from agentrl.run.run_store import begin_store, known_tasks, note_lines, write_noted
+from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import open_trainer
 from agentrl.run.view import BEFORE, PrintedView, RunView
 
-SUMMED_UP_STEPS = 5
-"""Steps at either end of a run whose rewards its summary shows."""
+COUNTERS = (
+    "wall_s",
+    "tokens",
+    "episodes_finished",
+    "episodes_failed",
+    "episodes_abandoned",
+    "groups_rejected",
+    "tasks_skipped",
+    "engine_failures",
+    "engine_bad_replies",
+    "local_shortages",
+)
+"""Metrics that count from the run's beginning: a restart goes on from those of the step that it goes on from."""
+
+
 @dataclass
 class _Run:
     config: RunConfig
@@ -83,6 +96,8 @@ class _Run:
     broadcast: Broadcast | None
     monitor: Monitor
     watchdog: LoopWatchdog
+    counted_before: dict[str, float]
+    """`COUNTERS` of the step that this start goes on from."""
 
 
 @says_await("run = await agentrl.train(...)")
@@ -244,7 +259,11 @@ async def _run_to_the_end(
             serving=lambda: engine.serving,
             decode=chat_format.decode,
         )
-        run = _Run(config, run_dir, view, store, engine, trainer, controller, broadcast, monitor, watchdog)
+        last = [row for row in steps if row["step"] == weights.version]
+        counted_before = dict(zip(COUNTERS, (figures(last, *COUNTERS) or [()])[0], strict=False))
+        run = _Run(
+            config, run_dir, view, store, engine, trainer, controller, broadcast, monitor, watchdog, counted_before
+        )
         await _evaluate(run, eval_tasks, "before training")
         await _train_and_save(run)
         after = await _evaluate(run, eval_tasks, "after training")
@@ -256,7 +275,18 @@ async def _run_to_the_end(
             + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
             + f"; agentrl audit {shown} tells what became of every task"
         )
-        await in_thread(_write_summary, run, after)
+        summary = await in_thread(
+            lambda: run_summary(
+                run_dir,
+                store,
+                step=trainer.weights.version,
+                wall_s=time.perf_counter() - view.started,
+                eval_after=after.mean_reward if after else None,
+                alarms=monitor.log.begun,
+                staleness_bound=gate.bound,
+            )
+        )
+        await in_thread(write_noted, store, run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 def processes_of(config: RunConfig) -> int:
@@ -366,7 +396,7 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
     health.step_ended(metrics)
     health.rewards_counted(counted)
     run.monitor.check()
-    return {
+    record = {
         "step": weights.version,
         **reward_figure(counted).to_metrics(),
         "groups_counted": run.controller.rewards.counted,
@@ -391,37 +421,4 @@ async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
         **run.controller.runner.metrics(),
         **run.monitor.log.to_metrics(),
     }
-
-
-def _write_summary(run: _Run, after: Evaluation | None) -> None:
-    """Write the figures of the whole run, over all its starts, from its store and its metrics."""
-    steps = read_metrics(run.run_dir)
-    totals = run.store.totals()
-    aged = figures(steps, "staleness_mean", "staleness_max", "trained_tokens")
-    tokens = sum(trained for _, _, trained in aged) or 1
-    compared = figures(steps, "logprob_mismatch_mean_abs", "logprob_mismatch_max_abs", "logprob_mismatch_tokens")
-    compared_tokens = sum(count for _, _, count in compared)
-    summary = {
-        "eval_before": read_mean_reward(run.run_dir / "eval_before.json"),
-        "eval_after": after.mean_reward if after else None,
-        "steps": run.trainer.weights.version,
-        "wall_s": time.perf_counter() - run.view.started,
-        "reward_first_steps": pooled_figure(steps[:SUMMED_UP_STEPS]).to_metrics(),
-        "reward_last_steps": pooled_figure(steps[-SUMMED_UP_STEPS:]).to_metrics(),
-        "best_checkpoint": run.store.read(best_checkpoint),
-        "alarms": run.monitor.log.begun,
-        "staleness_mean": sum(mean * trained for mean, _, trained in aged) / tokens,
-        "staleness_max": max((most for _, most, _ in aged), default=0.0),
-        "staleness_bound": run.controller.gate.bound,
-        "tokens_total": totals.tokens,
-        "tokens_in_interrupted_replies": totals.interrupted_tokens,
-        "tokens_replayed": totals.replayed_tokens,
-        "logprob_mismatch_mean": (
-            sum(mean * count for mean, _, count in compared) / compared_tokens if compared_tokens else None
-        ),
-        "logprob_mismatch_max": max((most for _, most, _ in compared), default=None),
-        "pause_s_total": sum(pause_s for (pause_s,) in figures(steps, "pause_s")),
-        "episodes_finished": totals.finished,
-        "episodes_failed": totals.failed,
-    }
-    write_noted(run.store, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    return record | {name: record[name] + run.counted_before.get(name, 0) for name in COUNTERS}

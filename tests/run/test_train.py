@@ -384,6 +384,7 @@ import json, sys
 import anyio
 from agentrl.config import RunConfig
 from agentrl.run.train import train
+from agentrl.run.view import RunView
 
 config = RunConfig.model_validate(json.loads(sys.argv[1]))
 
@@ -397,7 +398,8 @@ def tasks():
         yield {"n": n}
 
 if __name__ == "__main__":
-    print(json.dumps(anyio.run(lambda: train(config, workflow=run, tasks=tasks))))
+    done = anyio.run(lambda: train(config, workflow=run, tasks=tasks, view=RunView(config)))
+    print(json.dumps(done.summary))
 """
 
 
