@@ -30,8 +30,8 @@ class _Awaitable(Coroutine[Any, Any, T]):
         value: BaseException | object = None,
         traceback: TracebackType | None = None,
     ) -> Any:
-        error = kind if isinstance(kind, BaseException) else value
-        return self._coroutine.throw(error if isinstance(error, BaseException) else kind)  # type: ignore[arg-type]
+        error = value if isinstance(value, BaseException) else kind
+        return self._coroutine.throw(error)
 
     def close(self) -> None:
         self._coroutine.close()

@@ -6,7 +6,6 @@ evaluate(config) ─► open_evaluation ─► runner ─► evaluate_tasks ─�
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import anyio
 
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
+from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_set
 from agentrl.engine.launch import open_engine
@@ -154,17 +154,13 @@ async def _served(
     servers = 0 if config.engine.urls else config.engine.servers
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)
-    async with AsyncExitStack() as stack:
-        scratch = Path(await in_thread(stack.enter_context, tempfile.TemporaryDirectory(prefix="agentrl-eval-")))
-        engine = await stack.enter_async_context(
-            open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed)
-        )
-        runner = await stack.enter_async_context(
-            open_runner(config, workflow, engine, chat_format=chat_format, logs=scratch, say=view.say)
-        )
-        yield runner.with_defaults(
-            SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-        )
+    async with (
+        scratch_directory("agentrl-eval-") as scratch,
+        open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
+        open_runner(config, workflow, engine, chat_format=chat_format, logs=scratch, say=view.say) as runner,
+    ):
+        defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
+        yield runner.with_defaults(defaults)
 
 
 async def evaluate_tasks(

@@ -68,4 +68,9 @@ def list_episodes(db: sqlite3.Connection, chosen: EpisodeFilter) -> list[ListedE
         f" WHERE {' AND '.join(used) or 'TRUE'} ORDER BY e.id {'DESC' if chosen.newest_first else 'ASC'} LIMIT ? OFFSET ?",
         [*used.values(), -1 if chosen.limit is None else chosen.limit, chosen.offset],
     ).fetchall()
-    return [ListedEpisode(*row[:7], json.loads(row[7]), *row[8:]) for row in rows]
+    listed = []
+    for row in rows:
+        values = list(row)
+        values[7] = json.loads(row[7])
+        listed.append(ListedEpisode(*values))
+    return listed

@@ -17,11 +17,9 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
-import tempfile
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import islice
@@ -32,6 +30,7 @@ import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.concurrency.forgotten_await import says_await
+from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.growing_reply import VERSION_DIGITS
@@ -83,7 +82,7 @@ async def serve(
         proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
     limits = ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"}))
     async with (
-        _scratch() as scratch,
+        scratch_directory("agentrl-serve-") as scratch,
         open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
         open_proxy(
             engine,
@@ -105,16 +104,6 @@ async def serve(
 def print_address(model: str, url: str) -> None:
     """Print where a model is served."""
     print(f"serving {model} at {url}", flush=True)
-
-
-@asynccontextmanager
-async def _scratch() -> AsyncIterator[Path]:
-    folder = await in_thread(lambda: tempfile.TemporaryDirectory(prefix="agentrl-serve-"))
-    try:
-        yield Path(folder.name)
-    finally:
-        with anyio.CancelScope(shield=True):
-            await in_thread(folder.cleanup)
 
 
 class _Body(BaseModel):
