@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -39,7 +43,7 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
     subprocess.run(build, check=True, capture_output=True, timeout=120)
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names} == {"agentrl", "agentrl-0.1.0.dist-info"}
+    assert {name.split("/")[0] for name in names} == {"agentrl", "agentrl_sdk-0.1.0.dist-info"}
     for part in (
         "episode",
         "proxy/server",
@@ -68,10 +72,58 @@ def test_the_nano_weights_are_small_enough_to_ship(name: str) -> None:
     assert (Path(model_directory(name)) / "model.safetensors").stat().st_size <= 2_000_000
 
 
+ERRORS = (
+    "AgentRLError BadRewardError CheckpointError ConfigError DiskError EngineError EpisodeError EpisodeTimeoutError NoModelCallError "
+    "SandboxError SandboxLostError StoreError TaskFileError ToolCallError ToolDefinitionError TooManyFailuresError TrainerError "
+    "UsageError WorkerError WorkflowError"
+)
+"""Those that a user can meet. What the others say is within agentrl, or a kind of one of these."""
+
+
 def test_the_public_names_are_these() -> None:
-    assert set(agentrl.__all__) == {"Branch", "Episode", "Reward"}
+    names = "Episode Evaluation Reward Role Run RunConfig ToolEnv Trajectory evaluate open_run serve tool train"
+    assert sorted(agentrl.__all__) == sorted(f"{names} {ERRORS}".split())
+    assert set(dir(agentrl)) == {*agentrl.__all__, "__version__"}
     for name in agentrl.__all__:
-        assert getattr(agentrl, name).__module__ == "agentrl.episode"
+        value = getattr(agentrl, name)
+        assert (value.__name__, value.__module__.split(".")[0]) == (name, "agentrl")
+    with pytest.raises(AttributeError, match="no attribute 'Trainer'; its public names are Episode, "):
+        _ = agentrl.Trainer
+
+
+def test_the_names_for_type_checkers_are_the_same() -> None:
+    tree = ast.parse((ROOT / "agentrl" / "__init__.py").read_text())
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    imported = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    places = {alias.name: node.module for node in imported for alias in node.names}
+    assert sorted(places) == sorted(agentrl.__all__)
+    for name, module in places.items():
+        assert getattr(import_module(str(module)), name) is getattr(agentrl, name)
+
+
+def test_the_distribution_has_a_name_of_its_own() -> None:
+    assert version("agentrl-sdk") == agentrl.__version__
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=20)
+    pages = [
+        ROOT / name for name in tracked.stdout.splitlines() if name.endswith((".md", ".py", ".sh", ".toml", "Makefile"))
+    ]
+    stranger = re.compile(r"pip install [\"']?agentrl(?!-sdk)\b(?![/\w])")
+    assert [str(page) for page in pages if page.is_file() and stranger.search(page.read_text())] == []
+
+
+def test_importing_the_door_costs_nearly_nothing() -> None:
+    script = (
+        "import time; started = time.perf_counter(); import agentrl; took = time.perf_counter() - started\n"
+        "import sys; heavy = {'torch', 'openai', 'transformers', 'gymnasium', 'pydantic', 'pandas', 'anyio'}\n"
+        "print(took, sorted(heavy & set(sys.modules)), agentrl.__version__)"
+    )
+    shown = [
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60).stdout
+        for _ in range(3)
+    ]
+    took, _, rest = min(shown, key=lambda line: float(line.split()[0])).partition(" ")
+    assert rest == f"[] {agentrl.__version__}\n"
+    assert float(took) < 0.3
 
 
 def test_the_rollout_side_imports_no_torch_and_no_sibling_package() -> None:

@@ -6,7 +6,7 @@ evaluate(config) ─► open_evaluation ─► runner ─► evaluate_tasks ─�
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -28,8 +28,8 @@ from agentrl.machine.garbage import settled
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import SamplingDefaults
-from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.check_start import check_start
+from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_runner import check_for_workers, open_runner
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import Runner, remote_runner
@@ -104,8 +104,7 @@ async def evaluate(
             chosen,
             config.eval,
             seed=config.seed,
-            done=log.done if log else (),
-            on_episode=log.add if log else None,
+            log=log,
             view=view,
         )
     raise AssertionError("unreachable")
@@ -169,15 +168,15 @@ async def evaluate_tasks(
     config: EvalConfig,
     *,
     seed: int = 0,
-    done: Iterable[EvaluatedEpisode] = (),
-    on_episode: Callable[[EvaluatedEpisode], None] | None = None,
+    log: EvaluationLog | None = None,
     view: EvaluationView | None = None,
 ) -> Evaluation:
-    """Run every task `config.samples` times on a runner that is open, but for the episodes in `done`.
+    """Run every task `config.samples` times on a runner that is open, but for the episodes that `log` has.
 
     The same `seed` gives the same episode seeds.
     """
     view = view or EvaluationView()
+    done = log.done if log else []
     episodes = {(e.task, e.episode_index): e for e in done if e.task < len(tasks) and e.episode_index < config.samples}
     slots = anyio.Semaphore(config.max_concurrent)
     view.begin(len(tasks) * config.samples, list(episodes.values()))
@@ -186,8 +185,8 @@ async def evaluate_tasks(
         async with slots:
             outcome = await runner.run(tasks[task], episode_seed(seed, task, episode_index))
         episodes[task, episode_index] = episode = _episode(task, episode_index, outcome)
-        if on_episode is not None:
-            on_episode(episode)
+        if log is not None:
+            await in_thread(log.add, episode)
         view.on_episode(episode)
 
     missing = [(t, s) for t in range(len(tasks)) for s in range(config.samples) if (t, s) not in episodes]

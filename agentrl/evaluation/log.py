@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ class EvaluationLog:
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
         header = json.dumps({"evaluation": dict(identity)})
+        self._lock = threading.Lock()
         try:
             lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
             if lines and lines[0].rstrip(b"\n") != header.encode():
@@ -42,9 +44,10 @@ class EvaluationLog:
             ) from error
 
     def add(self, episode: EvaluatedEpisode) -> None:
-        """Write one episode."""
-        self._file.write(json.dumps(vars(episode)) + "\n")
-        self._file.flush()
+        """Write one episode. May be called in several threads."""
+        with self._lock:
+            self._file.write(json.dumps(vars(episode)) + "\n")
+            self._file.flush()
 
     def __enter__(self) -> EvaluationLog:
         return self

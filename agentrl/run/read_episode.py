@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -58,7 +58,7 @@ class RunTrajectory:
         return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {max(self.turns, default=-1) + 1}, versions: {versions}>"
 
     def _repr_html_(self) -> str:
-        advantages = self.advantages or ["" for _ in self.token_ids]
+        advantages: Sequence[float | str] = self.advantages or [""] * len(self)
         columns = (self.token_ids, self.pieces, self.loss_mask, self.logprobs, self.versions, advantages)
         rows = list(zip(*columns, strict=True))
         left_out = f", the first {MAX_SHOWN_TOKENS}" if len(rows) > MAX_SHOWN_TOKENS else ""

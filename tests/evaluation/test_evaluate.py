@@ -5,14 +5,23 @@ from __future__ import annotations
 import itertools
 import statistics
 from pathlib import Path
+from typing import Any
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.errors import ConfigError
+import agentrl
+from agentrl.config import EngineConfig, RunConfig
+from agentrl.engine.launch import open_engine
+from agentrl.episode import Episode
+from agentrl.errors import ConfigError, UsageError
 from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, summarise
 from agentrl.evaluation.log import EvaluationLog
+from agentrl.evaluation.view import EvaluationView
+from agentrl.models import NANO
+from agentrl.proxy import ChatFormat, open_proxy
 
 
 def episode(
@@ -81,3 +90,103 @@ def test_a_log_of_something_else_is_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(ConfigError, match="holds something else than this evaluation"):
         EvaluationLog(path, {"seed": 2})
+
+
+async def always(episode: Episode) -> float:
+    """One short call; every second task is worth 1."""
+    messages: list[Any] = [{"role": "user", "content": str(episode.task["n"])}]
+    await episode.client.chat.completions.create(model=episode.model, messages=messages, max_tokens=2)
+    episode.log(n=episode.task["n"])
+    return float(episode.task["n"] % 2)
+
+
+def settings(server_url: str, **values: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {"model": "nano", "engine": {"urls": [server_url]}, "eval": {"samples": 2}, **values}
+    )
+
+
+@pytest.mark.anyio
+async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
+    server_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = [{"n": n} for n in range(4)]
+    with anyio.fail_after(60):
+        result = await agentrl.evaluate(
+            settings(server_url), workflow=always, tasks=tasks, out=tmp_path / "episodes.jsonl"
+        )
+    assert (result.mean_reward, result.pass_at[2].mean, result.tasks, result.failed) == (0.5, 0.5, 4, 0)
+    assert [(e.task, e.episode_index, e.reward) for e in result.episodes[:4]] == [
+        (0, 0, 0),
+        (0, 1, 0),
+        (1, 0, 1),
+        (1, 1, 1),
+    ]
+    assert result.metrics == {"n": 1.5}
+    assert repr(result).startswith("Evaluation(mean_reward=0.500 [")
+    assert len(repr(result)) < 200
+    assert "<caption>evaluation of 4 tasks</caption>" in result._repr_html_()
+    assert capsys.readouterr().err.splitlines()[-1] == "8 of 8 episodes"
+
+    view = EvaluationView()  # nothing is left to run of another evaluation of the same
+    with anyio.fail_after(60):
+        again = await agentrl.evaluate(
+            settings(server_url), workflow=always, tasks=lambda: tasks, out=tmp_path / "episodes.jsonl", view=view
+        )
+    assert again == result
+    assert (view.total, len(view.episodes)) == (8, 8)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.anyio
+async def test_the_tasks_may_be_a_file_and_the_model_elsewhere(
+    server_url: str, tmp_path: Path, nano_format: ChatFormat
+) -> None:
+    (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n')
+    elsewhere = EngineConfig(urls=[server_url])
+    async with (
+        open_engine(str(NANO), elsewhere, log=tmp_path / "engine.log", seed=0) as engine,
+        open_proxy(engine, nano_format, "its-name") as proxy,
+    ):
+        with anyio.fail_after(60):
+            result = await agentrl.evaluate(
+                settings(server_url, model="its-name"),
+                workflow=always,
+                tasks=tmp_path / "tasks.jsonl",
+                base_url=proxy.base_url,
+                api_key=proxy.open_session().key,
+                view=EvaluationView(),
+            )
+    assert (result.mean_reward, len(result.episodes), result.failed) == (1.0, 2, 0)
+
+
+def blocking(episode: Episode) -> float:
+    return 0.0
+
+
+async def of_two(episode: Episode, more: int) -> float:
+    return 0.0
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("given", "values", "message"),
+    [
+        ({"workflow": blocking}, {}, "the workflow is not async; write `async def run"),
+        ({"workflow": of_two}, {}, "takes .*more.*, so it cannot be called with an episode alone"),
+        ({"workflow": 3}, {}, "the workflow is not async"),
+        ({"workflow": None}, {}, "workflow is not set"),
+        ({"tasks": None}, {}, "tasks is not set"),
+        ({"tasks": iter([{"n": 1}])}, {}, "is an iterator, which can be gone through only once"),
+        ({"tasks": [1]}, {}, "tasks, task 0: a task must be a JSON object, not int"),
+        ({}, {"model": ""}, r"model\.path is not set"),
+        ({}, {"model": "/no/model"}, "'/no/model' is not a directory"),
+        ({}, {"rollout": {"workers": 2}}, "which load it from a file: name the file"),
+    ],
+)
+async def test_what_cannot_be_evaluated_is_refused_before_work_starts(
+    given: dict[str, Any], values: dict[str, Any], message: str
+) -> None:
+    config = settings("http://127.0.0.1:9", **values)
+    with anyio.fail_after(30), pytest.raises(UsageError, match=message):
+        await agentrl.evaluate(config, **{"workflow": always, "tasks": [{"n": 1}], **given})

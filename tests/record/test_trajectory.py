@@ -218,3 +218,12 @@ def test_a_prompt_that_does_not_extend_its_parent_is_refused() -> None:
     root = record.add("a", None, [1], generation(2), 1.0)
     with pytest.raises(ValueError, match="do not extend"):
         record.add("b", root, [1, 9, 3], generation(4), 1.0)
+
+
+def test_a_trajectory_of_thousands_of_tokens_is_shown_in_a_line() -> None:
+    record, ids = TokenRecord(), list(range(4000))
+    spans = [VersionSpan(3, 0, 1000), VersionSpan(4, 1000, 2000)]
+    reply = Generation(output_ids=ids[2000:], logprobs=[-0.5] * 2000, versions=spans, finish="stop")
+    record.add("a", None, ids[:2000], reply, 1.0)
+    (trajectory,) = record.trajectories([1.0])
+    assert repr(trajectory) == "<Trajectory of 4000 tokens, 2000 trained, turns: 1, versions: [3, 4]>"

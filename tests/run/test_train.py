@@ -25,8 +25,10 @@ from agentrl.machine.shared_memory import OWNER, PREFIX, SHARED_MEMORY
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
 from agentrl.run.audit import audit
+from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.retrain import retrain
+from agentrl.run.train import COUNTERS
 from agentrl.trainer.process import TrainerProcess, training_sequences
 from tests.components import missing
 
@@ -245,6 +247,7 @@ def test_an_interrupted_run_goes_on_where_it_was(command: list[str], tmp_path: P
     assert process.returncode == 130
     assert b"go on with: agentrl train --resume" in output
     assert b"starting the trainer again; it goes through" in output
+    assert open_run(run_dir).status == "stopped"
     assert left_behind(run_dir) == []
     with Store(run_dir / "store.sqlite") as store:
         checkpoint = store.last_checkpoint()
@@ -293,6 +296,11 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
     resumed = [sys.executable, "-m", "agentrl", "train", "--resume", str(run_dir), f"--steps={step + 2}"]
     result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
+    run = open_run(run_dir)
+    assert (run.status, run.step) == ("finished", step + 2)
+    for name in COUNTERS:
+        counts = [row[name] for row in run.metrics]
+        assert counts == sorted(counts), f"{name} counts over all starts"
     after = audit(run_dir)
     assert after.violations == []
     assert after.finished_episodes >= before.finished_episodes
