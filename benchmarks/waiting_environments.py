@@ -31,7 +31,7 @@ class Waiting(ToolEnv):
     max_turns = 10_000
     wait_s = 1.0
 
-    async def start(self, task: dict[str, Any] | None) -> str:
+    async def on_reset(self, task: dict[str, Any] | None) -> str:
         return "Wait."
 
     @tool

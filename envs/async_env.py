@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
@@ -19,8 +21,10 @@ from agentrl.envs.gym_env import GymEnv
 from agentrl.envs.tool_env import THREADS, Message, ToolEnv
 from agentrl.errors import EpisodeError
 
+if TYPE_CHECKING:
+    from agentrl.episode import Episode
+
 CLOSE_TIMEOUT_S = 10.0
-_QUICK_WRAPPERS = (OrderEnforcing, PassiveEnvChecker, TimeLimit)
 
 
 class _DumpsToDict(Protocol):
@@ -31,12 +35,14 @@ class AsyncToolEnv:
     """A tool environment as a workflow uses it: reset, then step with each of the model's messages until `done`.
 
         env = episode.env("agentrl/Calculator-v0")
-        await env.reset(seed=episode.seed, options=episode.task)
+        await env.reset(seed=episode.group_seed, options=episode.task)
         while not env.done:
             reply = await episode.client.chat.completions.create(
                 model=episode.model, messages=env.messages, tools=env.tools)
             await env.step(reply.choices[0].message)
         return env.total_reward
+
+    `await env.play(episode)` is all of it but the first line.
 
     `env` may be any gymnasium environment, or a function that makes one; it is made by the first `reset`. One that is no
     `ToolEnv` is played through a `GymEnv`. Its blocking code runs in worker threads.
@@ -55,6 +61,8 @@ class AsyncToolEnv:
         self._make = (lambda: env) if isinstance(env, gymnasium.Env) else env
         self._resources = resources
         self._env: gymnasium.Env[Any, Any] | None = None
+        self._plain = True
+        self._steps = 0
         # Any: openai types each role's message on its own.
         self.messages: list[Any] = []
         self.done = False
@@ -82,29 +90,48 @@ class AsyncToolEnv:
         """What to pass as `tools` to OpenAI's API, which takes no empty list. Raises EpisodeError before the first reset."""
         return self.tool_env.tools or omit
 
-    async def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
-        """Start an episode; `messages` then holds the opening conversation."""
+    async def reset(self, seed: int | None = None, options: Any = None) -> None:
+        """Start an episode; `messages` then holds the opening conversation.
+
+        Args:
+            seed: Seeds the environment's random numbers.
+            options: The task, as `ToolEnv.on_reset` takes it.
+        """
         if self._env is None:
             made = await _made(self._make)
             self._env = made if isinstance(made.unwrapped, ToolEnv) else GymEnv(made)
             self.tool_env.resources = self._resources
-        opened = await self.tool_env.open(seed=seed, options=options)
-        with self.tool_env.prepared((seed, options), opened):
-            observation, self.info = await self._through_wrappers(partial(self._env.reset, seed=seed, options=options))
+            self._plain = _is_plain(self._env)
+        if self._plain:
+            observation, self.info = await self.tool_env.areset(seed=seed, options=options)
+        else:
+            observation, self.info = await self._in_thread(partial(self._env.reset, seed=seed, options=options))
         self.messages = list(observation)
         self.done = self.truncated = False
-        self.total_reward, self.failed_calls = 0.0, 0
+        self.total_reward, self.failed_calls, self._steps = 0.0, 0, 0
 
     async def step(self, message: Message | _DumpsToDict) -> float:
-        """Play one assistant message (a dict, or the `message` of an openai reply); returns this step's reward."""
+        """Play one assistant message, and return this step's reward.
+
+        Args:
+            message: A dict, or the `message` of an openai reply.
+
+        Raises:
+            EpisodeError: The environment has not been reset, or the episode is over.
+        """
+        env = self.env
+        if self.done:
+            raise EpisodeError("the episode of this environment is over; `await env.reset(...)` starts the next")
         action = message if isinstance(message, dict) else message.model_dump(exclude_none=True)
         self.messages.append(action)
         failed_before = self.info.get("failed_calls", 0)
-        played = await self.tool_env.play([action])
-        with self.tool_env.prepared([action], played):
-            observation, reward, terminated, truncated, self.info = await self._through_wrappers(
-                partial(self.env.step, [action])
-            )
+        if self._plain:
+            observation, reward, terminated, truncated, self.info = await self.tool_env.astep([action])
+        else:
+            observation, reward, terminated, truncated, self.info = await self._in_thread(partial(env.step, [action]))
+        self._steps += 1
+        if self._plain and self._steps >= _time_limit(env):
+            truncated = True
         self.failed_calls = self.info.get("failed_calls", 0) - failed_before
         self.messages.extend(observation)
         self.truncated = bool(truncated) and not terminated
@@ -112,23 +139,65 @@ class AsyncToolEnv:
         self.total_reward += float(reward)
         return float(reward)
 
-    async def _through_wrappers(self, call: Callable[[], Any]) -> Any:
-        """Hand what the environment made to its wrappers: in a thread, unless they are but those of `gymnasium.make`."""
-        env = self.env
-        while isinstance(env, _QUICK_WRAPPERS):
-            env = env.env
-        if isinstance(env, ToolEnv):
-            return call()
-        return await anyio.to_thread.run_sync(call, limiter=THREADS)
+    async def play(self, episode: Episode[Any], *, max_turns: int | None = None, turn_rewards: bool = False) -> float:
+        """Play the episode's model in this environment until it is done, and return the total reward.
+
+        An environment that was not reset yet is reset with `episode.group_seed` and `episode.task`. A reply whose tool call
+        could not be carried out is marked as failed (`trainer.failed_turns`). The episode's metrics become `turns`,
+        `failed_turns`, and what is a finite float in the environment's `info`.
+
+        Args:
+            episode: Whose model plays.
+            max_turns: Replies after which the episode is truncated; the environment may have bounds of its own.
+            turn_rewards: Give every reply the reward of its own step, for `trainer.turn_discount`.
+        """
+        if self._env is None:
+            await self.reset(seed=episode.group_seed, options=episode.task)
+        turns = failed = 0
+        while not self.done:
+            if max_turns is not None and turns >= max_turns:
+                self.done = self.truncated = True
+                break
+            reply = await episode.client.chat.completions.create(
+                model=episode.model, messages=self.messages, tools=self.tools
+            )
+            reward = await self.step(reply.choices[0].message)
+            turns += 1
+            if self.failed_calls:
+                failed += 1
+                episode.mark_failed(reply.id)
+            if turn_rewards:
+                episode.reward(reply.id, reward)
+        noted = {name: value for name, value in self.info.items() if isinstance(value, float) and math.isfinite(value)}
+        episode.log(**{**noted, "turns": float(turns), "failed_turns": float(failed)})
+        return self.total_reward
+
+    async def _in_thread(self, call: Callable[[], Any]) -> Any:
+        """Run gymnasium's wrappers, which are plain code, in a thread. The environment within comes back to the event loop."""
+        scopes: list[anyio.CancelScope] = []
+
+        async def on_the_loop(awaited: Callable[[], Awaitable[Any]]) -> Any:
+            with anyio.CancelScope() as scope:
+                scopes.append(scope)
+                return await awaited()
+            raise EpisodeError("the episode was cancelled")
+
+        self.tool_env.run_async = partial(anyio.from_thread.run, on_the_loop)
+        try:
+            return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=THREADS)
+        finally:
+            self.tool_env.run_async = None
+            for scope in scopes:
+                scope.cancel()
 
     async def close(self) -> None:
-        """Release what the environment holds."""
+        """Give back what the environment holds. The next `reset` makes another."""
         if self._env is None:
             return
         env, inner = self._env, self.tool_env
         self._env = None
         with suppress(TimeoutError), anyio.fail_after(CLOSE_TIMEOUT_S):
-            await inner.release()
+            await inner.aclose()
             await anyio.to_thread.run_sync(env.close, abandon_on_cancel=True, limiter=THREADS)
 
 
@@ -139,6 +208,19 @@ def make_async_env(
     return AsyncToolEnv(
         partial(gymnasium.make, env, **kwargs) if isinstance(env, str) else partial(env, **kwargs), resources
     )
+
+
+def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
+    """Whether around a tool environment is nothing but what `gymnasium.make` puts there: then nothing needs a thread."""
+    while isinstance(env, OrderEnforcing | PassiveEnvChecker) or (isinstance(env, TimeLimit) and env.spec is not None):
+        env = env.env
+    return isinstance(env, ToolEnv)
+
+
+def _time_limit(env: gymnasium.Env[Any, Any]) -> float:
+    """The steps that `gymnasium.make` allows."""
+    limit = None if env.spec is None else env.spec.max_episode_steps
+    return math.inf if limit is None else limit
 
 
 async def _made(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:

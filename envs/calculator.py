@@ -60,7 +60,7 @@ class CalculatorEnv(ToolEnv):
         self._dataset = reasoning_gym.create_dataset("chain_sum", size=2**31, seed=0, **DIFFICULTY)
         self._entry: dict[str, Any] = {}
 
-    def start(self, task: dict[str, Any] | None) -> str:
+    def on_reset(self, task: dict[str, Any] | None) -> str:
         entry = task or self._dataset[int(self.np_random.integers(2**31))]
         if not {"question", "answer"} <= entry.keys():
             raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(entry)}")
@@ -72,7 +72,7 @@ class CalculatorEnv(ToolEnv):
         """Evaluate an arithmetic expression."""
         return str(evaluate(expression))
 
-    def answer(self, content: str) -> float:
+    def on_answer(self, content: str) -> float:
         return float(self._dataset.score_answer(content.strip(), self._entry))
 
 

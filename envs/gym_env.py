@@ -81,7 +81,7 @@ class GymEnv(ToolEnv):
         parameters = {"type": "object", "properties": {"action": schema}, "required": ["action"]}
         return [Tool("act", "Take an action.", parameters, self._act)]
 
-    def start(self, task: dict[str, Any] | None) -> Any:
+    def on_reset(self, task: dict[str, Any] | None) -> Any:
         """The instructions, and the first observation."""
         observation, info = self.inner.reset(seed=int(self.np_random.integers(2**31)), options=task)
         self._note(info)
@@ -91,7 +91,7 @@ class GymEnv(ToolEnv):
             return [{"role": "user", "content": lead + seen}]
         return [{"role": "user", "content": [{"type": "text", "text": lead}, *seen] if lead else seen}]
 
-    def answer(self, content: str) -> Result:
+    def on_answer(self, content: str) -> Result:
         """A reply without an action."""
         self.info["failed_calls"] += 1
         return Result("Call the tool act to take an action.")

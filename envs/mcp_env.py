@@ -125,7 +125,7 @@ class MCPEnv(ToolEnv):
     """The tools of an MCP server.
 
     A task is {"prompt": TEXT} or {"messages": [...]}; with "answer", the agent's last message earns 1 when it is the
-    same text. A subclass scores otherwise by defining `answer`.
+    same text. A subclass scores otherwise by defining `on_answer`.
 
     Args:
         command, env, cwd: the server to start, and talk to over its standard input and output.
@@ -169,7 +169,7 @@ class MCPEnv(ToolEnv):
         """What the server offers."""
         return self._tools
 
-    async def start(self, task: dict[str, Any] | None) -> Any:
+    async def on_reset(self, task: dict[str, Any] | None) -> Any:
         """Connect, and open the conversation."""
         self.task = task or {}
         messages = self.task.get("messages") or self.task.get("prompt")
@@ -184,11 +184,11 @@ class MCPEnv(ToolEnv):
         ]
         return messages
 
-    def answer(self, content: str) -> float:
+    def on_answer(self, content: str) -> float:
         """1 when it is the task's answer."""
         return float(content.strip() == str(self.task.get("answer", object())).strip())
 
-    async def release(self) -> None:
+    async def aclose(self) -> None:
         """Disconnect, unless the connection is shared."""
         held, self._held = self._held, None
         if held is not None:

@@ -55,7 +55,7 @@ class OpenEnv(ToolEnv):
         """What the server takes."""
         return self._tools
 
-    async def start(self, task: dict[str, Any] | None) -> list[dict[str, Any]]:
+    async def on_reset(self, task: dict[str, Any] | None) -> list[dict[str, Any]]:
         """Connect, and reset."""
         task = task or {}
         if self.resources is None:
@@ -72,12 +72,12 @@ class OpenEnv(ToolEnv):
         before = task.get("messages") or ([{"role": "user", "content": task["prompt"]}] if "prompt" in task else [])
         return [*before, {"role": "user", "content": _shown(begun.observation)}]
 
-    def answer(self, content: str) -> Result:
+    def on_answer(self, content: str) -> Result:
         """A reply without an action."""
         self.info["failed_calls"] += 1
         return Result(f"Call one of the tools: {', '.join(tool.name for tool in self._tools)}.")
 
-    async def release(self) -> None:
+    async def aclose(self) -> None:
         """End the session."""
         held, self._held = self._held, None
         if held is not None:

@@ -104,7 +104,7 @@ class ReasoningEnv(ToolEnv):
         self._entry: dict[str, Any] = {}
         self._attempt = 0
 
-    def start(self, task: dict[str, Any] | None) -> list[Message]:
+    def on_reset(self, task: dict[str, Any] | None) -> list[Message]:
         """The question."""
         if not task or "dataset" not in task:
             raise EpisodeError("a task of agentrl/ReasoningGym-v0 needs 'dataset', and 'index'")
@@ -126,7 +126,7 @@ class ReasoningEnv(ToolEnv):
             messages.insert(0, {"role": "system", "content": SYSTEM_PROMPTS[self._system]})
         return messages
 
-    def answer(self, content: str) -> Result:
+    def on_answer(self, content: str) -> Result:
         """The library's score, from 0 to 1."""
         said: str | None = content.strip()
         if self._system is not None:

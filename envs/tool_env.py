@@ -3,7 +3,7 @@
 reset(seed, options=task) ─► [user message]            the conversation so far
 step([assistant message]) ─► [tool message, ...], reward, terminated, truncated, info
 
-`open` and `play` are the same two on an event loop: nothing waits in a thread there but code that blocks.
+`areset`, `astep` and `aclose` are the same on an event loop: nothing waits in a thread there but code that blocks.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import inspect
 import json
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, TypeVar
 
@@ -28,7 +27,7 @@ from gymnasium import spaces
 
 from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs.tools import Tool, tools_of
-from agentrl.errors import ToolCallError, ToolDefinitionError
+from agentrl.errors import ToolCallError
 
 T = TypeVar("T")
 
@@ -50,15 +49,8 @@ class Result:
     done: bool = False
 
 
-@dataclass
-class Step:
-    """The five values of gymnasium's `step`, in the making."""
-
-    messages: list[Message] = field(default_factory=list)
-    reward: float = 0.0
-    terminated: bool = False
-    truncated: bool = False
-    info: dict[str, Any] = field(default_factory=dict)
+Step = tuple[list[Message], float, bool, bool, dict[str, Any]]
+"""What gymnasium's `step` returns: observation, reward, terminated, truncated, info."""
 
 
 class MessageSpace(spaces.Space[list[Message]]):
@@ -88,11 +80,11 @@ class MessageSpace(spaces.Space[list[Message]]):
 
 
 class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
-    """Base class of tool environments. A subclass marks its tools, and says how an episode starts and what an answer earns:
+    """Base class of tool environments. A subclass marks its tools, and says how a reset opens the conversation and what an answer earns:
 
         class Lookup(ToolEnv):
-            def start(self, task):
-                self.answer_is = task["answer"]
+            def on_reset(self, task):
+                self.expected = task["answer"]
                 return task["question"]
 
             @tool
@@ -100,11 +92,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
                 '''Look a word up.'''
                 return DICTIONARY[word]
 
-            def answer(self, content):
-                return float(content == self.answer_is)
+            def on_answer(self, content):
+                return float(content == self.expected)
 
     All of them may be `async def`. What is not runs in a worker thread and may block. A message without tool calls is the
-    agent's answer and ends the episode, unless `answer` returns a `Result` that says otherwise; a tool may return one too.
+    agent's answer and ends the episode, unless `on_answer` returns a `Result` that says otherwise; a tool may return one too.
     After `max_turns` messages the episode is truncated. Whatever a tool raises, and whatever is wrong with a call, is told to
     the model; `info["failed_calls"]` counts both.
     """
@@ -123,9 +115,10 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         self.resources: Resources | None = None
         """Where to keep something open: the run's, in an episode."""
         self._turn = 0
-        self._alone = False
+        self.run_async: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
+        """Awaits on the event loop of an episode, for wrappers, which step this environment in a thread of theirs."""
+        self._uses_own_loop = False
         self._blocked: str | None = None
-        self._ready: tuple[Any, Any] | None = None
 
     @cached_property
     def toolset(self) -> Sequence[Tool]:
@@ -137,89 +130,77 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         """The tools in the form that OpenAI's API takes."""
         return [tool.schema for tool in self.toolset]
 
-    def start(self, task: dict[str, Any] | None) -> Any:
-        """What opens the conversation of `task` (None: a random task, drawn with `self.np_random`): the user's text, or
-        messages."""
+    def on_reset(self, task: Any) -> Any:
+        """Open the conversation of a task. It may be `async def`.
+
+        Args:
+            task: What `reset` was given as `options`. None asks for a random task, drawn with `self.np_random`.
+
+        Returns:
+            The user's text, or the messages.
+        """
         raise NotImplementedError
 
-    def answer(self, content: str) -> Any:
-        """The reward of the agent's answer, or a `Result`."""
+    def on_answer(self, content: str) -> Any:
+        """Return the reward of the agent's answer, or a `Result`. It may be `async def`."""
         raise NotImplementedError
 
-    async def open(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> list[Message]:
-        """Start an episode of the task in `options`; the messages that open it."""
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
+        """Start an episode of the task in `options`, for code without an event loop."""
+        started: tuple[list[Message], dict[str, Any]] = self._await(partial(self.areset, seed=seed, options=options))
+        return started
+
+    def step(self, action: list[Message]) -> Step:
+        """Carry out the tool calls of one assistant message, or score it as the answer, for code without an event loop."""
+        stepped: Step = self._await(partial(self.astep, action))
+        return stepped
+
+    def close(self) -> None:
+        """Give back what `on_reset` took, for code without an event loop. A subclass overrides it for what blocks, and calls it."""
+        if self._uses_own_loop:
+            self._await(self.aclose)
+
+    async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
+        """Start an episode of the task in `options`, on an event loop."""
         super().reset(seed=seed)
         self._turn, self.info = 0, {"failed_calls": 0}
-        begun = await self._do("start", self.start, options)
-        return [{"role": "user", "content": begun}] if isinstance(begun, str) else list(begun)
+        opened = await self._do("on_reset", self.on_reset, options)
+        messages = [{"role": "user", "content": opened}] if isinstance(opened, str) else list(opened)
+        return messages, dict(self.info)
 
-    async def play(self, action: Sequence[Message]) -> Step:
-        """Answer the tool calls of one assistant message, or score it as the answer."""
+    async def astep(self, action: Sequence[Message]) -> Step:
+        """Carry out the tool calls of one assistant message, or score it as the answer, on an event loop."""
         message = action[0]
         self._turn += 1
-        step = Step(info=self.info)
+        messages: list[Message] = []
+        reward, terminated = 0.0, False
         calls = message.get("tool_calls") or []
         if not calls:
             said = _text(message.get("content"))
-            result = _result(await self._do("answer", self.answer, said), final=True)
+            result = _result(await self._do("on_answer", self.on_answer, said), final=True)
             if result.content:
-                step.messages.append({"role": "user", "content": result.content})
-            step.reward, step.terminated = result.reward, result.done
+                messages.append({"role": "user", "content": result.content})
+            reward, terminated = result.reward, result.done
         for call in calls:
-            result = Result("the episode is over") if step.terminated else await self._call(call["function"])
+            result = Result("the episode is over") if terminated else await self._call(call["function"])
             content = self._shortened(result.content)
-            step.messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
-            step.reward += result.reward
-            step.terminated |= result.done
-        step.truncated = not step.terminated and self._turn >= self.max_turns
-        return step
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": content})
+            reward += result.reward
+            terminated |= result.done
+        truncated = not terminated and self._turn >= self.max_turns
+        return messages, reward, terminated, truncated, dict(self.info)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[list[Message], dict[str, Any]]:
-        """Gymnasium's `reset`, for code without an event loop."""
-        if self._ready is None:
-            messages = self._loop().call(lambda: self.open(seed=seed, options=options))
-        else:
-            messages = self._handed_out((seed, options))
-        return messages, dict(self.info)
+    async def aclose(self) -> None:
+        """Give back what `on_reset` took, on an event loop. A subclass overrides it for what is awaited."""
 
-    def step(self, action: list[Message]) -> tuple[list[Message], float, bool, bool, dict[str, Any]]:
-        """Gymnasium's `step`, for code without an event loop."""
-        done = self._loop().call(self.play, action) if self._ready is None else self._handed_out(action)
-        return done.messages, done.reward, done.terminated, done.truncated, dict(done.info)
-
-    def close(self) -> None:
-        """Gymnasium's `close`, for code without an event loop."""
-        if self._alone:
-            self._loop().call(self.release)
-
-    def _loop(self) -> anyio.from_thread.BlockingPortal:
+    def _await(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what `call` does, for plain code in a thread: on the event loop of the episode, or on one for all such code."""
+        if self.run_async is not None:
+            return self.run_async(call)
         loop = event_loop_thread()
-        self._alone = True
+        self._uses_own_loop = True
         self.resources = loop.resources
-        return loop.portal
-
-    @contextmanager
-    def prepared(self, asked: Any, made: Any) -> Iterator[None]:
-        """Within it, `reset` and `step` hand out what `open` and `play` made of what was `asked`: gymnasium's wrappers around
-        this environment then run without holding a thread while a tool waits. Raises ToolDefinitionError where a wrapper
-        asks for something else."""
-        self._ready = (asked, made)
-        try:
-            yield
-        finally:
-            self._ready = None
-
-    def _handed_out(self, asked: Any) -> Any:
-        assert self._ready is not None
-        expected, made = self._ready
-        if asked != expected:
-            raise ToolDefinitionError("a wrapper around a ToolEnv may not change its actions, seeds or options")
-        return made
-
-    async def release(self) -> None:
-        """Give back what `start` took. Called once, at the end of the episode's use of this environment."""
+        return loop.portal.call(call)
 
     async def _call(self, function: dict[str, Any]) -> Result:
         """The result of one call; what is wrong with it in words for the model."""
@@ -291,7 +272,7 @@ def event_loop_thread() -> EventLoopThread:
 
 
 def _result(returned: Any, *, final: bool = False) -> Result:
-    """What a tool or, `final`, `answer` returned, as a Result."""
+    """Return what a tool or, `final`, `on_answer` returned, as a Result."""
     if isinstance(returned, Result):
         return returned
     if final:

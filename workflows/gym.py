@@ -7,16 +7,15 @@ start of its own in every attempt; the group's without it), "options" of `reset`
 
 from __future__ import annotations
 
-from agentrl import Episode, Reward
-from agentrl.workflows.tool_loop import play
+from agentrl import Episode
 
 SETTINGS = ("env", "make", "instructions", "action_names", "max_turns")
 
 
-async def run(episode: Episode) -> Reward:
-    """The sum of the environment's rewards."""
+async def run(episode: Episode) -> float:
+    """Return the sum of the environment's rewards."""
     task = episode.task
     env = episode.env("agentrl/Gym-v0", **{name: task[name] for name in SETTINGS if name in task})
     seed = task.get("seed", episode.group_seed)
     await env.reset(seed=episode.seed if seed == "attempt" else seed, options=task.get("options"))
-    return await play(episode, env, turn_rewards=task.get("turn_rewards", False))
+    return await env.play(episode, turn_rewards=task.get("turn_rewards", False))

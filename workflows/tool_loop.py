@@ -8,33 +8,12 @@ failed (`trainer.failed_turns`).
 
 from __future__ import annotations
 
-import math
-
-from agentrl import Episode, Reward
-from agentrl.envs import AsyncToolEnv
+from agentrl import Episode
 
 
-async def run(episode: Episode) -> Reward:
-    """The sum of the environment's rewards."""
+async def run(episode: Episode) -> float:
+    """Return the sum of the environment's rewards."""
     task = episode.task
     env = episode.env(task["env"], **task.get("make", {}))
     await env.reset(seed=task.get("seed", episode.group_seed), options=task.get("options", task))
-    return await play(episode, env, turn_rewards=task.get("turn_rewards", False))
-
-
-async def play(episode: Episode, env: AsyncToolEnv, *, turn_rewards: bool = False) -> Reward:
-    """Play an environment that has been reset to its end. Floats in its `info` become metrics."""
-    turns = failed = 0
-    while not env.done:
-        reply = await episode.client.chat.completions.create(
-            model=episode.model, messages=env.messages, tools=env.tools
-        )
-        reward = await env.step(reply.choices[0].message)
-        turns += 1
-        if env.failed_calls:
-            failed += 1
-            episode.mark_failed(reply.id)
-        if turn_rewards:
-            episode.reward(reply.id, reward)
-    noted = {name: value for name, value in env.info.items() if isinstance(value, float) and math.isfinite(value)}
-    return Reward(env.total_reward, {**noted, "turns": float(turns), "failed_turns": float(failed)})
+    return await env.play(episode, turn_rewards=task.get("turn_rewards", False))

@@ -16,7 +16,8 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit, TransformReward
 
 from agentrl.envs import AsyncToolEnv, Message, Result, ToolEnv, tool
-from agentrl.errors import EpisodeError, ToolDefinitionError
+from agentrl.errors import EpisodeError
+from tests.components import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -37,7 +38,7 @@ class Safe(ToolEnv):
 
     max_turns = 5
 
-    def start(self, task: dict[str, Any] | None) -> str:
+    def on_reset(self, task: dict[str, Any] | None) -> str:
         self.code = task["code"] if task else int(self.np_random.integers(100))
         return "Find the code of the safe, a number below 100."
 
@@ -51,7 +52,7 @@ class Safe(ToolEnv):
         """Try a code. There is one try."""
         return Result("open" if code == self.code else "alarm", reward=float(code == self.code), done=True)
 
-    def answer(self, content: str) -> float:
+    def on_answer(self, content: str) -> float:
         return 0.0
 
 
@@ -106,15 +107,26 @@ async def test_time_limits_and_wrappers_apply(registered: str) -> None:
     assert await env.step(calls(("open_safe", {"code": 7}))) == 10.0
 
 
-async def test_a_wrapper_that_changes_actions_is_refused() -> None:
+async def test_a_wrapper_that_changes_an_action_changes_what_the_environment_gets_and_not_what_was_said() -> None:
     class Meddler(gymnasium.ActionWrapper[Any, Any, Any]):
         def action(self, action: Any) -> Any:
             return [calls(("compare", {"number": 1}))]
 
     env = AsyncToolEnv(Meddler(Safe()))
     await env.reset(options={"code": 7})
-    with pytest.raises(ToolDefinitionError, match="may not change its actions"):
-        await env.step(calls(("compare", {"number": 2})))
+    said = calls(("compare", {"number": 9}))
+    await env.step(said)
+    assert env.messages[-2:] == [said, {"role": "tool", "tool_call_id": "c0", "content": "higher"}]
+
+
+async def test_a_step_after_the_end_is_refused_and_a_reset_begins_anew() -> None:
+    env = AsyncToolEnv(Safe())
+    await env.reset(options={"code": 7})
+    await env.step({"role": "assistant", "content": "7"})
+    with pytest.raises(EpisodeError, match="is over"):
+        await env.step({"role": "assistant", "content": "7"})
+    await env.reset(options={"code": 7})
+    assert not env.done
 
 
 async def test_the_same_seed_is_the_same_task() -> None:
@@ -145,7 +157,7 @@ class Trouble(ToolEnv):
         self.released = threading.Event()
         self.cancelled = False
 
-    def start(self, task: dict[str, Any] | None) -> str:
+    def on_reset(self, task: dict[str, Any] | None) -> str:
         return "Go."
 
     @tool
@@ -197,7 +209,7 @@ class Trouble(ToolEnv):
     async def fine(self, word: str = "ok") -> str:
         return word
 
-    def answer(self, content: str) -> Result:
+    def on_answer(self, content: str) -> Result:
         return Result("Go on.") if content == "wait" else Result(reward=1.0, done=True)
 
 
@@ -301,4 +313,26 @@ async def test_an_environment_that_hangs_does_not_hold_up_the_end_of_its_episode
         await env.step(calls(("hang", {})))
     assert bound.cancelled_caught
     env.tool_env.released.set()  # type: ignore[attr-defined]
+    await env.close()
+
+
+@pytest.mark.parametrize("name", ["hang", "hang_async"])
+async def test_neither_does_one_inside_a_wrapper_and_what_it_awaits_is_cancelled(name: str) -> None:
+    inner = Trouble()
+    inner.tool_timeout_s = 100
+    env = AsyncToolEnv(RecordEpisodeStatistics(inner))
+    await env.reset()
+    with anyio.move_on_after(0.1) as bound:
+        await env.step(calls((name, {})))
+    assert bound.cancelled_caught
+    inner.released.set()
+    if name == "hang_async":
+        await wait_until(lambda: inner.cancelled, 5)
+    await env.close()
+
+
+async def test_a_wrapped_environment_awaits_on_the_loop_of_its_episode() -> None:
+    env = AsyncToolEnv(RecordEpisodeStatistics(Trouble()))
+    await env.reset()
+    assert await said(env, "fine", word="here") == "here"
     await env.close()

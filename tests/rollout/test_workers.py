@@ -81,7 +81,7 @@ async def waits_in_the_middle(episode):
 class Adder(ToolEnv):
     max_turns = 2
 
-    def start(self, task):
+    def on_reset(self, task):
         return "1 + 1 ="
 
     @tool
@@ -89,7 +89,7 @@ class Adder(ToolEnv):
         """Add."""
         return a + b
 
-    def answer(self, content):
+    def on_answer(self, content):
         return float(content == "2")
 
 

@@ -13,7 +13,7 @@ class Sums(ToolEnv):
 
     max_turns = 4
 
-    def start(self, task: dict[str, Any] | None) -> str:
+    def on_reset(self, task: dict[str, Any] | None) -> str:
         """The question of a task."""
         task = task or {"question": "What is 1 + 1?", "answer": "2"}
         self.expected = task["answer"]
@@ -24,6 +24,6 @@ class Sums(ToolEnv):
         """Evaluate an arithmetic expression."""
         return str(evaluate(expression))
 
-    def answer(self, content: str) -> float:
+    def on_answer(self, content: str) -> float:
         """1 for the right number."""
         return float(content.strip() == self.expected)

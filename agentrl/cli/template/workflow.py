@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from environment import Sums
 
-from agentrl import Episode, Reward
-from agentrl.workflows.tool_loop import play
+from agentrl import Episode
 
 
-async def run(episode: Episode) -> Reward:
+async def run(episode: Episode) -> float:
     """One episode."""
     env = episode.env(Sums)
-    await env.reset(seed=episode.seed, options=episode.task)
-    return await play(episode, env)
+    return await env.play(episode)
