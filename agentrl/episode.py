@@ -8,7 +8,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from numbers import Complex, Real
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol
+
+from typing_extensions import TypeVar
 
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.errors import BadRewardError, EpisodeError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 Task = dict[str, Any]
 """One line of the task file."""
+TaskT = TypeVar("TaskT", default=Task)
 
 MAX_REWARD = 1e6
 """Bound of |reward|. The square of a larger one loses its last digits in float32, in which the trainer computes."""
@@ -153,11 +156,11 @@ class Role:
             self._session.role_rewards[self.name] = number
 
 
-class Episode:
+class Episode(Generic[TaskT]):
     """One attempt at one task.
 
     Attributes:
-        task: the line of the task file, as a dict.
+        task: the line of the task file, as a dict, or as the class that the workflow names: `run(episode: Episode[MyTask])`.
         seed: an integer of this attempt; use it for everything random, so that the attempt can be repeated.
         group_seed: an integer that all attempts of the group share; use it for where they start, so that they can be compared.
         client: an `openai.AsyncOpenAI` that speaks to the model being trained.
@@ -168,7 +171,7 @@ class Episode:
     def __init__(
         self,
         *,
-        task: Task,
+        task: TaskT,
         seed: int,
         client: AsyncOpenAI,
         base_url: str,

@@ -11,7 +11,9 @@
     ├── EpisodeError          one episode failed; it is recorded and the run goes on
     │   ├── EpisodeTimeoutError
     │   ├── NoModelCallError
-    │   └── BadRewardError
+    │   ├── BadRewardError
+    │   └── RewardFunctionError   one function of a rubric failed
+    ├── CheckFailedError      a check of `agentrl.testing` found something wrong
     ├── ToolDefinitionError   a tool, or a wrapper around a tool environment, that cannot work
     ├── ToolCallError         a model's tool call that cannot be carried out; the model is told, nothing ends
     ├── SandboxError          a sandbox could not be had, or was lost with what ran in it
@@ -95,6 +97,14 @@ class NoModelCallError(EpisodeError):
 
 class BadRewardError(EpisodeError):
     """The workflow returned something that is not a finite number or a `Reward`."""
+
+
+class RewardFunctionError(EpisodeError):
+    """A function of a rubric raised, or returned something that is not a finite number. The message names the function."""
+
+
+class CheckFailedError(AgentRLError):
+    """A check of `agentrl.testing` found something wrong. The message says what, and what to do about it."""
 
 
 class ToolDefinitionError(AgentRLError):

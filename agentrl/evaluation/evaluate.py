@@ -34,6 +34,7 @@ from agentrl.rollout.open_runner import check_for_workers, open_runner
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
+from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, finite_tasks
 from agentrl.rollout.workflow import Workflow
 
@@ -75,7 +76,7 @@ async def evaluate(
     run, config, view = sources.load_workflow(), sources.config, view or PrintedEvaluation()
     check_set(config, "model.path")
     given = config.tasks if sources.tasks is None else sources.tasks
-    chosen = await in_users_thread(finite_tasks, given, config.eval.limit)
+    chosen = await in_users_thread(finite_tasks, given, config.eval.limit, task_type_of(run))
     async with AsyncExitStack() as stack:
         log: EvaluationLog | None = None
         if out:

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import anyio
 import httpx2
@@ -23,6 +23,7 @@ from agentrl.reporting.failure_text import describe
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.task_type import task_of_episode
 from agentrl.rollout.workflow import Workflow
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
@@ -93,7 +94,7 @@ class EpisodeRunner:
 
         async def run() -> Reward:
             episode = Episode(
-                task=_copy(task),
+                task=task_of_episode(self.workflow, task),
                 seed=seed,
                 client=client,
                 base_url=self.proxy.base_url if self.proxy else str(client.base_url),
@@ -193,13 +194,6 @@ class _Lent(httpx2.AsyncBaseTransport):
 def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:
     failure.__cause__ = cause
     return failure
-
-
-def _copy(task: Any) -> Any:
-    """A task of this episode's own: one that changes it changes it for no other."""
-    if isinstance(task, dict):
-        return {name: _copy(value) for name, value in task.items()}
-    return [_copy(value) for value in task] if isinstance(task, list) else task
 
 
 @asynccontextmanager

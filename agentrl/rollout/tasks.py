@@ -24,6 +24,7 @@ from typing import Any, Protocol
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, ConfigError, TaskFileError, one_line
+from agentrl.rollout.task_type import TaskType, as_dict
 from agentrl.rollout.workflow import load_object
 
 
@@ -95,6 +96,8 @@ class TaskStream:
 
     start: Callable[[], Iterable[Any]]
     epochs: int | None = None
+    task_type: TaskType | None = None
+    """What every task must be; None: any dict."""
     _iterator: Iterator[Any] = field(default_factory=lambda: iter(()))
     _next: int = 0
     """Number of the next group."""
@@ -142,7 +145,7 @@ class TaskStream:
             value = next(self._iterator, _END)
             if value is _END:
                 return None
-            return GroupTask(self._epoch, self._position, as_task(value, f"task {self._position}"))
+            return GroupTask(self._epoch, self._position, as_task(value, f"task {self._position}", self.task_type))
         except TaskFileError as error:
             return GroupTask(self._epoch, self._position, None, str(error))
         except Exception as error:
@@ -150,18 +153,31 @@ class TaskStream:
             return GroupTask(self._epoch, self._position, None, fault)
 
 
-def open_tasks(source: str) -> list[Task] | TaskStream:
-    """The tasks of a source, as the top of this file describes them. Raises TaskFileError."""
+def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | TaskStream:
+    """Return the tasks of a source, as the top of this file describes them.
+
+    Args:
+        source: A path, `hf:...` or `python:...`.
+        task_type: What every task must be (`agentrl.rollout.task_type.task_type_of` a workflow); None: any dict.
+
+    Raises:
+        TaskFileError: They cannot be read, or one of a list is no task. One of a stream takes the place of one, with its fault.
+    """
     kind, colon, rest = source.partition(":")
     if colon and kind == "hf":
-        return _dataset(rest)
+        return _dataset(rest, task_type)
     if colon and kind == "python":
-        return _from_python(rest)
-    return load_tasks(Path(source))
+        return _from_python(rest, task_type)
+    return load_tasks(Path(source), task_type)
 
 
-def tasks_of(source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "tasks") -> list[Task] | TaskStream:
-    """Tasks from Python: a sequence, or a function that returns an iterable. Raises TaskFileError."""
+def tasks_of(
+    source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "tasks", task_type: TaskType | None = None
+) -> list[Task] | TaskStream:
+    """Return tasks from Python: a sequence, or a function that returns an iterable, of dicts, dataclasses or pydantic models.
+
+    Raises TaskFileError as `open_tasks` does.
+    """
     if callable(source):
         start = source
         try:
@@ -169,24 +185,24 @@ def tasks_of(source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "t
         except Exception as error:
             raise TaskFileError(f"{name} raised {type(error).__name__}: {error}") from error
         if not hasattr(source, "__len__") and hasattr(source, "__iter__"):
-            return TaskStream(start)
+            return TaskStream(start, task_type=task_type)
     if not hasattr(source, "__iter__"):
         raise TaskFileError(f"{name} is a {type(source).__name__}; give a list of tasks, or a function that makes them")
     if isinstance(source, Iterator):
         raise TaskFileError(
             f"{name} is an iterator, which can be gone through only once; give the function that makes it"
         )
-    tasks = _first(source, name)
+    tasks = _first(source, name, task_type)
     if not tasks:
         raise TaskFileError(f"{name} holds no tasks")
     return tasks
 
 
-def _first(source: Iterable[Any], name: str, limit: int | None = None) -> list[Task]:
+def _first(source: Iterable[Any], name: str, task_type: TaskType | None, limit: int | None = None) -> list[Task]:
     tasks: list[Task] = []
     try:
         for value in itertools.islice(source, limit):
-            tasks.append(as_task(value, f"{name}, task {len(tasks)}"))
+            tasks.append(as_task(value, f"{name}, task {len(tasks)}", task_type))
     except TaskFileError:
         raise
     except Exception as error:
@@ -195,15 +211,17 @@ def _first(source: Iterable[Any], name: str, limit: int | None = None) -> list[T
 
 
 def training_and_held_out(
-    config: RunConfig, given: Iterable[Task] | Callable[[], Iterable[Task]] | None
+    config: RunConfig,
+    given: Iterable[Any] | Callable[[], Iterable[Any]] | None,
+    task_type: TaskType | None = None,
 ) -> tuple[Tasks, list[Task]]:
     """Where groups get their tasks, and the held-out ones: those of the configuration, or `given` from Python.
 
     Raises TaskFileError, ConfigError.
     """
     data = config.data
-    tasks = open_tasks(config.tasks) if given is None else tasks_of(given)
-    held_out = finite_tasks(config.eval.tasks, config.eval.limit) if config.eval.tasks else []
+    tasks = open_tasks(config.tasks, task_type) if given is None else tasks_of(given, task_type=task_type)
+    held_out = finite_tasks(config.eval.tasks, config.eval.limit, task_type) if config.eval.tasks else []
     if isinstance(tasks, TaskStream):
         if data.eval_share and not held_out:
             raise ConfigError("data.eval_share needs tasks whose number is known; name other tasks with eval.tasks")
@@ -231,14 +249,21 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
             )
 
 
-def finite_tasks(source: str | Iterable[Any] | Callable[[], Iterable[Any]], limit: int | None = None) -> list[Task]:
-    """The first `limit` tasks of a source that ends, or of one that does not and has a limit. Raises TaskFileError."""
-    name, tasks = (source, open_tasks(source)) if isinstance(source, str) else ("tasks", tasks_of(source))
+def finite_tasks(
+    source: str | Iterable[Any] | Callable[[], Iterable[Any]],
+    limit: int | None = None,
+    task_type: TaskType | None = None,
+) -> list[Task]:
+    """Return the first `limit` tasks of a source that ends, or of one that does not and has a limit. Raises TaskFileError."""
+    if isinstance(source, str):
+        name, tasks = source, open_tasks(source, task_type)
+    else:
+        name, tasks = "tasks", tasks_of(source, task_type=task_type)
     if isinstance(tasks, list):
         return tasks[:limit]
     if limit is None:
         raise TaskFileError(f"{name} may have no end; say how many tasks to use with eval.limit")
-    return _first(tasks.start(), name, limit)
+    return _first(tasks.start(), name, task_type, limit)
 
 
 def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:
@@ -257,8 +282,8 @@ def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[li
     return chosen[0], chosen[1]
 
 
-def load_tasks(path: Path) -> list[Task]:
-    """The tasks of a JSON-lines file. Raises TaskFileError, with the line, when one is not a JSON object."""
+def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
+    """Return the tasks of a JSON-lines file. Raises TaskFileError, with the line, when one is no task."""
     try:
         content = path.read_bytes()
         if path.suffix == ".gz":
@@ -286,20 +311,26 @@ def load_tasks(path: Path) -> list[Task]:
             if path.suffix == ".py":
                 hint = f"; for tasks made by Python code, write python:{path}:NAME"
             raise TaskFileError(f"{path}, line {number}: not valid JSON: {what}{hint}") from error
-        tasks.append(as_task(task, f"{path}, line {number}"))
+        tasks.append(as_task(task, f"{path}, line {number}", task_type))
     if not tasks:
         raise TaskFileError(f"{path} holds no tasks")
     return tasks
 
 
-def as_task(value: Any, where: str) -> Task:
-    """A mapping as a task. Raises TaskFileError for anything else."""
+def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
+    """Return a mapping, a dataclass's or a pydantic model's value as a task.
+
+    Raises TaskFileError for anything else, and for what is not of the workflow's `task_type`.
+    """
+    value = as_dict(value, where)
     if not isinstance(value, Mapping):
         hint = ": in a file, each task is a line of its own" if isinstance(value, list) else ""
         raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}{hint}")
     task = dict(value)
     if any(not isinstance(key, str) for key in task):
         raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")
+    if task_type is not None:
+        task_type.value(task, where)
     return task
 
 
@@ -312,7 +343,7 @@ def fingerprint(tasks: Sequence[Task]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
-def _dataset(name: str) -> list[Task]:
+def _dataset(name: str, task_type: TaskType | None) -> list[Task]:
     try:
         import datasets
     except ImportError:
@@ -333,14 +364,14 @@ def _dataset(name: str) -> list[Task]:
         if split not in dataset:
             raise TaskFileError(f"the dataset {path} has no split {split!r}; it has {', '.join(dataset)}")
         dataset = dataset[split]
-    return tasks_of(dataset, f"hf:{name}")  # type: ignore[return-value]
+    return tasks_of(dataset, f"hf:{name}", task_type)  # type: ignore[return-value]
 
 
-def _from_python(place: str) -> list[Task] | TaskStream:
+def _from_python(place: str, task_type: TaskType | None) -> list[Task] | TaskStream:
     if ":" not in place:
         raise TaskFileError(f"python:{place} names no object; write python:FILE_OR_MODULE:NAME")
     try:
-        return tasks_of(load_object(place), f"python:{place}")
+        return tasks_of(load_object(place), f"python:{place}", task_type)
     except TaskFileError:
         raise
     except AgentRLError as error:

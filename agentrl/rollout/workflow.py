@@ -15,7 +15,7 @@ from typing import Any
 from agentrl.episode import Episode, Reward
 from agentrl.errors import WorkflowError, one_line
 
-Workflow = Callable[[Episode], Awaitable[float | Reward]]
+Workflow = Callable[[Episode[Any]], Awaitable[float | Reward]]
 
 
 def load_workflow(path: Path) -> Workflow:

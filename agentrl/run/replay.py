@@ -29,6 +29,7 @@ from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import EpisodeRow, Store
+from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.run_directory import read_config
@@ -176,7 +177,8 @@ def _found(
             f"episode {episode_id} cannot be read from {run_dir / 'store.sqlite'}: {one_line(error)}; agentrl audit {run_dir} "
             "tells what else is damaged"
         ) from error
-    source, _ = training_and_held_out(config, tasks)
+    workflow = workflow or load_workflow(Path(config.workflow))
+    source, _ = training_and_held_out(config, tasks, task_type_of(workflow))
     found = source.of_group(recorded.group_id)
     if found is None:
         raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
@@ -186,4 +188,4 @@ def _found(
         raise StoreError(
             f"the task of group {recorded.group_id} is another now than the one that episode {episode_id} had"
         )
-    return config, recorded, found.task, workflow or load_workflow(Path(config.workflow))
+    return config, recorded, found.task, workflow

@@ -46,6 +46,7 @@ from agentrl.rollout.rewards import RewardsInOrder, reward_figure
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
+from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import Tasks, check_same_tasks, training_and_held_out
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.alarms import AlarmLog
@@ -150,10 +151,10 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
             f"nothing is left to train: run {run_dir} ended with step {summary['steps']}, and steps = {config.steps}"
         )
         return
-    source, eval_tasks = await in_users_thread(training_and_held_out, config, sources.tasks)
+    workflow = sources.load_workflow()
+    source, eval_tasks = await in_users_thread(training_and_held_out, config, sources.tasks, task_type_of(workflow))
     if config.rollout.workers:
         check_for_workers(sources.workflow, source, eval_tasks)
-    workflow = sources.load_workflow()
     config, chat_format = await check_start(config)
     prepare_run_dir(run_dir)
 

@@ -1,0 +1,123 @@
+"""The class of a workflow's tasks: `async def run(episode: Episode[MyTask])` sees each task as a `MyTask`.
+
+tasks.jsonl ─► dict, checked against MyTask when it is read ─► store, workers, groups ─► MyTask, made anew for every episode
+
+`MyTask` is a dataclass or a pydantic model. Between the two ends a task stays the dict that JSON can say.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, is_dataclass
+from functools import lru_cache
+from typing import Any, get_args, get_origin, is_typeddict
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from agentrl.episode import Episode, Task
+from agentrl.errors import TaskFileError, WorkflowError, one_line
+
+MAX_COMPLAINTS = 3
+"""Wrong fields that one message names."""
+
+
+@dataclass(frozen=True)
+class TaskType:
+    """A class of tasks, and what checks a dict against it."""
+
+    name: str
+    adapter: TypeAdapter[Any]
+
+    def value(self, task: Task, where: str = "the task") -> Any:
+        """Return a task as a value of the class.
+
+        Args:
+            task: The dict.
+            where: Names the task in messages.
+
+        Raises:
+            TaskFileError: It is none; the message names the fields.
+        """
+        try:
+            return self.adapter.validate_python(task)
+        except ValidationError as error:
+            problems = error.errors(include_url=False)
+            complaints = [_complaint(problem) for problem in problems[:MAX_COMPLAINTS]]
+            if len(problems) > MAX_COMPLAINTS:
+                complaints.append(f"and {len(problems) - MAX_COMPLAINTS} more")
+            raise TaskFileError(
+                f"{where} is no {self.name}, which run(episode) takes: {'; '.join(complaints)}"
+            ) from error
+
+
+@lru_cache(maxsize=64)
+def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
+    """Return the class of tasks that a workflow's first parameter names; None where it names none, and tasks are dicts.
+
+    Raises:
+        WorkflowError: What is named cannot be found, or is no class of tasks.
+    """
+    parameter = next(iter(inspect.signature(workflow).parameters.values()), None)
+    annotation = None if parameter is None else parameter.annotation
+    if isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, dict(getattr(inspect.unwrap(workflow), "__globals__", {})))  # noqa: S307
+        except Exception as error:
+            if "Episode[" not in annotation:
+                return None  # an annotation for type checkers alone
+            raise WorkflowError(
+                f"the task type in run(episode: {annotation}) cannot be found: {one_line(error)}; define or import it at the top of "
+                "the workflow's file"
+            ) from error
+    if get_origin(annotation) is not Episode:
+        return None
+    (named,) = get_args(annotation)
+    origin = get_origin(named) or named
+    if named is Any or is_typeddict(origin) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return None
+    if not is_dataclass(origin) and not (isinstance(origin, type) and issubclass(origin, BaseModel)):
+        raise WorkflowError(
+            f"run(episode: Episode[{getattr(named, '__name__', named)}]) names no class of tasks; it may be a dataclass, a pydantic "
+            "model, or nothing for dicts"
+        )
+    return TaskType(getattr(named, "__name__", str(named)), TypeAdapter(named))
+
+
+def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
+    """Return a task as its workflow takes it, and as this episode's own: what changes it changes it for no other episode.
+
+    Raises:
+        TaskFileError: It is not of the workflow's class of tasks.
+    """
+    task_type = task_type_of(workflow)
+    own = _copy(task)
+    return own if task_type is None else task_type.value(own)
+
+
+def as_dict(value: Any, where: str) -> Any:
+    """Return a dataclass's or a pydantic model's value as a dict of JSON, and anything else as it is.
+
+    Raises:
+        TaskFileError: A field holds what JSON cannot say.
+    """
+    if not isinstance(value, BaseModel) and (isinstance(value, type) or not is_dataclass(value)):
+        return value
+    try:
+        return TypeAdapter(type(value)).dump_python(value, mode="json", by_alias=True, round_trip=True)
+    except Exception as error:
+        raise TaskFileError(f"{where}: the {type(value).__name__} has no form in JSON: {one_line(error)}") from error
+
+
+def _complaint(problem: Any) -> str:
+    field = ".".join(map(str, problem["loc"]))
+    if problem["type"] == "missing":
+        return f"the field {field!r} is missing"
+    message = f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
+    return f"{f'the field {field!r}: ' if field else ''}{message}, not {one_line(repr(problem['input']), 80)}"
+
+
+def _copy(task: Any) -> Any:
+    if isinstance(task, dict):
+        return {name: _copy(value) for name, value in task.items()}
+    return [_copy(value) for value in task] if isinstance(task, list) else task

@@ -1,0 +1,104 @@
+"""`Rubric`: a reward put together from weighted functions, each of which is a metric of its own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Generic, ParamSpec
+
+import anyio
+
+from agentrl.concurrency.threads import in_users_thread
+from agentrl.episode import MAX_METRIC, Reward, checked_number
+from agentrl.errors import RewardFunctionError, WorkflowError
+
+P = ParamSpec("P")
+
+
+class Rubric(Generic[P]):
+    """The weighted sum of reward functions: reward = Σ weight · function(episode, ...).
+
+        async def correct(episode: Episode, answer: str) -> float: ...
+        def brief(episode: Episode, answer: str) -> float: ...
+
+        rubric = Rubric([correct, brief], weights=[1.0, 0.1])
+
+        async def run(episode: Episode) -> Reward:
+            answer = ...
+            return await rubric(episode, answer)
+
+    The functions take the same arguments. Async ones run at the same time; plain ones run in threads and may block. What each
+    returns is a metric under the function's name, before its weight; a weight of 0 makes it nothing but a metric.
+
+    Args:
+        functions: The reward functions; their names must differ.
+        weights: One for each function. Default: 1 for all.
+
+    Raises:
+        WorkflowError: There are no functions, not as many weights as functions, or a function without a name of its own.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[Callable[P, float | Awaitable[float]]],
+        weights: Sequence[float] | None = None,
+    ) -> None:
+        self._functions = {_name(function): function for function in functions}
+        if not functions:
+            raise WorkflowError("a rubric needs a reward function; write Rubric([function, ...])")
+        if len(self._functions) < len(functions):
+            names = [_name(function) for function in functions]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise WorkflowError(
+                f"two reward functions of a rubric are named {twice!r}; each is a metric, so name them apart"
+            )
+        weights = [1.0] * len(functions) if weights is None else weights
+        if len(weights) != len(functions):
+            raise WorkflowError(
+                f"the rubric has {len(functions)} functions and {len(weights)} weights; give one for each"
+            )
+        self.weights = {
+            name: checked_number(f"the weight of {name}", weight, MAX_METRIC)
+            for name, weight in zip(self._functions, weights, strict=True)
+        }
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Reward:
+        """Return the reward, with what every function returned as its metric.
+
+        Raises:
+            RewardFunctionError: A function raised, or returned what is no finite number. The message names it.
+        """
+        values: dict[str, float] = {}
+        failures: list[RewardFunctionError] = []
+
+        async def call(name: str, function: Callable[P, Any]) -> None:
+            try:
+                returned = await _returned(function, *args, **kwargs)
+                values[name] = checked_number("what it returned", returned, MAX_METRIC)
+            except Exception as error:
+                failure = RewardFunctionError(f"the reward function {name} failed: {type(error).__name__}: {error}")
+                failure.__cause__ = error
+                failures.append(failure)
+                group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            for name, function in self._functions.items():
+                group.start_soon(call, name, function)
+        if failures:
+            raise failures[0]
+        metrics = {name: values[name] for name in self._functions}
+        return Reward(sum(self.weights[name] * value for name, value in metrics.items()), metrics)
+
+
+async def _returned(function: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004
+        return await function(*args, **kwargs)
+    returned = await in_users_thread(lambda: function(*args, **kwargs))
+    return await returned if isinstance(returned, Awaitable) else returned
+
+
+def _name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", None) or getattr(type(function), "__name__", "")
+    if name in ("<lambda>", "partial"):
+        raise WorkflowError(f"the reward function {function!r} has no name for its metric; write it with def")
+    return str(name)

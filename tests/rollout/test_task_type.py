@@ -1,0 +1,132 @@
+"""Tasks of a class: a workflow names it, rows that are none are refused or skipped, and every episode sees a value of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from pydantic import BaseModel
+
+from agentrl import Episode
+from agentrl.errors import TaskFileError, WorkflowError
+from agentrl.rollout.task_type import task_of_episode, task_type_of
+from agentrl.rollout.tasks import TaskStream, open_tasks, tasks_of
+
+
+@dataclass
+class Sum:
+    question: str
+    answer: int
+    hints: list[str] = field(default_factory=list)
+
+
+class Question(BaseModel):
+    question: str
+    answer: int
+
+
+class Row(TypedDict):
+    question: str
+    answer: int
+
+
+async def sums(episode: Episode[Sum]) -> float:
+    return float(episode.task.answer)
+
+
+async def questions(episode: Episode[Question]) -> float:
+    return float(episode.task.answer)
+
+
+async def rows(episode: Episode[Row]) -> float:
+    return float(episode.task["answer"])
+
+
+async def dicts(episode: Episode) -> float:
+    return float(episode.task["answer"])
+
+
+async def dicts_by_name(episode: Episode[dict[str, Any]]) -> float:
+    return float(episode.task["answer"])
+
+
+async def untyped(episode):  # type: ignore[no-untyped-def]
+    return 0.0
+
+
+async def lost(episode: Episode[Nowhere]) -> float:  # type: ignore[name-defined]  # noqa: F821
+    return 0.0
+
+
+async def number(episode: Episode[int]) -> float:
+    return 0.0
+
+
+GOOD = {"question": "2 + 3", "answer": 5}
+
+
+@pytest.mark.parametrize(("workflow", "kind"), [(sums, Sum), (questions, Question)])
+def test_an_episode_sees_a_value_of_the_class_that_is_its_own(workflow: Any, kind: type) -> None:
+    first, second = (task_of_episode(workflow, GOOD) for _ in range(2))
+    assert type(first) is kind
+    assert first == second
+    assert first is not second
+
+
+@pytest.mark.parametrize("workflow", [dicts, dicts_by_name, rows, untyped])
+def test_without_a_class_a_task_is_a_dict(workflow: Any) -> None:
+    task = {"nested": [{"x": 1}]}
+    own = task_of_episode(workflow, task)
+    own["nested"][0]["x"] = 2
+    assert task == {"nested": [{"x": 1}]}
+
+
+@pytest.mark.parametrize(("workflow", "complaint"), [(lost, "Nowhere"), (number, "names no class of tasks")])
+def test_what_is_no_class_of_tasks_is_refused(workflow: Any, complaint: str) -> None:
+    with pytest.raises(WorkflowError, match=complaint):
+        task_type_of(workflow)
+
+
+@pytest.mark.parametrize("workflow", [sums, questions])
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({"question": "2 + 3"}, "the field 'answer' is missing"),
+        ({"question": "2 + 3", "answer": "five"}, r"the field 'answer': input should be a valid integer.*'five'"),
+    ],
+)
+def test_a_row_that_is_none_is_refused_with_its_line_and_field(
+    workflow: Any, row: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("\n".join(["", json.dumps(GOOD), json.dumps(row)]))
+    with pytest.raises(TaskFileError, match=rf"line 3 is no {task_type_of(workflow).name}.*{complaint}"):  # type: ignore[union-attr]
+        open_tasks(str(path), task_type_of(workflow))
+
+
+def test_tasks_from_python_may_be_values_of_a_class() -> None:
+    given = [Sum("2 + 3", 5), Question(question="1 + 1", answer=2), GOOD]
+    assert tasks_of(given, task_type=task_type_of(sums)) == [
+        {"question": "2 + 3", "answer": 5, "hints": []},
+        {"question": "1 + 1", "answer": 2},
+        GOOD,
+    ]
+
+
+def test_a_stream_skips_what_is_none() -> None:
+    def make() -> Iterator[Any]:
+        yield Sum("2 + 3", 5)
+        yield {"question": "no answer"}
+        yield Sum("1 + 1", 2)
+
+    stream = tasks_of(make, task_type=task_type_of(sums))
+    assert isinstance(stream, TaskStream)
+    found = [stream.of_group(group) for group in range(3)]
+    assert [f.task is None for f in found if f] == [False, True, False]
+    assert found[1] is not None
+    assert "task 1 is no Sum" in found[1].fault
+    assert "'answer' is missing" in found[1].fault
