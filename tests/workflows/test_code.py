@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
+from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import code, code_repair, python_tool
 from agentrl.workflows.python_tool import agrees, final_answer
-from tests.scripted_model import Script, scripted_model, tool_call
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -33,9 +34,11 @@ TASK = {
 RIGHT = "```python\nprint(sum(map(int, input().split())))\n```"
 
 
-async def outcome_of(workflow: Workflow, script: Script, task: dict[str, Any]) -> Outcome:
+async def outcome_of(
+    workflow: Workflow, script: Callable[[list[dict[str, Any]]], Any], task: dict[str, Any]
+) -> Outcome:
     async with (
-        scripted_model(script) as url,
+        ScriptedModel(lambda request: script(request["messages"])).serve() as url,
         open_run_sandboxes(CONFIG) as sandboxes,
         remote_runner(
             workflow, base_url=url, api_key="-", model="scripted", timeout_s=60, sandboxes=sandboxes
@@ -127,7 +130,7 @@ async def test_a_python_tool_keeps_its_state(bubblewrap: BackendName) -> None:
             "x",
         ]
         if len(results) < len(codes):
-            return tool_call("python", json.dumps({"code": codes[len(results)]}))
+            return ToolCall("python", json.dumps({"code": codes[len(results)]}))
         return "So it is \\boxed{42}."
 
     python_tool.TIMEOUT_S, before = 0.3, python_tool.TIMEOUT_S
@@ -154,7 +157,7 @@ async def test_calls_that_make_no_sense_are_answered(bubblewrap: BackendName) ->
     def script(messages: list[dict[str, Any]]) -> str | dict[str, Any]:
         results[:] = [message["content"] for message in messages if message["role"] == "tool"]
         calls = [("python", "not json"), ("shell", '{"code": "1"}'), ("python", '{"code": 1}')]
-        return tool_call(*calls[len(results)]) if len(results) < len(calls) else "#### 5"
+        return ToolCall(*calls[len(results)]) if len(results) < len(calls) else "#### 5"
 
     outcome = await outcome_of(python_tool.run, script, {"question": "?", "answer": "#### 42"})
     assert outcome.reward == 0.0
@@ -220,7 +223,7 @@ async def test_a_box_goes_back_whatever_becomes_of_the_episode(bubblewrap: Backe
         return 1.0
 
     async with (
-        scripted_model(lambda _: "") as url,
+        ScriptedModel(lambda _: "").serve() as url,
         open_run_sandboxes(CONFIG) as sandboxes,
         remote_runner(workflow, base_url=url, api_key="-", model="m", timeout_s=2, sandboxes=sandboxes) as runner,
     ):
@@ -245,7 +248,7 @@ async def test_an_episode_without_sandboxes_says_so() -> None:
         return 1.0
 
     async with (
-        scripted_model(lambda _: "") as url,
+        ScriptedModel(lambda _: "").serve() as url,
         remote_runner(workflow, base_url=url, api_key="-", model="m", timeout_s=2) as runner,
     ):
         outcome = await runner.run({}, 0)

@@ -21,10 +21,10 @@ from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.sandboxes import BackendName
+from agentrl.testing import Refusal, ScriptedModel, ToolCall
 from agentrl.workflows import black_box, chat, debate, judge, self_correct, self_play, tool_loop
 from agentrl.workflows import gym as gym_workflow
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
-from tests.scripted_model import Script, scripted_model, tool_call
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
@@ -36,10 +36,13 @@ def config(backend: BackendName) -> RunConfig:
 
 
 async def outcome_of(
-    workflow: Workflow, script: Script, task: dict[str, Any], backend: BackendName = "bubblewrap"
+    workflow: Workflow,
+    script: Callable[[list[dict[str, Any]]], Any],
+    task: dict[str, Any],
+    backend: BackendName = "bubblewrap",
 ) -> Outcome:
     async with (
-        scripted_model(script) as url,
+        ScriptedModel(lambda request: script(request["messages"])).serve() as url,
         open_run_sandboxes(config(backend)) as sandboxes,
         remote_runner(
             workflow, base_url=url, api_key="-", model="scripted", timeout_s=60, sandboxes=sandboxes
@@ -99,7 +102,7 @@ async def test_a_chat_task_that_makes_no_sense_says_so(task: dict[str, Any], com
 async def test_the_tool_loop_plays_any_environment() -> None:
     task = {"env": "agentrl/Calculator-v0", "question": "What is 2 + 3?", "answer": "5"}
     script = in_turn(
-        tool_call("calculator", '{"expression": "2 +"}'), tool_call("calculator", '{"expression": "2 + 3"}'), "5"
+        ToolCall("calculator", '{"expression": "2 +"}'), ToolCall("calculator", '{"expression": "2 + 3"}'), "5"
     )
     outcome = await outcome_of(tool_loop.run, script, task)
     assert (outcome.error, outcome.reward) == (None, 1.0)
@@ -109,7 +112,7 @@ async def test_the_tool_loop_plays_any_environment() -> None:
 async def test_gym_plays_any_gymnasium_environment() -> None:
     task = {"env": "FrozenLake-v1", "make": {"is_slippery": False}, "instructions": "Cross.", "turn_rewards": True}
     moves = ("down", "down", "right", "right", "down", "right")
-    script = in_turn(*(tool_call("act", json.dumps({"action": move})) for move in moves))
+    script = in_turn(*(ToolCall("act", json.dumps({"action": move})) for move in moves))
     outcome = await outcome_of(gym_workflow.run, script, task)
     assert (outcome.error, outcome.reward, outcome.metrics["turns"]) == (None, 1.0, 6.0)
 
@@ -147,7 +150,7 @@ async def test_debaters_are_heard_by_the_arbiter() -> None:
 
 
 async def test_a_debater_may_be_another_model() -> None:
-    async with scripted_model(lambda _: "Paris") as other:
+    async with ScriptedModel(lambda _: "Paris").serve() as other:
         task = {"prompt": "?", "answer": "Paris", "opponent": {"base_url": other, "model": "other"}}
         outcome = await outcome_of(debate.run, lambda m: "Paris" if "Debater" in m[0]["content"] else "Rome", task)
     assert (outcome.error, outcome.metrics) == (None, {"first_followed": 0.0, "second_followed": 1.0})
@@ -171,7 +174,7 @@ async def test_a_judge_is_asked_once_for_the_same_reply_and_again_when_it_gives_
         return str(replies(messages))
 
     cache = tmp_path / "cache.jsonl"
-    async with scripted_model(script) as url:
+    async with ScriptedModel(lambda request: script(request["messages"])).serve() as url:
         settings = {"base_url": url, "model": "judge"}
         one = judge.Judge(**settings, cache=cache)
         scores: list[float] = []
@@ -189,7 +192,7 @@ async def test_a_judge_is_asked_once_for_the_same_reply_and_again_when_it_gives_
 
 
 async def test_a_judge_that_gives_no_score_fails_the_episode_and_one_that_is_missing_says_so() -> None:
-    async with scripted_model(lambda _: "No comment") as url:
+    async with ScriptedModel(lambda _: "No comment").serve() as url:
         with pytest.raises(EpisodeError, match="gave no score in 3 answers, the last: 'No comment'"):
             await judge.Judge(url, "judge").score("a")
     outcome = await outcome_of(judge.run, lambda _: "x", {"prompt": "?"})
@@ -197,13 +200,13 @@ async def test_a_judge_that_gives_no_score_fails_the_episode_and_one_that_is_mis
 
 
 async def test_a_busy_judge_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    replies, asked = in_turn(429, 429, "Score: 10"), []
+    replies, asked = in_turn(Refusal(429), Refusal(429), "Score: 10"), []
 
     def script(messages: list[dict[str, Any]]) -> Any:
         asked.append(messages)
         return replies(messages)
 
-    async with scripted_model(script) as url:
+    async with ScriptedModel(lambda request: script(request["messages"])).serve() as url:
         assert await judge.Judge(url, "judge").score("a") == 1.0
         assert len(asked) == 3
 
@@ -280,7 +283,7 @@ for host, port in (("127.0.0.1", int(sys.argv[1])), ("1.1.1.1", 53)):
         pass
 print(os.environ["OPENAI_API_KEY"])
 """
-    async with scripted_model(lambda _: "") as url:
+    async with ScriptedModel(lambda _: "").serve() as url:
         port = url.split(":")[2].split("/")[0]
         task = {"command": ["python3", "spy.py", port], "files": {"spy.py": spy}, "answer": "outside", "sandbox": True}
         async with (
@@ -325,7 +328,7 @@ async def test_every_workflow_on_the_real_engine(
     async with (
         real(any_server_url, nano_format) as engine,
         open_run_sandboxes(config(bubblewrap)) as sandboxes,
-        scripted_model(lambda _: "Score: 5") as judge_url,
+        ScriptedModel(lambda _: "Score: 5").serve() as judge_url,
     ):
         assert (await really(chat.run, question, engine)).reward == 0.0
         await really(tool_loop.run, {"env": "agentrl/Calculator-v0", "question": "1 + 1 =", "answer": "2"}, engine)

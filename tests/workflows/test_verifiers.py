@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from agentrl.engine.client.sglang import sglang_engine
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import local_runner, remote_runner
+from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import verifiers_env
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
-from tests.scripted_model import Script, scripted_model, tool_call
 
 pytestmark = [
     pytest.mark.anyio,
@@ -32,9 +33,9 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HUB))
 
 
-async def outcome_of(script: Script, task: dict[str, Any]) -> Outcome:
+async def outcome_of(script: Callable[[list[dict[str, Any]]], Any], task: dict[str, Any]) -> Outcome:
     async with (
-        scripted_model(script) as url,
+        ScriptedModel(lambda request: script(request["messages"])).serve() as url,
         remote_runner(verifiers_env.run, base_url=url, api_key="-", model="scripted", timeout_s=60) as runner,
     ):
         return await runner.run(task, 0)
@@ -46,7 +47,7 @@ async def test_a_tool_environment_with_its_rewards_and_metrics() -> None:
     def script(messages: list[dict[str, Any]]) -> Any:
         seen.append(messages)
         if len(messages) == 1:
-            return tool_call("lookup", '{"country": "Italy"}')
+            return ToolCall("lookup", '{"country": "Italy"}')
         return f"It is {messages[-1]['content']}, the eternal city."
 
     outcome = await outcome_of(script, {"environment": "vf-capitals", "row": 1})

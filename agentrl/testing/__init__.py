@@ -1,0 +1,20 @@
+"""What a user needs to test their own: a scripted model, and checks of environments, workflows and engines."""
+
+from agentrl.testing.check_engine import check_engine
+from agentrl.testing.check_env import check_env
+from agentrl.testing.check_workflow import check_workflow
+from agentrl.testing.exercise import exercise
+from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedModel, ToolCall, scripted_episode
+
+__all__ = [
+    "Refusal",
+    "Reply",
+    "Request",
+    "ScriptedModel",
+    "ToolCall",
+    "check_engine",
+    "check_env",
+    "check_workflow",
+    "exercise",
+    "scripted_episode",
+]

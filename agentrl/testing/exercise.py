@@ -1,0 +1,78 @@
+"""A script for any agent: it calls each tool that it is offered, rightly and wrongly, and then answers.
+
+The reply follows from the request alone, so that an episode that is run twice sees the same.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.testing.scripted_model import Reply, Request, ToolCall
+
+ANSWER = "42"
+MAX_DEPTH = 4
+
+
+def exercise(request: Request) -> Reply:
+    """Return the next reply of a conversation: a call of each tool with arguments of its schema, one with arguments that are no JSON,
+    one of a tool that does not exist, and from then on the answer "42"."""
+    turn = sum(message.get("role") == "assistant" for message in request["messages"])
+    return exercising_reply(request.get("tools") or [], turn)
+
+
+def exercising_reply(tools: Sequence[Mapping[str, Any]], turn: int) -> Reply:
+    """Return the reply of the turn 0, 1, ... of an agent that is offered `tools` in OpenAI's form."""
+    functions = [tool["function"] for tool in tools if "function" in tool]
+    if not functions:
+        return ANSWER
+    if turn < len(functions):
+        function = functions[turn]
+        arguments = sample(function.get("parameters") or {}, random.Random(turn))  # noqa: S311
+        return ToolCall(function["name"], arguments if isinstance(arguments, dict) else {})
+    if turn == len(functions):
+        return ToolCall(functions[0]["name"], '{"this is no JSON')
+    if turn == len(functions) + 1:
+        return ToolCall("a_tool_that_does_not_exist", {})
+    return ANSWER
+
+
+def sample(
+    schema: Mapping[str, Any], rng: random.Random, definitions: Mapping[str, Any] | None = None, depth: int = 0
+) -> Any:
+    """Return a small value that a JSON schema allows; patterns and formats of strings are not looked at."""
+    definitions = schema.get("$defs", {}) if definitions is None else definitions
+    if "$ref" in schema:
+        return sample(definitions.get(schema["$ref"].rpartition("/")[2], {}), rng, definitions, depth + 1)
+    for key in ("enum", "anyOf", "oneOf"):
+        if schema.get(key):
+            chosen = rng.choice(schema[key])
+            return chosen if key == "enum" else sample(chosen, rng, definitions, depth + 1)
+    if "const" in schema:
+        return schema["const"]
+    kind = schema.get("type", "object" if "properties" in schema else "string")
+    match kind if isinstance(kind, str) else kind[0]:
+        case "object":
+            wanted = schema.get("required", []) if depth >= MAX_DEPTH else schema.get("properties", {})
+            properties = schema.get("properties", {})
+            return {name: sample(properties.get(name, {}), rng, definitions, depth + 1) for name in wanted}
+        case "array":
+            count = max(1, schema.get("minItems", 1)) if depth < MAX_DEPTH else schema.get("minItems", 0)
+            items = schema.get("prefixItems") or [schema.get("items") or {}] * count
+            return [sample(item, rng, definitions, depth + 1) for item in items]
+        case "integer":
+            low = schema.get("minimum", schema.get("exclusiveMinimum", -1) + 1)
+            high = schema.get("maximum", schema.get("exclusiveMaximum", low + 10) - 1)
+            return rng.randint(int(low), int(max(low, high)))
+        case "number":
+            low = float(schema.get("minimum", schema.get("exclusiveMinimum", 0.0)))
+            high = float(schema.get("maximum", schema.get("exclusiveMaximum", low + 1.0)))
+            return round((low + high) / 2, 3)
+        case "boolean":
+            return rng.random() < 0.5
+        case "null":
+            return None
+        case _:
+            text = rng.choice(["1 + 1", "a word", "42"])
+            return text.ljust(schema.get("minLength", 0), "x")[: schema.get("maxLength", len(text) + 1_000)]

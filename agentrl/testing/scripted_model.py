@@ -1,0 +1,206 @@
+"""`ScriptedModel`: an OpenAI-compatible model whose replies a test writes.
+
+    model = ScriptedModel(ToolCall("calculator", {"expression": "2 + 3"}), "5")      # by turn
+    model = ScriptedModel(lambda request: request["messages"][-1]["content"])        # by a function of the request
+
+    async with scripted_episode(model, {"question": "2 + 3 ="}) as episode:          # episode.client speaks to it
+        assert await run(episode) == 1.0
+    async with model.serve() as base_url: ...                                        # and so may any other program
+
+The requests come as JSON in the form of OpenAI's chat completions, and are kept in `model.requests`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+from aiohttp import web
+from openai import AsyncOpenAI
+
+from agentrl.config import RunConfig
+from agentrl.episode import Episode, Kept
+from agentrl.rollout.episode_parts import open_environments, open_run_sandboxes
+
+Request = dict[str, Any]
+"""The body of a request: `messages`, `tools`, `model`, `temperature`, ..."""
+IN_PROCESS_URL = "http://scripted.invalid/v1"
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A call of a tool, as a reply or as one of several in a list."""
+
+    name: str
+    arguments: Mapping[str, Any] | str = field(default_factory=dict)
+    """A text is sent as it is, so that it may be no JSON."""
+
+    def as_json(self, call_id: str) -> dict[str, Any]:
+        """Return the call in OpenAI's form."""
+        arguments = self.arguments if isinstance(self.arguments, str) else json.dumps(dict(self.arguments))
+        return {"id": call_id, "type": "function", "function": {"name": self.name, "arguments": arguments}}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An HTTP error in place of a reply. OpenAI's clients try again after 408, 409, 429 and 5xx."""
+
+    status: int
+    message: str = "refused by the script"
+
+
+Reply = str | ToolCall | Sequence[ToolCall] | Mapping[str, Any] | Refusal
+"""Text, tool calls, a whole assistant message, or an error."""
+Script = Callable[[Request], Reply | Awaitable[Reply]]
+
+
+class ScriptedModel:
+    """A model that says what a test wants to hear.
+
+    Args:
+        replies: The replies in turn; after the last one requests are refused. Or one function, plain or async, of the request.
+
+    Attributes:
+        requests: The requests that came, in their order.
+    """
+
+    def __init__(self, *replies: Reply | Script) -> None:
+        self.requests: list[Request] = []
+        self._script: Script = replies[0] if len(replies) == 1 and callable(replies[0]) else _in_turn(replies)
+
+    @asynccontextmanager
+    async def serve(self) -> AsyncIterator[str]:
+        """Serve the model on the loopback for the length of the context. Yields the base URL."""
+
+        async def chat(request: web.Request) -> web.Response:
+            status, content, kind = await self._answer(await request.json())
+            return web.Response(body=content, status=status, headers=_headers(status, kind))
+
+        app = web.Application(client_max_size=2**30)
+        app.router.add_post("/v1/chat/completions", chat)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        finally:
+            await runner.cleanup()
+
+    @asynccontextmanager
+    async def open_client(self) -> AsyncIterator[AsyncOpenAI]:
+        """Yield an `openai` client that reaches the model inside this process, without a socket."""
+
+        async def send(request: httpx2.Request) -> httpx2.Response:
+            status, content, kind = await self._answer(json.loads(await request.aread()))
+            return httpx2.Response(status, content=content, headers=_headers(status, kind))
+
+        async with httpx2.AsyncClient(transport=httpx2.MockTransport(send), timeout=None, trust_env=False) as http:
+            yield AsyncOpenAI(api_key="-", base_url=IN_PROCESS_URL, http_client=http)
+
+    async def reply(self, request: Request) -> Reply:
+        """Return the script's reply to a request, and keep the request."""
+        self.requests.append(request)
+        reply = self._script(request)
+        return await reply if inspect.isawaitable(reply) else reply
+
+    async def _answer(self, request: Request) -> tuple[int, bytes, str]:
+        """Return (status, body, content type) for a request."""
+        reply = await self.reply(request)
+        # The same for the same request, so that an episode that is run twice sees the same.
+        completion_id = f"scripted-{hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]}"
+        if isinstance(reply, Refusal):
+            refusal = {"error": {"message": reply.message, "type": "scripted", "code": reply.status}}
+            return reply.status, json.dumps(refusal).encode(), "application/json"
+        message = as_message(reply, completion_id)
+        reason = "tool_calls" if message.get("tool_calls") else "stop"
+        head = {"id": completion_id, "created": 0, "model": request.get("model", "scripted")}
+        if not request.get("stream"):
+            choices = [
+                {"index": index, "message": message, "finish_reason": reason} for index in range(request.get("n") or 1)
+            ]
+            return (
+                200,
+                json.dumps({**head, "object": "chat.completion", "choices": choices}).encode(),
+                "application/json",
+            )
+        calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or ())]
+        delta = {**message, **({"tool_calls": calls} if calls else {})}
+        events = [
+            {"index": 0, "delta": delta, "finish_reason": None},
+            {"index": 0, "delta": {}, "finish_reason": reason},
+        ]
+        chunks = [json.dumps({**head, "object": "chat.completion.chunk", "choices": [event]}) for event in events]
+        return 200, "".join(f"data: {chunk}\n\n" for chunk in [*chunks, "[DONE]"]).encode(), "text/event-stream"
+
+
+@asynccontextmanager
+async def scripted_episode(
+    model: ScriptedModel, task: Any = None, *, seed: int = 0, config: RunConfig | None = None
+) -> AsyncIterator[Episode[Any]]:
+    """Yield an episode whose model is `model`; its environments are closed, and its sandboxes given back, at the end.
+
+    Args:
+        model: Answers `episode.client`, and other programs at `episode.base_url`.
+        task: `episode.task`, as the workflow takes it. Default: an empty dict.
+        seed: `episode.seed` and `episode.group_seed`.
+        config: Its `sandbox` section says what sandboxes are made of. Default: that of a run.
+    """
+    kept = Kept()
+    async with (
+        open_environments() as make_env,
+        open_run_sandboxes(config or RunConfig()) as sandboxes,
+        model.serve() as base_url,
+        model.open_client() as client,
+    ):
+        try:
+            yield Episode(
+                task={} if task is None else task,
+                seed=seed,
+                client=client,
+                base_url=base_url,
+                api_key="-",
+                model="scripted",
+                make_env=make_env,
+                sandboxes=sandboxes,
+                kept=kept,
+            )
+        finally:
+            await kept.close()
+
+
+def _in_turn(replies: Sequence[Any]) -> Script:
+    left = list(replies)
+
+    def script(_: Request) -> Reply:
+        if left:
+            reply: Reply = left.pop(0)
+            return reply
+        return Refusal(400, f"the script has {len(replies)} replies, and the model was asked once more")
+
+    return script
+
+
+def as_message(reply: Reply, completion_id: str) -> dict[str, Any]:
+    """Return a reply as an assistant message; its tool calls are numbered after `completion_id`."""
+    match reply:
+        case str():
+            return {"role": "assistant", "content": reply}
+        case Mapping():
+            return {"role": "assistant", "content": None, **reply}
+        case ToolCall():
+            calls: Sequence[Any] = [reply]
+        case _:
+            calls = reply  # type: ignore[assignment]
+    made = [call.as_json(f"{completion_id}-{index}") for index, call in enumerate(calls)]
+    return {"role": "assistant", "content": None, "tool_calls": made}
+
+
+def _headers(status: int, kind: str) -> dict[str, str]:
+    # Clients that try again do so at once.
+    return {"content-type": kind} if status == 200 else {"content-type": kind, "retry-after-ms": "10"}

@@ -1,0 +1,197 @@
+"""`check_env` passes sound environments, and names what is wrong with each of these others."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from agentrl.envs import Result, ToolEnv, tool
+from agentrl.errors import CheckFailedError
+from agentrl.testing import check_env
+
+pytestmark = pytest.mark.anyio
+
+
+class Sound(ToolEnv):
+    """Find a number."""
+
+    max_turns = 6
+
+    def on_reset(self, task: dict[str, Any] | None) -> str:
+        self.code = task["code"] if task else int(self.np_random.integers(1_000_000))
+        return f"Find {self.code}."
+
+    @tool
+    def compare(self, number: int) -> str:
+        """Compare a number with the code."""
+        return "higher" if number < self.code else "lower"
+
+    def on_answer(self, content: str) -> float:
+        return float(content == str(self.code))
+
+
+@pytest.mark.parametrize(
+    ("env", "settings"),
+    [
+        (Sound, {}),
+        (Sound, {"tasks": [{"code": 42}, {"code": 7}]}),
+        ("agentrl/Calculator-v0", {}),
+        ("FrozenLake-v1", {"is_slippery": False}),
+        ("Blackjack-v1", {}),
+    ],
+)
+async def test_sound_environments_pass(env: Any, settings: dict[str, Any]) -> None:
+    await check_env(env, settings.pop("tasks", (None,)), **settings)
+
+
+class OpensNothing(Sound):
+    def on_reset(self, task: Any) -> Any:
+        return []
+
+
+class OpensOddly(Sound):
+    def on_reset(self, task: Any) -> Any:
+        return [{"role": "robot", "content": "hello"}]
+
+
+class NeedsATask(Sound):
+    def on_reset(self, task: Any) -> str:
+        return str(task["question"])
+
+
+class Undescribed(Sound):
+    @tool
+    def peek(self) -> str:
+        return "no"
+
+
+class UntypedTool(Sound):
+    @tool
+    def peek(self, at) -> str:  # type: ignore[no-untyped-def]
+        """Peek."""
+        return "no"
+
+
+class Unseeded(Sound):
+    def on_reset(self, task: Any) -> str:
+        self.code = random.randrange(10**9)
+        return f"Find {self.code}."
+
+
+class UnseededSteps(Sound):
+    @tool
+    def compare(self, number: int) -> str:
+        """Compare."""
+        return str(random.random())
+
+
+class Remembers(Sound):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def on_reset(self, task: Any) -> str:
+        return f"You said {len(self.said)} things."
+
+    def on_answer(self, content: str) -> float:
+        self.said.append(content)
+        return 0.0
+
+
+class NotFinite(Sound):
+    def on_answer(self, content: str) -> float:
+        return float("nan")
+
+
+class Picky(Sound):
+    def on_answer(self, content: str) -> float:
+        return float({"yes": 1.0, "no": 0.0}[content])
+
+
+class Endless(Sound):
+    max_turns = 10**9
+
+    def on_answer(self, content: str) -> Result:
+        return Result("Go on.")
+
+
+class Blocks(Sound):
+    @tool
+    async def compare(self, number: int) -> str:
+        """Compare."""
+        end = time.perf_counter() + 0.8
+        while time.perf_counter() < end:
+            pass
+        return "higher"
+
+
+class LeavesFiles(Sound):
+    kept: list[Any] = []  # noqa: RUF012
+
+    def on_reset(self, task: Any) -> str:
+        self.kept.append(tempfile.TemporaryFile())  # noqa: SIM115
+        return super().on_reset(task)
+
+
+class LeavesThreads(Sound):
+    end = threading.Event()
+
+    def on_reset(self, task: Any) -> str:
+        threading.Thread(target=self.end.wait, args=(60,), name="poller", daemon=True).start()
+        return super().on_reset(task)
+
+
+class WrongSpace(gymnasium.Env[Any, Any]):
+    """Its observations are not of its space."""
+
+    observation_space = gymnasium.spaces.Discrete(3)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.int64(7), {}
+
+    def step(self, action: Any) -> Any:
+        return np.int64(7), 0.0, True, False, {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left() -> Iterator[None]:
+    yield
+    LeavesThreads.end.set()
+    for file in LeavesFiles.kept:
+        file.close()
+
+
+@pytest.mark.parametrize(
+    ("env", "complaint"),
+    [
+        (OpensNothing, r"reset returned \[\] among its messages"),
+        (OpensOddly, "reset returned .*robot.* among its messages"),
+        (NeedsATask, r"reset with the task None raised TypeError.*\n.*check_env\(env, tasks="),
+        (Undescribed, r"the tool 'peek' has no description\n.*docstring"),
+        (UntypedTool, "the parameter 'at' has no type"),
+        (Unseeded, r"with the seed 0 and the same task open differently(.|\n)*self.np_random"),
+        (UnseededSteps, "the same seed, task and messages gave other observations"),
+        (Remembers, "a second reset of the same environment opens differently"),
+        (NotFinite, "earned the reward nan"),
+        (Picky, r"made step raise KeyError: '42'\n.*on_answer must return a reward"),
+        (Endless, r"did not end within 200 messages\n.*max_turns"),
+        (Blocks, r"test_check_env.py:\d+ in compare blocks the event loop"),
+        (LeavesFiles, "made and closed 4 times, it leaves files behind"),
+        (LeavesThreads, "made and closed 4 times, it leaves threads behind: poller"),
+        (WrongSpace, "gymnasium's check_env says"),
+    ],
+)
+async def test_what_is_wrong_is_named_with_its_remedy(env: Any, complaint: str) -> None:
+    with pytest.raises(CheckFailedError, match=complaint) as caught:
+        await check_env(env)
+    assert str(caught.value).startswith(f"the environment {env.__name__} has 1 problem:\n1. ")

@@ -1,0 +1,147 @@
+"""`check_workflow` passes sound workflows, and names what is wrong with each of these others."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl import Episode, Reward
+from agentrl.errors import CheckFailedError, TaskFileError, WorkflowError
+from agentrl.testing import Request, ScriptedModel, check_workflow
+from agentrl.workflows import calculator, chat, debate
+
+pytestmark = pytest.mark.anyio
+SUM: dict[str, Any] = {"question": "2 + 3 =", "answer": "5", "metadata": {}}
+QUESTION = {"prompt": "What is 6 times 7?", "answer": "42", "scorer": "number"}
+
+
+async def ask(episode: Episode[Any], messages: list[Any]) -> str:
+    reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
+    return reply.choices[0].message.content or ""
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+@dataclass
+class Question:
+    prompt: str
+
+
+async def typed(episode: Episode[Question]) -> float:
+    return float(await ask(episode, user(episode.task.prompt)) == "42")
+
+
+@pytest.mark.parametrize(
+    ("workflow", "task"),
+    [(calculator.run, SUM), (chat.run, QUESTION), (debate.run, QUESTION), (typed, Question("6 * 7"))],
+)
+async def test_sound_workflows_pass(workflow: Any, task: Any) -> None:
+    await check_workflow(workflow, [task])
+
+
+async def test_a_workflow_is_checked_by_the_path_of_its_file_and_on_the_nano_model(tmp_path: Path) -> None:
+    path = tmp_path / "flow.py"
+    path.write_text("from agentrl.workflows.calculator import run\n")
+    await check_workflow(path, [SUM], model="nano")
+
+
+async def never_calls(episode: Episode) -> float:
+    return 1.0
+
+
+async def returns_text(episode: Episode) -> Any:
+    return await ask(episode, user("?"))
+
+
+async def returns_nan(episode: Episode) -> Reward:
+    await ask(episode, user("?"))
+    return Reward(float("nan"))
+
+
+async def raises(episode: Episode) -> float:
+    return {"yes": 1.0}[await ask(episode, user("?"))]
+
+
+async def is_not_repeatable(episode: Episode) -> float:
+    await ask(episode, user(f"Think of {random.random()}."))
+    return 1.0
+
+
+async def edits_its_history(episode: Episode) -> float:
+    text = ""
+    for turn in range(3):
+        text = await ask(episode, user(f"Turn {turn}. You said: {text}"))
+    return 1.0
+
+
+async def blocks(episode: Episode) -> float:
+    await ask(episode, user("?"))
+    end = time.perf_counter() + 0.8
+    while time.perf_counter() < end:
+        pass
+    return 1.0
+
+
+async def swallows(episode: Episode) -> float:
+    try:
+        await ask(episode, user("?"))
+    except BaseException:
+        return 0.0
+    return 1.0
+
+
+async def never_ends(episode: Episode) -> float:
+    while True:
+        try:
+            await ask(episode, user("?"))
+        except BaseException:
+            await anyio.sleep(0)
+        else:
+            return 1.0
+
+
+@pytest.mark.parametrize(
+    ("workflow", "complaint"),
+    [
+        (never_calls, "never called the model"),
+        (returns_text, r"failed: .*BadRewardError.*\n.*return a finite float"),
+        (returns_nan, r"failed: .*BadRewardError.*\n.*return a finite float"),
+        (raises, r"failed: KeyError: '42'\n.*return a reward"),
+        (is_not_repeatable, r"gave other messages the second time\n.*episode.seed"),
+        (edits_its_history, r"none of its 3 calls goes on from an earlier one(.|\n)*independent_calls=True"),
+        (blocks, r"test_check_workflow.py:\d+ in blocks blocks the event loop"),
+        (swallows, "swallows its cancellation"),
+        (never_ends, r"does not end when it is cancelled: (.|\n)*test_check_workflow.py:\d+"),
+    ],
+)
+async def test_what_is_wrong_is_named_with_its_remedy(workflow: Any, complaint: str) -> None:
+    with pytest.raises(CheckFailedError, match=complaint) as caught:
+        await check_workflow(workflow, [QUESTION])
+    assert str(caught.value).startswith(f"the workflow {workflow.__name__} has 1 problem:\n1. ")
+
+
+async def test_calls_that_are_meant_to_be_apart_are_fine() -> None:
+    await check_workflow(edits_its_history, [QUESTION], independent_calls=True)
+
+
+async def test_a_script_of_the_users_own_says_what_they_want_to_see() -> None:
+    def shy(request: Request) -> str:
+        return ""
+
+    with pytest.raises(CheckFailedError, match="failed: KeyError: ''"):
+        await check_workflow(raises, [QUESTION], model=ScriptedModel(shy))
+
+
+async def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TaskFileError, match="task 0 is no Question"):
+        await check_workflow(typed, [{"question": "?"}])
+    with pytest.raises(WorkflowError, match="does not exist"):
+        await check_workflow(tmp_path / "nothing.py", [QUESTION])
