@@ -182,7 +182,7 @@ class AsyncToolEnv:
                 return await awaited()
             raise EpisodeError("the episode was cancelled")
 
-        self.tool_env.run_async = partial(anyio.from_thread.run, on_the_loop)
+        self.tool_env.run_async = lambda awaited: anyio.from_thread.run(on_the_loop, awaited)
         try:
             return await anyio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=THREADS)
         finally:

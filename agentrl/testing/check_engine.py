@@ -97,7 +97,7 @@ class _Contract:
     max_tokens: int
 
     def cases(self) -> list[Callable[[], Awaitable[None]]]:
-        always = [
+        always: list[Callable[[], Awaitable[None]]] = [
             self.health,
             self.a_reply_is_sound,
             self.temperature_0_is_greedy,

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import openai
 from openai import AsyncOpenAI
@@ -44,4 +45,5 @@ async def _forwarded(client: AsyncOpenAI, model: str, request: Request) -> Reply
         reply = await client.chat.completions.create(**{**plain, "model": model})
     except openai.APIStatusError as error:
         return Refusal(error.status_code, error.message)
-    return reply.choices[0].message.model_dump(exclude_none=True)
+    message: dict[str, Any] = reply.choices[0].message.model_dump(exclude_none=True)
+    return message
