@@ -15,16 +15,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from agentrl.config import RunConfig
-from agentrl.evaluation.figures import Evaluation
-from agentrl.reporting.failure_text import users_part
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.retrain import Retrained
 from agentrl.run.view import RunView, reward_text, step_line
 
 REFRESH_PER_S = 4
-SHOWN_TASKS = 30
-"""Rows of the table of an evaluation: the tasks with the lowest rewards."""
 SPARKS = "▁▂▃▄▅▆▇█"
 CHARTED_STEPS = 60
 
@@ -110,25 +106,6 @@ def _spark(values: list[float]) -> str:
     low, high = min(values), max(values)
     scale = (len(SPARKS) - 1) / ((high - low) or 1.0)
     return "".join(SPARKS[round((value - low) * scale)] for value in values)
-
-
-def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
-    """Print an evaluation: its figures, and a table of its tasks, the hardest first."""
-    console = console or Console()
-    table = Table("task", "passed", "mean reward", "failed", title="tasks, the hardest first", title_justify="left")
-    for row in sorted(result.per_task, key=lambda row: (row.mean_reward, row.task))[:SHOWN_TASKS]:
-        table.add_row(str(row.task), f"{row.passed} of {row.samples}", f"{row.mean_reward:.3f}", str(row.failed))
-    console.print(table)
-    if len(result.per_task) > SHOWN_TASKS:
-        console.print(f"{len(result.per_task) - SHOWN_TASKS} tasks more; --json shows all", highlight=False)
-    figures = Table.grid(padding=(0, 2))
-    for name, value in result.to_table().items():
-        figures.add_row(name, value)
-    console.print(figures)
-    if result.first_error:
-        console.print(
-            f"the first failure:\n{users_part(result.first_error)}", highlight=False, markup=False, soft_wrap=True
-        )
 
 
 def show_audit(found: Audit, retrained: Retrained | None = None, console: Console | None = None) -> None:
