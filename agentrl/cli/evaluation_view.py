@@ -6,6 +6,7 @@ last thing on standard output.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from agentrl.cli.terminal import SteadyConsole
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.evaluation.view import EvaluationView
 from agentrl.reporting.failure_text import users_part
@@ -79,7 +81,7 @@ class TerminalEvaluation(EvaluationView):
 @contextmanager
 def evaluation_view() -> Iterator[TerminalEvaluation]:
     """Yield the view of an evaluation on standard error; its bar is gone when the context ends."""
-    view = TerminalEvaluation(Console(stderr=True))
+    view = TerminalEvaluation(SteadyConsole(sys.stderr))
     with view.progress:
         yield view
 

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -76,11 +76,11 @@ class TerminalView(RunView):
         return Panel(table, title=f"agentrl  {self.config.run_dir}", title_align="left", width=96)
 
 
-class _RunConsole(Console):
-    """A console on the standard output of its start: workflows may replace `sys.stdout`, each as if it were alone."""
+class SteadyConsole(Console):
+    """A console on a stream as it is now: workflows may replace `sys.stdout`, each as if it were alone."""
 
-    def __init__(self) -> None:
-        super().__init__(file=sys.stdout)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(file=stream)
 
     def on_broken_pipe(self) -> None:
         """Go on in silence when nobody reads any more: a run is worth more than its output."""
@@ -91,7 +91,7 @@ class _RunConsole(Console):
 @contextmanager
 def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
     """A view of the run for the length of the context."""
-    console = _RunConsole()
+    console = SteadyConsole(sys.stdout)
     view = TerminalView(config, console)
     if not console.is_terminal:
         yield view
