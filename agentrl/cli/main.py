@@ -53,6 +53,7 @@ def command_line() -> App:
         group_parameters=Group.create_ordered("Options"),  # before the sections, whose groups are made later
         default_parameter=Parameter(allow_repeating=True),
         result_action="return_value",
+        suppress_keyboard_interrupt=False,
     )
     for place, (name, (function, line)) in enumerate(COMMANDS.items()):
         app.command(function, name=name, help=line, sort_key=place)

@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from cyclopts import Group, Parameter, Token
+from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry, NameRenderer
+from cyclopts.help.specs import get_default_parameter_columns
 from pydantic.fields import FieldInfo
 
 from agentrl.config import config_fields, read_value
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
 
 SHORT_NAMES = {"model.path": "--model", "engine.kind": "--engine"}
 """Keys that have a shorter option too."""
@@ -58,6 +63,14 @@ def _option(key: str, field: FieldInfo, group: Group) -> Any:
     ]
 
 
+def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]) -> tuple[ColumnSpec, ...]:
+    """Return the columns of a section's keys. No name is broken, however narrow the terminal is: it is copied and searched for."""
+    names, description = get_default_parameter_columns(console, options, entries)
+    longest = max(len(label) for entry in entries for label in entry.display_labels_with_metavar)
+    width = max(longest, names.max_width or 0)
+    return names.copy(renderer=NameRenderer(max_width=width), max_width=width), description
+
+
 def keys_of(*sections: str) -> Any:
     """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named."""
     groups: dict[str, Group] = {}
@@ -66,7 +79,9 @@ def keys_of(*sections: str) -> Any:
         name = key.rpartition(".")[0]
         if not sections or name in sections:
             if name not in groups:
-                groups[name] = Group.create_ordered(name or "run", help=section.__doc__ or "")
+                groups[name] = Group.create_ordered(
+                    name or "run", help=section.__doc__ or "", help_formatter=DefaultFormatter(column_specs=_columns)
+                )
             options[key] = _option(key, field, groups[name])
     return Annotated[TypedDict("Keys", options, total=False), Parameter(name="*")]  # type: ignore[operator]
 
