@@ -9,7 +9,9 @@ from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Flag, Keys, Workflow
 from agentrl.config import RunConfig, config_fields
 
 
-def config(workflow: Workflow = "", /, *, schema: Flag = False, config: Files = NO_FILES, keys: Keys = NO_KEYS) -> int:
+def config(
+    workflow: Workflow = None, /, *, schema: Flag = False, config: Files = NO_FILES, keys: Keys = NO_KEYS
+) -> int:
     """Print the configuration that a command with these files and keys would have: TOML, every key with its documentation.
 
     What is printed can be given to `--config` again.
@@ -42,8 +44,9 @@ def toml_of(run: RunConfig) -> str:
         if value is None:
             place.add(tomlkit.comment(f"{last} ="))
         elif isinstance(value, dict):
-            place.add(last, tomlkit.inline_table())
-            place[last].update(value)
+            table = tomlkit.inline_table()
+            table.update(value)
+            place.add(last, table)
         else:
             place.add(last, value)
     return tomlkit.dumps(document)

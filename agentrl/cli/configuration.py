@@ -10,25 +10,30 @@ from agentrl.config import RunConfig, check_set, load_config
 from agentrl.errors import ConfigError
 
 
-def configuration(keys: Mapping[str, Any], files: Sequence[Path], workflow: str, *required: str) -> RunConfig:
+def configuration(keys: Mapping[str, Any], files: Sequence[Path], workflow: Path | None, *required: str) -> RunConfig:
     """Return the configuration of the files and keys that were typed.
 
     Args:
         keys: what was typed for keys, by their dotted names.
         files: those of `--config`.
-        workflow: the WORKFLOW of the command, or "".
+        workflow: the WORKFLOW of the command, or None.
         required: keys that must have a value.
 
     Raises:
         ConfigError: A file, a key or a value is wrong, or a required key has no value.
     """
-    config = load_config(files, keys, workflow=workflow)
+    config = load_config(files, keys, workflow="" if workflow is None else str(workflow))
     check_set(config, *required)
     return config
 
 
 def run_configuration(
-    keys: Mapping[str, Any], files: Sequence[Path], workflow: str, *required: str, resume: Path | None, run_dir: str
+    keys: Mapping[str, Any],
+    files: Sequence[Path],
+    workflow: Path | None,
+    *required: str,
+    resume: Path | None,
+    run_dir: str,
 ) -> RunConfig:
     """Return the configuration of a new run, in a directory that is named by the time if by nothing else, or of the one resumed.
 

@@ -14,7 +14,7 @@ from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Flag, JsonFlag, Keys, 
 
 
 def evaluate(
-    workflow: Workflow = "",
+    workflow: Workflow = None,
     /,
     *,
     base_url: Annotated[str | None, Parameter(negative=())] = None,

@@ -102,7 +102,7 @@ Files = Annotated[
         help="TOML file of keys. May be given several times: later files win, and options win over all files.",
     ),
 ]
-Workflow = Annotated[str, Parameter(help="Python file with `async def run(episode)`.", show_default=False)]
+Workflow = Annotated[Path | None, Parameter(help="Python file with `async def run(episode)`.", negative=())]
 Resume = Annotated[
     Path | None,
     Parameter(

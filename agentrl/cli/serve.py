@@ -25,7 +25,7 @@ def serve(
     from agentrl.run.serve import print_address
     from agentrl.run.serve import serve as run_server
 
-    chosen = configuration(keys, config, "", "model.path")
+    chosen = configuration(keys, config, None, "model.path")
     served: list[str] = []
 
     def announce(model: str, url: str) -> None:

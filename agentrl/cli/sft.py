@@ -13,6 +13,6 @@ def sft(*, resume: Resume = None, config: Files = NO_FILES, keys: Keys = NO_KEYS
     from agentrl.trainer.sft import fine_tune
 
     required = "tasks", "model.path"
-    run = run_configuration(keys, config, "", *required, resume=resume, run_dir="runs/sft-%Y-%m-%d-%H%M%S")
+    run = run_configuration(keys, config, None, *required, resume=resume, run_dir="runs/sft-%Y-%m-%d-%H%M%S")
     print(json.dumps(fine_tune(run, resume=resume is not None), indent=2))
     return 0

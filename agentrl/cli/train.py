@@ -8,7 +8,9 @@ from agentrl.cli.configuration import run_configuration
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Keys, Resume, Workflow
 
 
-def train(workflow: Workflow = "", /, *, resume: Resume = None, config: Files = NO_FILES, keys: Keys = NO_KEYS) -> int:
+def train(
+    workflow: Workflow = None, /, *, resume: Resume = None, config: Files = NO_FILES, keys: Keys = NO_KEYS
+) -> int:
     """Train a model on a workflow."""
     from agentrl.cli.terminal import terminal_view
     from agentrl.concurrency.event_loop import run_loop
