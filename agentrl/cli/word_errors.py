@@ -42,7 +42,7 @@ def _unknown_option(error: UnknownOptionError, command: str) -> str:
     option = str(error.token.keyword or error.token.value).partition("=")[0]
     key = option.lstrip("-").replace("-", "_")
     here = [name for argument in error.argument_collection for name in argument.names if name.startswith("--")]
-    if key in set(config_keys()) and not any("." in name for name in here):
+    if key in set(config_keys()):
         return f"{command.removeprefix('agentrl ')} takes no {option}; see {command} --help"
     if below := next((name for name in here if name.startswith(f"--{option.lstrip('-')}.")), None):
         return f"{option} is a section; give one of its keys, as in {below} VALUE"
