@@ -39,7 +39,7 @@ def load_config(
     content: dict[str, Any] = {}
     for file in [files] if isinstance(files, Path) else files:
         try:
-            _merge(content, tomllib.loads(file.read_text(encoding="utf-8")))
+            _merge(content, _with_model(tomllib.loads(file.read_text(encoding="utf-8"))))
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:
@@ -56,8 +56,7 @@ def config_of(content: dict[str, Any], overrides: Mapping[str, Any] | None = Non
     Raises:
         ConfigError: A key is unknown, or a value is wrong.
     """
-    if isinstance(content.get("model"), str):
-        content = content | {"model": {"path": content["model"]}}
+    content = _with_model(content)
     hints = {key: field.annotation for key, _, field in config_fields()}
     for dotted, given in (overrides or {}).items():
         *parents, name = dotted.split(".")
@@ -94,6 +93,12 @@ def complaints(error: ValidationError, within: str = "") -> Iterator[str]:
             if problem["type"] == "list_type":
                 message += '; a list is written ["A", "B"]'
             yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"
+
+
+def _with_model(content: dict[str, Any]) -> dict[str, Any]:
+    """Return `content` with `model = "nano"` as the section that it is short for, so that another source can add to it."""
+    model = content.get("model")
+    return content | {"model": {"path": model}} if isinstance(model, str) else content
 
 
 def _merge(content: dict[str, Any], later: Mapping[str, Any]) -> None:
