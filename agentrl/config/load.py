@@ -71,13 +71,13 @@ def config_of(content: dict[str, Any], overrides: Mapping[str, Any] | None = Non
 
 
 def read_value(text: str, hint: Any = None) -> Any:
-    """Read the text of one value: as it is for a key that holds text (its `hint` says so), else as TOML where it is TOML."""
-    if hint is str or (isinstance(hint, types.UnionType) and str in typing.get_args(hint)):
-        return text
+    """Read the text of one value as TOML where it is TOML. For a key that holds text (its `hint` says so), only a text in quotes is."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         return text
+    holds_text = hint is str or (isinstance(hint, types.UnionType) and str in typing.get_args(hint))
+    return text if holds_text and not isinstance(value, str) else value
 
 
 def complaints(error: ValidationError, within: str = "") -> Iterator[str]:

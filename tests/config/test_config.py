@@ -71,6 +71,7 @@ def test_a_model_by_its_name_alone_is_a_section_that_later_sources_add_to(tmp_pa
 def test_a_text_is_kept_for_a_key_that_holds_text() -> None:
     config = load_config((), {"run_dir": "2026", "eval.tasks": "true", "model.path": "1e-3", "steps": "3"})
     assert (config.run_dir, config.eval.tasks, config.model.path, config.steps) == ("2026", "true", "1e-3", 3)
+    assert load_config((), {"model.path": '"1e-3"'}).model.path == "1e-3", "text in quotes is TOML too"
 
 
 @pytest.mark.parametrize(
