@@ -15,7 +15,19 @@ from rich.markup import escape
 from rich.table import Table
 
 import agentrl
+from agentrl.cli.options import Flag
 from agentrl.errors import SandboxError
+
+
+def doctor(*, limits: Flag = False) -> int:
+    """Tell what works on this machine, and what to do about the rest.
+
+    Args:
+        limits: Try every limit of every sandbox backend.
+    """
+    import anyio
+
+    return 0 if anyio.run(lambda: examine(Console(), limits=limits)) else 1
 
 
 async def examine(console: Console, *, limits: bool) -> bool:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
 from agentrl.errors import ConfigError
 
 TEMPLATE = Path(__file__).parent / "template"
+
+
+def init(name: str, /) -> int:
+    """Write a new workflow, environment, task set and test to start from.
+
+    Args:
+        name: The folder to make.
+    """
+    for path in write_project(Path(name)):
+        print(path)
+    print(f"Next: cd {shlex.quote(name)} && agentrl train --config run.toml")
+    return 0
 
 
 def write_project(directory: Path) -> list[Path]:

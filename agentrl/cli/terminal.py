@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -15,16 +15,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from agentrl.config import RunConfig
-from agentrl.evaluation.figures import Evaluation
-from agentrl.reporting.failure_text import users_part
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
 from agentrl.run.retrain import Retrained
 from agentrl.run.view import RunView, reward_text, step_line
 
 REFRESH_PER_S = 4
-SHOWN_TASKS = 30
-"""Rows of the table of an evaluation: the tasks with the lowest rewards."""
 SPARKS = "▁▂▃▄▅▆▇█"
 CHARTED_STEPS = 60
 
@@ -80,11 +76,11 @@ class TerminalView(RunView):
         return Panel(table, title=f"agentrl  {self.config.run_dir}", title_align="left", width=96)
 
 
-class _RunConsole(Console):
-    """A console on the standard output of its start: workflows may replace `sys.stdout`, each as if it were alone."""
+class SteadyConsole(Console):
+    """A console on a stream as it is now: workflows may replace `sys.stdout`, each as if it were alone."""
 
-    def __init__(self) -> None:
-        super().__init__(file=sys.stdout)
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(file=stream)
 
     def on_broken_pipe(self) -> None:
         """Go on in silence when nobody reads any more: a run is worth more than its output."""
@@ -95,7 +91,7 @@ class _RunConsole(Console):
 @contextmanager
 def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
     """A view of the run for the length of the context."""
-    console = _RunConsole()
+    console = SteadyConsole(sys.stdout)
     view = TerminalView(config, console)
     if not console.is_terminal:
         yield view
@@ -110,25 +106,6 @@ def _spark(values: list[float]) -> str:
     low, high = min(values), max(values)
     scale = (len(SPARKS) - 1) / ((high - low) or 1.0)
     return "".join(SPARKS[round((value - low) * scale)] for value in values)
-
-
-def show_evaluation(result: Evaluation, console: Console | None = None) -> None:
-    """Print an evaluation: its figures, and a table of its tasks, the hardest first."""
-    console = console or Console()
-    table = Table("task", "passed", "mean reward", "failed", title="tasks, the hardest first", title_justify="left")
-    for row in sorted(result.per_task, key=lambda row: (row.mean_reward, row.task))[:SHOWN_TASKS]:
-        table.add_row(str(row.task), f"{row.passed} of {row.samples}", f"{row.mean_reward:.3f}", str(row.failed))
-    console.print(table)
-    if len(result.per_task) > SHOWN_TASKS:
-        console.print(f"{len(result.per_task) - SHOWN_TASKS} tasks more; --json shows all", highlight=False)
-    figures = Table.grid(padding=(0, 2))
-    for name, value in result.to_table().items():
-        figures.add_row(name, value)
-    console.print(figures)
-    if result.first_error:
-        console.print(
-            f"the first failure:\n{users_part(result.first_error)}", highlight=False, markup=False, soft_wrap=True
-        )
 
 
 def show_audit(found: Audit, retrained: Retrained | None = None, console: Console | None = None) -> None:

@@ -1,5 +1,7 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
+from agentrl.config.keys import close_key, config_fields, config_keys
+from agentrl.config.load import complaints, config_of, load_config, read_value
 from agentrl.config.proxy import ProxyConfig
 from agentrl.config.run import (
     EngineConfig,
@@ -10,10 +12,6 @@ from agentrl.config.run import (
     SandboxConfig,
     check_groups,
     check_set,
-    close_key,
-    config_keys,
-    config_of,
-    load_config,
 )
 from agentrl.config.trainer import TrainerConfig
 
@@ -29,7 +27,10 @@ __all__ = [
     "check_groups",
     "check_set",
     "close_key",
+    "complaints",
+    "config_fields",
     "config_keys",
     "config_of",
     "load_config",
+    "read_value",
 ]

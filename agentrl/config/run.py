@@ -1,24 +1,15 @@
-"""One run is one `RunConfig`: from Python, from a TOML file, and from dotted overrides on the command line.
-
-Later sources win: defaults < TOML < command line. An unknown key or a wrong value is a ConfigError that names it.
-"""
+"""One run is one `RunConfig`, complete: what it holds, and which keys do not go together."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agentrl.config.proxy import ProxyConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
 from agentrl.config.trainer import TrainerConfig
-from agentrl.errors import ConfigError, one_line
-from agentrl.machine.privacy import without_secrets
+from agentrl.errors import ConfigError
 
 
 class ModelConfig(Section):
@@ -250,103 +241,3 @@ def check_set(config: RunConfig, *keys: str) -> None:
         if not getattr(getattr(config, section) if section else config, name):
             option = _OPTIONS.get(key, f"--{key}")
             raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
-
-
-def load_config(
-    files: Path | Sequence[Path] = (), overrides: Mapping[str, str] | None = None, **values: Any
-) -> RunConfig:
-    """The configuration of the TOML `files` in turn, then `values` (non-empty), then dotted `overrides` such as
-    {"trainer.lr": "1e-4"}. Later sources win, key by key.
-
-    An override's text is read as TOML where it is TOML ("1e-4", "[1, 2]", "true") and as a string otherwise.
-    Raises ConfigError.
-    """
-    content: dict[str, Any] = {}
-    for file in [files] if isinstance(files, Path) else files:
-        try:
-            _merge(content, tomllib.loads(file.read_text(encoding="utf-8")))
-        except OSError as error:
-            raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
-    content.update({name: value for name, value in values.items() if value not in (None, "")})
-    return config_of(content, overrides)
-
-
-def config_of(content: dict[str, Any], overrides: Mapping[str, str] | None = None) -> RunConfig:
-    """The configuration that `content` holds, changed by dotted `overrides`, which are read as `load_config` reads them.
-
-    Raises ConfigError.
-    """
-    if isinstance(content.get("model"), str):
-        content = content | {"model": {"path": content["model"]}}
-    for dotted, text in (overrides or {}).items():
-        *parents, name = dotted.split(".")
-        section = content
-        for parent in parents:
-            section = section.setdefault(parent, {})
-            if not isinstance(section, dict):
-                raise ConfigError(f"--{dotted}: {parent!r} is a value, not a section")
-        section[name] = _value(text)
-    try:
-        return RunConfig.model_validate(content)
-    except ValidationError as error:
-        raise ConfigError("; ".join(_complaints(error))) from None
-
-
-_COMMON_NAMES = {"learning_rate": "lr", "num_epochs": "epochs", "max_steps": "steps", "max_new_tokens": "max_tokens"}
-"""Other libraries' names of what is a key here."""
-
-
-def config_keys(section: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
-    """Every dotted key, such as `rollout.batch_size`."""
-    for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from config_keys(field.annotation, f"{prefix}{name}.")
-        else:
-            yield prefix + name
-
-
-def close_key(key: str) -> str | None:
-    """The configuration key, or section, that was probably meant by `key`: its spelling is close, or it is another's in full."""
-    keys = list(config_keys())
-    name = _COMMON_NAMES.get(key.rpartition(".")[2], key.rpartition(".")[2])
-    same = [known for known in keys if known.rpartition(".")[2] == name]
-    if same:
-        return min(same, key=lambda known: known.partition(".")[0] != key.partition(".")[0])
-    if "." not in key:
-        keys = [*{known.partition(".")[0] for known in keys}]
-    return next(iter(difflib.get_close_matches(key, keys, n=1, cutoff=0.8)), None)
-
-
-def _merge(content: dict[str, Any], later: dict[str, Any]) -> None:
-    for name, value in later.items():
-        if isinstance(value, dict) and isinstance(content.get(name), dict):
-            _merge(content[name], value)
-        else:
-            content[name] = value
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
-
-
-def _complaints(error: ValidationError) -> Iterator[str]:
-    for problem in error.errors():
-        key = ".".join(map(str, problem["loc"]))
-        if problem["type"] == "extra_forbidden":
-            close = close_key(key)
-            yield f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
-        else:
-            message = problem["msg"].removeprefix("Value error, ")
-            shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
-            if problem["type"] == "list_type":
-                message += (
-                    """; a list is written ["A", "B"], in quotation marks of its own on a command line: '["A", "B"]'"""
-                )
-            yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"

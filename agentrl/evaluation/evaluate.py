@@ -154,6 +154,7 @@ async def _served(
     servers = 0 if config.engine.urls else config.engine.servers
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)
+    view.say("asking the engine at engine.urls" if config.engine.urls else "starting the engine")
     async with (
         scratch_directory("agentrl-eval-") as scratch,
         open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,

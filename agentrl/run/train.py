@@ -212,6 +212,8 @@ async def _run_to_the_end(
                 lora_rank=config.trainer.lora_rank,
             )
         )
+        view.phase = "loading the model into the trainer"
+        view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
         for reason in await in_thread(store.set_aside, engine.vocabulary):
             view.say(reason)
         client = await stack.enter_async_context(
@@ -370,6 +372,7 @@ async def _train(run: _Run) -> None:
             view.on_step(record)
             if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
                 await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
+                view.say(f"writing the checkpoint of step {view.step}")
                 with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
                     await run.trainer.checkpoint()
             else:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Literal
 
+import jsonschema
 import pytest
 
-from agentrl.cli.main import _config, _parser, _split_overrides
+from agentrl.cli.main import COMMANDS, command_line, main
+from agentrl.config import RunConfig, config_fields, load_config
 from agentrl.envs.calculator import distinct_tasks
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +45,7 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
     assert len(shown["per_task"]) == 16
 
     out.write_text("".join(out.read_text().splitlines(keepends=True)[:-7]) + '{"torn')
-    again = agentrl(*words, "--eval.samples", "2")
+    again = agentrl(*words, "--eval.samples", "2", "--per-task")
     assert "going on after 25 episodes" in again.stderr
     assert len(out.read_text().splitlines()) == 1 + 32
     assert "pass@2" in again.stdout
@@ -89,17 +94,123 @@ def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Pat
     assert "exists already; choose another name" in again.stderr
 
 
-def test_help_names_every_configuration_key() -> None:
-    shown = "".join(agentrl("train", "--help").stdout.split())
-    assert "rollout.max_staleness" in shown
-    assert "trainer.importance_weight_max" in shown
+def printed_config(capsys: pytest.CaptureFixture[str], *words: str) -> RunConfig:
+    """The configuration that `agentrl config` prints for these words."""
+    assert main(["config", *words]) == 0
+    return load_config((), None, **tomllib.loads(capsys.readouterr().out))
 
 
-def test_engine_is_short_for_its_kind_and_files_add_up(tmp_path: Path) -> None:
-    file = tmp_path / "more.toml"
-    file.write_text("[engine]\nservers = 3\n")
-    words = ["train", "w.py", "--engine", "sglang", "--config", str(file), "--engine.flags.tp-size", "2"]
-    parser = _parser()
-    rest, overrides = _split_overrides(words, parser)
-    config = _config(parser.parse_args(rest), overrides)
+@pytest.mark.parametrize("columns", [80, 120])
+def test_help_shows_every_key_with_its_type_default_and_documentation(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["train", "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    words = " ".join(" ".join(lines).replace("│", " ").split())
+    for key, _, field in config_fields():
+        option = f"--{key.replace('_', '-')}"
+        assert option in words
+        assert (field.description or "").replace("`", "").split()[0] in words, f"{key} has no documentation"
+    assert "--rollout.max-staleness INT" in words
+    assert "synchronous training. [default: 2]" in words
+    assert "[choices: fifo, window, greedy]" in words
+
+
+def test_help_and_version_come_at_once() -> None:
+    """Wall time says more about a loaded machine than about us: what is slow to import is not imported."""
+    script = """
+import sys
+from agentrl.cli.main import main
+assert main(sys.argv[1:]) == 0
+print([name for name in ("torch", "transformers", "openai", "aiohttp", "agentrl.run.train") if name in sys.modules])
+"""
+    for words in (["--help"], ["--version"], ["train", "--help"]):
+        done = subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, timeout=60)
+        assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr
+
+
+def test_each_command_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert set(COMMANDS) == {"train", "sft", "eval", "serve", "audit", "replay", "vet", "config", "init", "doctor"}
+    for command, (_, line) in COMMANDS.items():
+        assert f" {command} " in shown
+        assert main([command, "--help"]) == 0
+        own = " ".join(capsys.readouterr().out.split())
+        assert own.startswith(f"Usage: agentrl {command} ")
+        assert line.split(".")[0].split(",")[0] in own
+
+
+def test_engine_and_model_are_short_for_their_keys_and_files_add_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text("steps = 7\n[engine]\nservers = 2\n")
+    second.write_text("[engine]\nservers = 3\n")
+    words = ["w.py", "--engine", "sglang", "--config", str(first), "--config", str(second)]
+    config = printed_config(capsys, *words, "--engine.flags.tp-size", "2", "--model", "1234")
+    assert (config.workflow, config.steps, config.model.path) == ("w.py", 7, "1234")
     assert (config.engine.kind, config.engine.servers, config.engine.flags) == ("sglang", 3, {"tp-size": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "value"),
+    [
+        ("--rollout.batch_size 16", "rollout.batch_size", 16),
+        ("--rollout.batch-size=16", "rollout.batch_size", 16),
+        ("--steps 3 --steps 4", "steps", 4),
+        ("--data.no-shuffle", "data.shuffle", False),
+        ("--data.shuffle false", "data.shuffle", False),
+        ("--trainer.offload --steps 3", "trainer.offload", True),
+        ("--trainer.betas [0.8,0.9]", "trainer.betas", (0.8, 0.9)),
+        ("--engine.urls http://a --engine.urls http://b", "engine.urls", ["http://a", "http://b"]),
+        ("--engine.urls http://a", "engine.urls", ["http://a"]),
+        ('--engine.urls ["http://a"]', "engine.urls", ["http://a"]),
+        ("--model.renderer-options.enable_thinking false", "model.renderer_options", {"enable_thinking": False}),
+        ("--run-dir 2026", "run_dir", "2026"),
+        ("--eval.tasks 7", "eval.tasks", "7"),
+        ("--trainer.lr 2e-5", "trainer.lr", 2e-5),
+    ],
+)
+def test_a_value_is_read_as_its_key_says(
+    words: str, key: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: object = printed_config(capsys, *words.split())
+    for part in key.split("."):
+        found = getattr(found, part)
+    assert found == value
+
+
+def test_config_prints_every_key_with_its_documentation_and_reads_it_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "--trainer.lr", "3e-4"]) == 0
+    shown = capsys.readouterr().out
+    for key, _, field in config_fields():
+        name = key.rpartition(".")[2]
+        assert re.search(rf"^(# )?{name} =", shown, re.MULTILINE), f"{key} is not there"
+        assert f"# {(field.description or '').splitlines()[0]}" in shown
+    assert "lr = 0.0003" in shown
+    file = tmp_path / "run.toml"
+    file.write_text(shown)
+    assert load_config(file) == load_config((), {"trainer.lr": 3e-4})
+    assert main(["config", "--config", str(file)]) == 0
+    assert tomllib.loads(capsys.readouterr().out) == tomllib.loads(shown)
+
+
+def test_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate({"steps": 3, "trainer": {"lr": 1e-3}}, schema)
+    with pytest.raises(jsonschema.ValidationError, match="'lrr' was unexpected"):
+        jsonschema.validate({"trainer": {"lrr": 1e-3}}, schema)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_knows_commands_and_keys(shell: Literal["bash", "zsh", "fish"]) -> None:
+    script = command_line().generate_completion(shell=shell)
+    for word in ("train", "doctor", "rollout.batch-size", "per-task"):
+        assert word in script

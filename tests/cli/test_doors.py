@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from agentrl.cli import main as cli
+from agentrl.config import load_config
 from agentrl.errors import ConfigError, TrainerError
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
@@ -76,10 +77,8 @@ class Doors:
     def made_run(self, *, config: bytes | None = None, store: Callable[[bytes], bytes] | None = None) -> Path:
         """A run that has been made, whose configuration or store is damaged."""
         self.run_dir.mkdir()
-        words = self.train()
-        parser = cli._parser()
-        rest, overrides = cli._split_overrides(words, parser)
-        made = cli._config(parser.parse_args(rest), overrides).model_dump_json().encode()
+        values = {"workflow": str(self.workflow), "tasks": str(self.tasks), "run_dir": str(self.run_dir)}
+        made = load_config((), {"model.path": str(NANO)}, **values).model_dump_json().encode()
         self.put("run/config.json", made if config is None else config)
         with Store(self.run_dir / "store.sqlite") as filled:
             fill(filled)
@@ -108,16 +107,22 @@ Row = tuple[str, Callable[[Doors], list[Any]], str]
 """A name, the words of the command, and what its line says."""
 
 ROWS: list[Row] = [
-    ("no command", lambda d: [], "the following arguments are required: COMMAND; see agentrl --help"),
-    ("an unknown command", lambda d: ["trian"], "invalid choice: 'trian'"),
-    ("a stray word", lambda d: d.train("again.py"), "unrecognized arguments: again.py"),
-    ("an unknown key", lambda d: d.train("--rollout.batchsize=8"), "did you mean 'rollout.batch_size'"),
+    ("an unknown command", lambda d: ["trian"], "unknown command \"trian\"; did you mean \"train\"?"),
+    ("a stray word", lambda d: d.train("again.py"), "unexpected words: again.py; see agentrl train --help"),
+    ("an unknown key", lambda d: d.train("--rollout.batchsize=8"), "did you mean --rollout.batch-size?"),
     ("a key with nothing", lambda d: d.train("--steps"), "--steps needs a value"),
     ("no name of a key", lambda d: d.train("--=3"), "unknown option --"),
     ("an option misspelt", lambda d: ["audit", d.folder, "--jsn"], "unknown option --jsn; did you mean --json?"),
     ("an option with a value misspelt", lambda d: d.train("--confg", "x.toml"), "did you mean --config?"),
-    ("a key without its section", lambda d: d.train("--batch_size", 8), "did you mean --rollout.batch_size?"),
-    ("a key as others name it", lambda d: d.train("--trainer.learning_rate=1"), "did you mean 'trainer.lr'?"),
+    ("a key without its section", lambda d: d.train("--batch_size", 8), "did you mean --rollout.batch-size?"),
+    ("a key as others name it", lambda d: d.train("--trainer.learning_rate=1"), "did you mean --trainer.lr?"),
+    ("a key without its section, as others name it", lambda d: d.train("--learning-rate", 1), "did you mean --trainer.lr?"),
+    ("a key by its last word alone", lambda d: d.train("--lr", 1), "did you mean --trainer.lr?"),
+    ("a key as others name it in a file", lambda d: d.train("--config", d.put("c.toml", "[trainer]\nlearning_rate = 1")), "did you mean 'trainer.lr'?"),
+    ("a switch with a word behind it", lambda d: d.train("--data.shuffle", "maybe"), 'data.shuffle = "maybe": '),
+    ("a number that is none", lambda d: d.train("--steps", "many"), 'steps = "many": Input should be a valid integer'),
+    ("an audit of no run", lambda d: ["audit"], "RUN_DIR is missing; see agentrl audit --help"),
+    ("a workflow for a run that goes on", lambda d: ["train", "w.py", "--resume", d.folder], "--resume takes the configuration of the run"),
     ("an endpoint without a scheme", lambda d: d.eval("--base-url", "localhost:1"), "write it with its scheme, as in http://localhost:1"),
     ("an endpoint that does not answer", lambda d: d.eval("--base-url", "http://127.0.0.1:1/v1"), "http://127.0.0.1:1/v1 does not answer"),
     ("an engine that is not installed", lambda d: d.train("--engine.python", sys.executable, engine="sglang"), "needs SGLang in engine.python"),
@@ -128,11 +133,11 @@ ROWS: list[Row] = [
     ("a run as model", lambda d: d.eval(model=d.made_run()), "is the directory of a run; its checkpoints are in"),
     ("tasks that are a program", lambda d: d.train(tasks=d.workflow), "write python:"),
     ("one task to hold out of", lambda d: d.train("--data.eval_share=0.5"), "there is one task alone"),
-    ("a value for a section", lambda d: d.train("--rollout=3"), "rollout = 3"),
-    ("a key below a value", lambda d: d.train("--seed=1", "--seed.x=3"), "'seed' is a value, not a section"),
+    ("a value for a section", lambda d: d.train("--rollout=3"), "--rollout is a section; give one of its keys"),
+    ("a key below a value", lambda d: d.train("--seed=1", "--seed.x=3"), "unknown option --seed.x; did you mean --seed?"),
     ("a huge value", lambda d: d.train(f"--steps={'x' * 10_000}"), "steps = "),
     ("a deep value", lambda d: d.train(f"--steps={'[' * 5000}"), "steps = "),
-    ("an engine that there is not", lambda d: d.train("--engine", "vllm"), "invalid choice: 'vllm'"),
+    ("an engine that there is not", lambda d: d.train("--engine", "vllm"), "engine.kind = \"vllm\": Input should be 'embedded' or 'sglang'"),
     ("no workflow", lambda d: ["train", "--tasks", d.tasks, "--model", "nano"], "workflow is not set"),
     ("no tasks", lambda d: ["train", d.workflow, "--model", "nano"], "tasks is not set"),
     ("no model", lambda d: ["serve"], "model.path is not set; give --model"),
@@ -204,7 +209,7 @@ ROWS: list[Row] = [
     ("a replay of damage", lambda d: ["replay", d.made_run(store=garbled), 1], "store"),
     ("a replay of no episode", lambda d: ["replay", d.made_run(), 99], "holds no episode 99"),
     ("a replay of a huge number", lambda d: ["replay", d.made_run(), 10**30], "cannot be read"),
-    ("a replay of a word", lambda d: ["replay", d.folder, "x"], "invalid int value: 'x'"),
+    ("a replay of a word", lambda d: ["replay", d.folder, "x"], "invalid value for EPISODE: unable to convert \"x\" into int"),
     ("an --out in a folder not there", lambda d: d.eval("--out", d.folder / "no" / "out"), "cannot be written"),
     ("an --out that is a folder", lambda d: d.eval("--out", d.folder), "cannot be written: Is a directory"),
     ("an --out of something else", lambda d: d.eval("--out", d.tasks), "holds something else"),
@@ -272,7 +277,7 @@ def ends_with(error: BaseException, monkeypatch: pytest.MonkeyPatch, *words: str
     def command(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr(cli, "_doctor", command)
+    monkeypatch.setattr("agentrl.cli.doctor.doctor", command)
     return cli.main(["doctor", *words])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config import RunConfig, check_groups, load_config
+from agentrl.config import RunConfig, check_groups, close_key, load_config
 from agentrl.errors import ConfigError
 
 
@@ -57,6 +57,43 @@ def test_several_files_are_read_in_turn_key_by_key(tmp_path: Path) -> None:
     config = load_config([first, second], {"engine.flags.tp-size": "2", "engine.flags.enable-lora": "true"})
     assert (config.steps, config.engine.servers, config.engine.spill) == (3, 1, 4)
     assert config.engine.flags == {"dtype": "bfloat16", "tp-size": 2, "enable-lora": True}
+
+
+def test_a_model_by_its_name_alone_is_a_section_that_later_sources_add_to(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text('model = "nano"\n')
+    second.write_text('[model]\nrenderer = "qwen3"\n')
+    config = load_config([first, second], {"model.renderer_options.enable_thinking": "false"})
+    assert (config.model.path, config.model.renderer) == ("nano", "qwen3")
+    assert config.model.renderer_options == {"enable_thinking": False}
+
+
+def test_a_text_is_kept_for_a_key_that_holds_text() -> None:
+    config = load_config((), {"run_dir": "2026", "eval.tasks": "true", "model.path": "1e-3", "steps": "3"})
+    assert (config.run_dir, config.eval.tasks, config.model.path, config.steps) == ("2026", "true", "1e-3", 3)
+    assert load_config((), {"model.path": '"1e-3"'}).model.path == "1e-3", "text in quotes is TOML too"
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("lr", "trainer.lr"),
+        ("learning_rate", "trainer.lr"),
+        ("trainer.learning_rate", "trainer.lr"),
+        ("batch", "rollout.batch_size"),
+        ("rollout.batchsize", "rollout.batch_size"),
+        ("trainer.rank", "trainer.ranks"),
+        ("trainer.lora-r", "trainer.lora_rank"),
+        ("rolout.group_size", "rollout.group_size"),
+        ("trainer.threads_", "trainer.threads"),
+        ("engine.tasks", "tasks"),
+        ("model_name", "model.path"),
+        ("seed.x", "seed"),
+        ("xyzzy", None),
+    ],
+)
+def test_a_key_is_guessed_by_its_last_word_and_its_section(written: str, meant: str | None) -> None:
+    assert close_key(written) == meant
 
 
 def test_broadcast_needs_sglang() -> None:

@@ -1,4 +1,4 @@
-"""`agentrl vet`: examine a set of code tasks, print what is wrong, and write the tasks that are fit to be trained on."""
+"""Examine a set of code tasks, print what is wrong, and write the tasks that are fit to be trained on."""
 
 from __future__ import annotations
 

@@ -1,0 +1,49 @@
+"""`agentrl eval`: a workflow over tasks, nothing trained."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from agentrl.cli.configuration import configuration
+from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Flag, JsonFlag, Keys, Workflow
+
+
+def evaluate(
+    workflow: Workflow = None,
+    /,
+    *,
+    base_url: Annotated[str | None, Parameter(negative=())] = None,
+    api_key: Annotated[str | None, Parameter(negative=())] = None,
+    out: Annotated[Path | None, Parameter(negative=())] = None,
+    per_task: Flag = False,
+    as_json: JsonFlag = False,
+    config: Files = NO_FILES,
+    keys: Keys = NO_KEYS,
+) -> int:
+    """Run a workflow over tasks, without training. Exit code 1: every episode failed.
+
+    Args:
+        base_url: An OpenAI-compatible endpoint, for which `--model` is a name. Default: the model is served here.
+        api_key: The endpoint's key. Default: $OPENAI_API_KEY.
+        out: Keep one JSON line an episode in this file. Given again, the evaluation goes on where it was interrupted.
+        per_task: Print a table of the tasks too, the hardest first.
+        as_json: Print everything as JSON, and no table.
+    """
+    from agentrl.cli.evaluation_view import evaluation_view, show_evaluation
+    from agentrl.cli.foreground import run_until_signal
+    from agentrl.evaluation.evaluate import evaluate as run_evaluation
+
+    chosen = configuration(keys, config, workflow, "workflow", "tasks", "model.path")
+    key = api_key or os.environ.get("OPENAI_API_KEY", "-")
+    with evaluation_view() as view:
+        result = run_until_signal(lambda: run_evaluation(chosen, base_url=base_url, api_key=key, out=out, view=view))
+    if as_json:
+        print(json.dumps(result.to_json(), indent=2))
+    else:
+        show_evaluation(result, per_task=per_task)
+    return 0 if result.failed < len(result.episodes) else 1

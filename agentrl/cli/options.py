@@ -1,0 +1,117 @@
+"""The options that commands share: every key of the configuration, made from `RunConfig`, and the files that hold keys.
+
+    section of RunConfig   ->  group of the help page
+    rollout.batch_size     ->  --rollout.batch-size INT, its line of documentation, its default
+
+A command gets the keys that were typed as nested values, not as a configuration: `load_config` merges them with the files, and
+the whole is checked once.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+
+from cyclopts import Group, Parameter, Token
+from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry, NameRenderer
+from cyclopts.help.specs import get_default_parameter_columns
+from pydantic.fields import FieldInfo
+
+from agentrl.config import config_fields, read_value
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+
+SHORT_NAMES = {"model.path": "--model", "engine.kind": "--engine"}
+"""Keys that have a shorter option too."""
+
+
+def _value(hint: Any, tokens: Sequence[Token] | Mapping[str, Any]) -> Any:
+    """Read what was typed for one key; a list is one option a value, or one value in TOML."""
+    if isinstance(tokens, Mapping):
+        return {name: _value(Any, below) for name, below in tokens.items()}
+    texts = [token.value for token in tokens]
+    if typing.get_origin(hint) is list:
+        whole = read_value(texts[0], hint) if len(texts) == 1 else None
+        return whole if isinstance(whole, list) else texts
+    return read_value(texts[-1], hint)
+
+
+def _option(key: str, field: FieldInfo, group: Group) -> Any:
+    """Return the option of one key as cyclopts takes it: its type, and what the help page shows of it."""
+    hint: Any = field.annotation
+    default = field.get_default(call_default_factory=True)
+    if hint is bool:
+        hint = bool | Literal["true", "false"]  # a switch, which a value may follow
+    takes_one = typing.get_origin(hint) in (tuple, Literal, types.UnionType)
+    return Annotated[
+        hint,
+        Parameter(
+            name=f"--{key.replace('_', '-')}",
+            alias=SHORT_NAMES.get(key),
+            help=field.description,
+            group=group,
+            converter=_value,
+            show_default=False if default in (None, "", [], {}) else json.dumps(default),
+            negative=None if field.annotation is bool else (),
+            n_tokens=1 if takes_one else None,
+        ),
+    ]
+
+
+def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]) -> tuple[ColumnSpec, ...]:
+    """Return the columns of a section's keys. No name is broken, however narrow the terminal is: it is copied and searched for."""
+    names, description = get_default_parameter_columns(console, options, entries)
+    longest = max(len(label) for entry in entries for label in entry.display_labels_with_metavar)
+    width = max(longest, names.max_width or 0)
+    return names.copy(renderer=NameRenderer(max_width=width), max_width=width), description
+
+
+def keys_of(*sections: str) -> Any:
+    """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named."""
+    groups: dict[str, Group] = {}
+    options: dict[str, Any] = {}
+    for key, section, field in config_fields():
+        name = key.rpartition(".")[0]
+        if not sections or name in sections:
+            if name not in groups:
+                groups[name] = Group.create_ordered(
+                    name or "run", help=section.__doc__ or "", help_formatter=DefaultFormatter(column_specs=_columns)
+                )
+            options[key] = _option(key, field, groups[name])
+    return Annotated[TypedDict("Keys", options, total=False), Parameter(name="*")]  # type: ignore[operator]
+
+
+if TYPE_CHECKING:
+    Keys = dict[str, Any]
+    SandboxKeys = dict[str, Any]
+else:
+    Keys = keys_of()
+    SandboxKeys = keys_of("sandbox")
+
+Files = Annotated[
+    list[Path],
+    Parameter(
+        name="--config",
+        negative=(),
+        show_default=False,
+        help="TOML file of keys. May be given several times: later files win, and options win over all files.",
+    ),
+]
+Workflow = Annotated[Path | None, Parameter(help="Python file with `async def run(episode)`.", negative=())]
+Resume = Annotated[
+    Path | None,
+    Parameter(
+        negative=(),
+        help="Go on with the run in this directory, with the configuration that it has. Keys change single values of it.",
+    ),
+]
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+JsonFlag = Annotated[bool, Parameter(name="--json", negative=(), show_default=False)]
+
+NO_KEYS: dict[str, Any] = {}
+NO_FILES: list[Path] = []

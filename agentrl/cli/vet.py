@@ -1,0 +1,56 @@
+"""`agentrl vet`: which tasks of a code task set are fit to be trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from agentrl.cli.exit_code import leaves
+from agentrl.cli.options import NO_FILES, NO_KEYS, Files, JsonFlag, SandboxKeys
+from agentrl.config import load_config
+from agentrl.errors import ConfigError, SandboxError, UsageError
+
+
+def vet(
+    tasks: str,
+    /,
+    *,
+    output: Annotated[Path | None, Parameter(negative=())] = None,
+    report: Annotated[Path | None, Parameter(negative=())] = None,
+    limit: Annotated[int | None, Parameter(negative=())] = None,
+    runs: int = 5,
+    timeout_s: Annotated[float | None, Parameter(negative=())] = None,
+    as_json: JsonFlag = False,
+    config: Files = NO_FILES,
+    keys: SandboxKeys = NO_KEYS,
+) -> int:
+    """Find the tasks of a code task set that cannot be solved, or are rewarded for nothing.
+
+    Exit code 0: every task is kept; 1: some are refused; 2: bad input.
+
+    Args:
+        tasks: File of JSON lines (.gz too), hf:DATASET, or python:FILE:NAME.
+        output: Write the tasks that are kept to this file.
+        report: Write what is wrong with each other task to this file.
+        limit: Examine the first so many tasks alone.
+        runs: How often each reference is run, to see if it always passes.
+        timeout_s: CPU seconds of a test that has no limits of its own.
+        as_json: Print the report as JSON, and no table.
+    """
+    from agentrl.cli.foreground import run_until_signal
+    from agentrl.cli.vetting import check_files, finish_vetting, run_vetting
+    from agentrl.rollout.tasks import finite_tasks
+
+    for option, number in (("--limit", limit), ("--runs", runs), ("--timeout-s", timeout_s)):
+        if number is not None and not number > 0:
+            raise ConfigError(f"{option} {number:g} must be more than 0")
+    run = load_config(config, keys)
+    check_files(tasks, output, report)
+    examined = finite_tasks(tasks, limit)
+    try:
+        reports = run_until_signal(lambda: run_vetting(run, examined, timeout_s=timeout_s, runs=runs))
+    except* SandboxError as failed:  # an exit code of 1 says that tasks are refused
+        raise UsageError(f"nothing can be vetted: {next(leaves(failed))}") from failed
+    return finish_vetting(examined, reports, output=output, report=report, as_json=as_json)

@@ -1,0 +1,75 @@
+"""What a user sees of an evaluation: how far it is, and then its figures, which come last."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from agentrl.cli.evaluation_view import LINE_EVERY_S, TerminalEvaluation, show_evaluation
+from agentrl.evaluation.figures import EvaluatedEpisode, summarise
+
+
+@dataclass
+class Clock:
+    """A clock that is set."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def episode(task: int, index: int = 0, *, failed: bool = False) -> EvaluatedEpisode:
+    status, error = ("failed", "ValueError: bad") if failed else ("finished", None)
+    return EvaluatedEpisode(task, index, status, float(not failed), {}, error, 0.5)
+
+
+def test_a_file_gets_a_line_every_so_often_and_one_at_either_end() -> None:
+    file, clock = io.StringIO(), Clock()
+    view = TerminalEvaluation(Console(file=file, width=60), clock)
+    view.begin(100, [episode(99)])
+    for task in range(99):
+        clock.now += 0.3
+        view.on_episode(episode(task, failed=task == 7))
+    lines = file.getvalue().splitlines()
+    assert lines[0] == "1 of 100 episodes"
+    assert lines[1] == "35 of 100 episodes, 10 s, 1 failed"
+    assert lines[-1] == "100 of 100 episodes, 30 s, 1 failed"
+    assert len(lines) == 2 + 99 * 0.3 // LINE_EVERY_S
+
+
+def test_a_terminal_gets_a_bar_that_is_gone_at_the_end_and_no_lines() -> None:
+    file = io.StringIO()
+    console = Console(file=file, width=100, force_terminal=True, _environ={})
+    view = TerminalEvaluation(console)
+    with view.progress:
+        view.begin(4, [])
+        for task in range(4):
+            view.on_episode(episode(task, failed=task == 0))
+        view.progress.refresh()
+        shown = file.getvalue()
+        view.say("a note")
+    assert "4/4" in shown
+    assert "1 failed" in shown
+    assert "of 4 episodes" not in file.getvalue()
+    assert "a note" in file.getvalue()
+    assert file.getvalue().endswith("\x1b[2K"), "the bar is erased"
+
+
+def test_figures_come_last_and_tasks_on_request() -> None:
+    result = summarise([episode(task, failed=task == 0) for task in range(40)], 1.0)
+
+    def shown(*, per_task: bool) -> str:
+        file = io.StringIO()
+        show_evaluation(result, Console(file=file, width=80), per_task=per_task)
+        return file.getvalue()
+
+    plain, table = shown(per_task=False), shown(per_task=True)
+    assert "hardest first" not in plain
+    assert plain.index("ValueError: bad") < plain.index("mean reward [95 %]")
+    assert plain.rstrip().splitlines()[-1].startswith("episodes")
+    assert table.endswith(plain)
+    assert "tasks, the hardest first" in table
+    assert "10 tasks more; --json shows all" in table
