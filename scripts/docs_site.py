@@ -171,7 +171,8 @@ def configuration_page() -> str:
         "# Configuration",
         "",
         "This page lists every setting of a run, from the type that checks them. A key is written `section.name` on the command",
-        "line (`--section.name VALUE`), and `name` below `[section]` in a TOML file.",
+        "line (`--section.name VALUE`), and `name` below `[section]` in a TOML file. Later sources win: defaults, then TOML files in",
+        "turn, then the command line.",
         "",
     ]
     return "\n".join([*lines, *_section(RunConfig, "")])

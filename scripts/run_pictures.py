@@ -80,7 +80,7 @@ def reward_picture(rows: list[dict[str, Any]], before: float, after: float) -> s
         x, y = at(step, reward).split(",")
         parts.append(f'<circle class="dot" cx="{x}" cy="{y}" r="5"/>')
         parts.append(
-            f'<text x="{float(x) + dx:.1f}" y="{float(y) + 22:.1f}" text-anchor="{anchor}">held-out tasks: {reward:.2f}</text>'
+            f'<text x="{float(x) + dx:.1f}" y="{float(y) + 30:.1f}" text-anchor="{anchor}">held-out tasks: {reward:.2f}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
 
@@ -89,7 +89,7 @@ def main(run_dir: Path, pictures: Path) -> None:
     """Write the pictures of a run."""
     rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     summary = json.loads((run_dir / "summary.json").read_text())
-    config = RunConfig.model_validate(json.loads((run_dir / "config.json").read_text()))
+    config = RunConfig.model_validate(json.loads((run_dir / "config.json").read_text()) | {"run_dir": str(run_dir)})
     pictures.mkdir(parents=True, exist_ok=True)
     (pictures / "terminal.svg").write_text(terminal_picture(config, rows, f"make {run_dir.name}"))
     (pictures / "reward.svg").write_text(reward_picture(rows, summary["eval_before"], summary["eval_after"]))
