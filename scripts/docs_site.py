@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 import posixpath
 import re
+import tomllib
 import types
 import typing
 from collections.abc import Iterator
@@ -32,8 +33,7 @@ from agentrl.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
 API_INDEX = "reference/index.md"
-TYPED = ROOT / ".build" / "typed"
-"""The folders of the repository under the names that they are imported by."""
+SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 LINK = re.compile(r"(\]\()([^)\s:#]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".yml": "yaml", ".jsonl": "json"}
@@ -105,14 +105,11 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
 def public_names() -> dict[str, dict[str, str]]:
     """Return what each package lists in `__all__`, and the classes of `agentrl.errors`: name -> path of its definition."""
     found: dict[str, dict[str, str]] = {}
-    for path in [TYPED / "agentrl" / "__init__.py", *sorted((TYPED / "agentrl").glob("*/__init__.py"))]:
-        module = ".".join(path.parent.relative_to(TYPED).parts)
-        names = _listed(ast.parse(path.read_text()))
-        if names:
-            found[module] = {name: _definition(module, name) for name in names}
-    errors = ast.parse((TYPED / "agentrl" / "errors.py").read_text())
-    classes = [node.name for node in errors.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
-    return found | {"agentrl.errors": {name: f"agentrl.errors.{name}" for name in classes}}
+    for package in SETUPTOOLS["packages"]:
+        if names := _listed(_parsed(package)):
+            found[package] = {name: _definition(package, name) for name in names}
+    errors = [node.name for node in _parsed("agentrl.errors").body if isinstance(node, ast.ClassDef)]
+    return found | {"agentrl.errors": {name: f"agentrl.errors.{name}" for name in errors if not name.startswith("_")}}
 
 
 def own_names() -> dict[str, dict[str, str]]:
@@ -132,11 +129,22 @@ def _listed(module: ast.Module) -> list[str]:
     return []
 
 
+def _parsed(module: str) -> ast.Module:
+    package = max((p for p in SETUPTOOLS["package-dir"] if f"{module}.".startswith(f"{p}.")), key=len)
+    path = ROOT.joinpath(SETUPTOOLS["package-dir"][package], *module.removeprefix(package).strip(".").split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(source.read_text() if source.is_file() else "")
+
+
 def _definition(module: str, name: str) -> str:
     """Return the path of the definition that a module imports under a name."""
-    path = TYPED.joinpath(*module.split("."))
-    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    for node in ast.walk(ast.parse(source.read_text())) if source.is_file() else ():
+    parsed = _parsed(module)
+    if any(
+        isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
+        for node in parsed.body
+    ):
+        return f"{module}.{name}"
+    for node in ast.walk(parsed):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("agentrl"):
             for imported in node.names:
                 if (imported.asname or imported.name) == name:
@@ -161,7 +169,14 @@ def reference_page(module: str) -> str:
     if elsewhere:
         lines += ["Also here: " + ", ".join(elsewhere) + ".", ""]
     for path in own.values():
-        lines += [f"::: {path}", "    options:", "      show_root_heading: true", "      show_root_toc_entry: true", ""]
+        lines += [
+            f"::: {path}",
+            "    options:",
+            "      show_root_heading: true",
+            "      show_root_toc_entry: true",
+            "      show_root_full_path: false",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -185,7 +200,12 @@ def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
         models = list(_models_of(field.annotation))
         inner += [(f"{prefix}{name}", found) for found in models]
         if not models:
-            shown = [f"`{prefix}{name}`", f"`{_type_text(field.annotation)}`", _default_text(field), field.description or ""]
+            shown = [
+                f"`{prefix}{name}`",
+                f"`{_type_text(field.annotation)}`",
+                _default_text(field),
+                field.description or "",
+            ]
             rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in shown) + " |")
     if rows:
         yield from ["| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
@@ -248,4 +268,3 @@ def _add(files: Files, config: MkDocsConfig, uri: str, text: str, origin: Path |
     files.append(file)
     if origin is not None:
         _origins[uri] = origin
-

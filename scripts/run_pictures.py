@@ -1,6 +1,6 @@
 """Draw two pictures of a finished run for README.md: its terminal, and its rewards.
 
-    python scripts/run_pictures.py runs/quickstart docs/pictures    # writes terminal.svg and reward.svg
+python scripts/run_pictures.py runs/quickstart docs/pictures    # writes terminal.svg and reward.svg
 """
 
 from __future__ import annotations
