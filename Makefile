@@ -91,6 +91,6 @@ clean:
 	@touch .venv/installed
 
 .venv/ready: .venv/installed
-	@echo "[dev] installing what tests, lint and docs need: about 140 packages, 0.9 GB on the disk, a minute or two"
+	@echo "[dev] installing what tests, lint and docs need: about 140 more packages, 0.8 GB on the disk, a minute or two"
 	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	@touch .venv/ready

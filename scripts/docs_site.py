@@ -200,13 +200,9 @@ def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
         models = list(_models_of(field.annotation))
         inner += [(f"{prefix}{name}", found) for found in models]
         if not models:
-            shown = [
-                f"`{prefix}{name}`",
-                f"`{_type_text(field.annotation)}`",
-                _default_text(field),
-                field.description or "",
-            ]
-            rows.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in shown) + " |")
+            meaning = (field.description or "").replace("\n", " ")
+            shown = [f"`{prefix}{name}`", f"`{_type_text(field.annotation)}`", _default_text(field), meaning]
+            rows.append(f"| {' | '.join(shown)} |")  # a | within a code span ends no cell
     if rows:
         yield from ["| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
     for path, found in inner:
