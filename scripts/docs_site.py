@@ -19,6 +19,7 @@ import types
 import typing
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -106,39 +107,35 @@ def public_names() -> dict[str, dict[str, str]]:
     """Return what each package lists in `__all__`, and the classes of `agentrl.errors`: name -> path of its definition."""
     found: dict[str, dict[str, str]] = {}
     for package in SETUPTOOLS["packages"]:
-        if names := _listed(_parsed(package)):
-            found[package] = {name: _definition(package, name) for name in names}
-    errors = [node.name for node in _parsed("agentrl.errors").body if isinstance(node, ast.ClassDef)]
+        if "__all__" in _source(package):
+            found[package] = {name: _definition(package, name) for name in import_module(package).__all__}
+    errors = [node.name for node in ast.parse(_source("agentrl.errors")).body if isinstance(node, ast.ClassDef)]
     return found | {"agentrl.errors": {name: f"agentrl.errors.{name}" for name in errors if not name.startswith("_")}}
 
 
 def own_names() -> dict[str, dict[str, str]]:
-    """Return `public_names`, with each definition at the first package that lists it alone."""
-    met: set[str] = set()
-    found: dict[str, dict[str, str]] = {}
+    """Return `public_names`, each definition at one module alone: the innermost that lists it and that it is part of."""
+    found: dict[str, dict[str, str]] = {module: {} for module in public_names()}
+    owners: dict[str, str] = {}
+    for module in sorted(found, key=len):
+        for path in public_names()[module].values():
+            if path not in owners or path.startswith(f"{module}."):
+                owners[path] = module
     for module, names in public_names().items():
-        found[module] = {name: path for name, path in names.items() if path not in met}
-        met |= set(names.values())
+        found[module] = {name: path for name, path in names.items() if owners[path] == module}
     return found
 
 
-def _listed(module: ast.Module) -> list[str]:
-    for node in module.body:
-        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
-            return [str(name) for name in ast.literal_eval(node.value)]
-    return []
-
-
-def _parsed(module: str) -> ast.Module:
+def _source(module: str) -> str:
     package = max((p for p in SETUPTOOLS["package-dir"] if f"{module}.".startswith(f"{p}.")), key=len)
     path = ROOT.joinpath(SETUPTOOLS["package-dir"][package], *module.removeprefix(package).strip(".").split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return ast.parse(source.read_text() if source.is_file() else "")
+    return source.read_text() if source.is_file() else ""
 
 
 def _definition(module: str, name: str) -> str:
     """Return the path of the definition that a module imports under a name."""
-    parsed = _parsed(module)
+    parsed = ast.parse(_source(module))
     if any(
         isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
         for node in parsed.body
@@ -167,7 +164,7 @@ def reference_page(module: str) -> str:
     own = own_names()[module]
     elsewhere = [f"[`{name}`][{path}]" for name, path in public_names()[module].items() if name not in own]
     if elsewhere:
-        lines += ["Also here: " + ", ".join(elsewhere) + ".", ""]
+        lines += ["Listed here, and documented with the part that defines them: " + ", ".join(elsewhere) + ".", ""]
     for path in own.values():
         lines += [
             f"::: {path}",
@@ -200,9 +197,12 @@ def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
         models = list(_models_of(field.annotation))
         inner += [(f"{prefix}{name}", found) for found in models]
         if not models:
-            meaning = (field.description or "").replace("\n", " ")
+            # A | ends a cell, but within a code span.
+            meaning = re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or "&#124;", field.description or "").replace(
+                "\n", " "
+            )
             shown = [f"`{prefix}{name}`", f"`{_type_text(field.annotation)}`", _default_text(field), meaning]
-            rows.append(f"| {' | '.join(shown)} |")  # a | within a code span ends no cell
+            rows.append(f"| {' | '.join(shown)} |")
     if rows:
         yield from ["| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
     for path, found in inner:
