@@ -86,11 +86,11 @@ clean:
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@echo "[2/3] installing torch: 0.8 GB on the disk where its build is for the CPU, several with CUDA"
 	@$(INSTALL) $(shell grep -h '^torch==' constraints.txt)
-	@echo "[3/3] installing agentrl and about 80 other packages: 0.6 GB on the disk, a minute or two"
+	@echo "[3/3] installing agentrl and about 80 other packages: 0.6 GB on the disk, some minutes"
 	@$(INSTALL) --constraint constraints.txt --editable '.[train,envs]'
 	@touch .venv/installed
 
 .venv/ready: .venv/installed
-	@echo "[dev] installing what tests, lint and docs need: about 140 more packages, 0.8 GB on the disk, a minute or two"
+	@echo "[dev] installing what tests, lint and docs need: about 140 more packages, 0.8 GB on the disk, some minutes"
 	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'
 	@touch .venv/ready
