@@ -37,6 +37,7 @@ API_INDEX = "reference/index.md"
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 LINK = re.compile(r"(\]\()([^)\s:#]+)(#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".yml": "yaml", ".jsonl": "json"}
 
 _origins: dict[str, Path] = {}
@@ -72,7 +73,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 if target.suffix == ".md":
                     waiting.append(target)
                 else:
-                    text = f"# {target.relative_to(ROOT)}\n\n```{LANGUAGES.get(target.suffix, 'text')}\n{text}\n```\n"
+                    text = f"{UNSEARCHED}# {target.relative_to(ROOT)}\n\n```{LANGUAGES.get(target.suffix, 'text')}\n{text}\n```\n"
                 _add(files, config, uri, text, target)
     return files
 
