@@ -2,21 +2,28 @@
 PYTHON ?= python3
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 BIN := .venv/bin
+# uv installs faster; where there is none, pip does. UV= keeps to pip.
+UV ?= $(shell command -v uv)
+INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install $(PIP_FLAGS))
 
 ENGINE ?= embedded
 PROCESSES ?= 2
 
-.PHONY: quickstart frozen-lake blackjack sglang sandboxes test lint format bench nano-model nano-player clean
+.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test lint docs pictures typed format bench nano-model nano-player clean
+
+# What a user needs, without the tools of development: to train, to serve, and the environments that ship with agentrl.
+install: .venv/installed
+	@echo "agentrl is in .venv: . .venv/bin/activate && agentrl --help"
 
 # make quickstart ENGINE=sglang trains on real SGLang servers, installed for the CPU if they are not there yet.
-quickstart: .venv/ready $(if $(filter sglang,$(ENGINE)),sglang)
+quickstart: .venv/installed $(if $(filter sglang,$(ENGINE)),sglang)
 	rm -rf runs/quickstart
 	$(BIN)/python -m agentrl.envs.calculator runs/quickstart/tasks
 	$(BIN)/agentrl train --config workflows/quickstart.toml --model agentrl/models/nano \
 		$(if $(filter sglang,$(ENGINE)),--config workflows/sglang_cpu.toml)
 
 # The nano player learns a game of gymnasium: docs/environments.md has the figures.
-frozen-lake blackjack: .venv/ready
+frozen-lake blackjack: .venv/installed
 	rm -rf runs/$@
 	$(BIN)/agentrl train --config workflows/$(subst -,_,$@).toml
 
@@ -32,15 +39,28 @@ sandboxes:
 test: .venv/ready lint
 	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
 
-# mypy and import-linter follow files, not import hooks: they are shown the folders under the names they are imported by.
-lint: .venv/ready
+lint: .venv/ready typed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	rm -rf .build/typed && mkdir -p .build/typed/agentrl
-	ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
-	ln -s $(CURDIR)/envs $(CURDIR)/sandboxes $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
 	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.build/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl
 	cd .build/typed && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache --no-logo
+
+# The documentation's site, in .build/site: a broken link, or a public name without an entry, ends the build.
+docs: .venv/ready typed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "the site is in .build/site: open .build/site/index.html"
+
+# The pictures of README.md that show a run: RUN is the directory of a finished one.
+RUN ?= runs/quickstart
+pictures: .venv/installed
+	$(BIN)/python scripts/run_pictures.py $(RUN) docs/pictures
+
+# mypy, import-linter and mkdocstrings follow files, not import hooks: they are shown the folders under the names they are
+# imported by.
+typed:
+	@rm -rf .build/typed && mkdir -p .build/typed/agentrl
+	@ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
+	@ln -s $(CURDIR)/envs $(CURDIR)/sandboxes $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
 
 format: .venv/ready
 	$(BIN)/ruff format .
@@ -60,9 +80,17 @@ clean:
 	rm -rf .venv .build build dist *.egg-info
 
 # torch comes first and by its exact version, so that no other package draws in a build with CUDA.
-.venv/ready: pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentrl needs Python 3.11 or newer")'
-	$(PYTHON) -m venv .venv
-	$(BIN)/pip install $(PIP_FLAGS) $(shell grep -h '^torch==' constraints.txt)
-	$(BIN)/pip install $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev]'
-	touch .venv/ready
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentrl needs Python 3.11 or newer")'
+	@echo "[1/3] making .venv with $$($(PYTHON) --version)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "[2/3] installing torch: 0.8 GB on the disk where its build is for the CPU, several with CUDA"
+	@$(INSTALL) $(shell grep -h '^torch==' constraints.txt)
+	@echo "[3/3] installing agentrl and about 80 other packages: 0.6 GB on the disk, some minutes"
+	@$(INSTALL) --constraint constraints.txt --editable '.[train,envs]'
+	@touch .venv/installed
+
+.venv/ready: .venv/installed
+	@echo "[dev] installing what tests, lint and docs need: about 140 more packages, 0.8 GB on the disk, some minutes"
+	@$(INSTALL) --constraint constraints.txt --editable '.[dev]'
+	@touch .venv/ready

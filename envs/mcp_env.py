@@ -1,5 +1,5 @@
-"""`agentrl/MCP-v0`: the tools of a Model Context Protocol server as an environment's tools. Needs `pip install
-'agentrl[mcp]'`.
+"""`agentrl/MCP-v0`: the tools of a Model Context Protocol server as an environment's tools. Needs the extra
+`mcp`.
 
 env = episode.env("agentrl/MCP-v0", command=["python", "server.py"])                 # a server of its own
 env = episode.env("agentrl/MCP-v0", url="http://127.0.0.1:9000/mcp", shared=True)    # one connection for all episodes

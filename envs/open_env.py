@@ -1,5 +1,5 @@
-"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment. Needs `pip install
-'agentrl[openenv]'`.
+"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment. Needs the extra
+`openenv`.
 
     env = episode.env("agentrl/OpenEnv-v0", base_url="http://127.0.0.1:8000")
 

@@ -1,5 +1,5 @@
-"""`agentrl/ReasoningGym-v0`: every task family of reasoning-gym, scored as the library scores it. Needs `pip install
-'agentrl[envs]'`.
+"""`agentrl/ReasoningGym-v0`: every task family of reasoning-gym, scored as the library scores it. Needs the extra
+`envs`.
 
 A task names an entry: {"dataset": "gcd", "index": 7} and, as needed, "config" (of the family) and "level" (of its
 curriculum).

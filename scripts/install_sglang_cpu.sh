@@ -14,7 +14,8 @@ stamp="$target/installed-by-$(cat "$here/install_sglang_cpu.sh" "$here/sglang_cp
 [ -e "$stamp" ] && exit 0
 
 python="${PYTHON:-$(command -v python3.11 || command -v python3)}"
-echo "Installing SGLang 0.5.23 (CPU) into $target" >&2
+echo "Installing SGLang 0.5.23 (CPU) into $target: about 1 GB" >&2
+step() { echo "[$1/4] $2" >&2; }
 rm -rf "$target"
 "$python" -m venv "$target"
 pip() {
@@ -22,13 +23,17 @@ pip() {
         --constraint "$here/sglang_cpu_constraints.txt" "$@"
 }
 
+step 1 "torch, the largest part"
 pip torch==2.13.0
+step 2 "SGLang"
 pip --no-deps sglang==0.5.23
+step 3 "about 50 packages that SGLang uses on a CPU"
 pip torch==2.13.0 transformers==5.19.0 blobfile==3.0.0 openai-harmony==0.0.4 'llguidance>=1.7.6,<2' \
     aiohttp apache-tvm-ffi cffi datasets distro einops fastapi gguf interegular IPython loguru mistral_common msgspec ninja \
     numpy nvidia-ml-py openai orjson packaging partial_json_parser pillow prometheus-client psutil py-spy pybase64 pydantic \
     pydantic-settings python-dateutil python-multipart pyzmq regex requests scipy sentencepiece setproctitle tiktoken \
     uvicorn uvloop watchfiles xxhash zstandard
+step 4 "packages that it only looks for"
 pip --no-deps xgrammar==0.2.7 outlines==0.1.11 kernels==0.14.1 compressed-tensors==0.18.0 torchvision==0.28.0 anthropic easydict soundfile timm triton vllm
 
 packages="$("$target/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')"

@@ -15,12 +15,13 @@ command -v g++ > /dev/null || packages+=(g++)
 /usr/bin/python3 -c "import pytest" 2> /dev/null || packages+=(python3-pytest) # for boxes of an ordinary user
 command -v strace > /dev/null || packages+=(strace) # for tests of what a power cut does
 if [ ${#packages[@]} -gt 0 ]; then
-    echo "Installing ${packages[*]}" >&2
+    echo "[1/3] installing ${packages[*]}" >&2
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${packages[@]}" > /dev/null
 fi
 
 if ! docker info > /dev/null 2>&1; then
+    echo "[2/3] starting the Docker engine" >&2
     # Files of an engine that was killed: none starts beside them.
     pgrep -x dockerd > /dev/null || rm -f /var/run/docker.pid /var/run/docker/containerd/containerd.pid
     setsid nohup dockerd > /tmp/agentrl-dockerd.log 2>&1 < /dev/null &
@@ -34,7 +35,7 @@ fi
 if ! docker image inspect agentrl/sandbox > /dev/null 2>&1; then
     base="$cache/sandbox-base.tar"
     if [ ! -e "$base" ]; then
-        echo "Making the base of the sandbox image" >&2
+        echo "[3/3] making the base of the sandbox image: about 250 MB, half a minute or more" >&2
         root="$(mktemp -d)"
         trap 'rm -rf "$root"' EXIT
         debootstrap --variant=minbase --include=python3,python3-numpy,python3-pytest bookworm "$root" > /dev/null

@@ -25,7 +25,7 @@ class Block:
 
 
 def blocks() -> list[Block]:
-    found = re.findall(r"^```(\w+) ?(\S*)\n(.*?)^```$", TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', TUTORIAL.read_text(), re.MULTILINE | re.DOTALL)
     return [Block(language, file, content.splitlines()) for language, file, content in found]
 
 

@@ -14,7 +14,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def written(page: str, folder: Path) -> list[str]:
     """Write the files of a page, and return their names."""
-    found = re.findall(r"^```python (\S+)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+    found = re.findall(r'^```python title="(.*?)"\n(.*?)^```$', (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     for name, content in found:
         (folder / name).write_text(content)
     return [name for name, _ in found]
