@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from agentrl.episode import Role as Role
     from agentrl.errors import AgentRLError as AgentRLError
     from agentrl.errors import BadRewardError as BadRewardError
+    from agentrl.errors import CheckFailedError as CheckFailedError
     from agentrl.errors import CheckpointError as CheckpointError
     from agentrl.errors import ConfigError as ConfigError
     from agentrl.errors import DiskError as DiskError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from agentrl.errors import EpisodeError as EpisodeError
     from agentrl.errors import EpisodeTimeoutError as EpisodeTimeoutError
     from agentrl.errors import NoModelCallError as NoModelCallError
+    from agentrl.errors import RewardFunctionError as RewardFunctionError
     from agentrl.errors import SandboxError as SandboxError
     from agentrl.errors import SandboxLostError as SandboxLostError
     from agentrl.errors import StoreError as StoreError
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from agentrl.evaluation.evaluate import evaluate as evaluate
     from agentrl.evaluation.figures import Evaluation as Evaluation
     from agentrl.record.trajectory import Trajectory as Trajectory
+    from agentrl.rubric import Rubric as Rubric
     from agentrl.run.open_run import Run as Run
     from agentrl.run.open_run import open_run as open_run
     from agentrl.run.serve import serve as serve
@@ -54,6 +57,7 @@ if TYPE_CHECKING:
 _ERRORS = (
     "AgentRLError",
     "BadRewardError",
+    "CheckFailedError",
     "CheckpointError",
     "ConfigError",
     "DiskError",
@@ -61,6 +65,7 @@ _ERRORS = (
     "EpisodeError",
     "EpisodeTimeoutError",
     "NoModelCallError",
+    "RewardFunctionError",
     "SandboxError",
     "SandboxLostError",
     "StoreError",
@@ -78,6 +83,7 @@ _PLACES = {
     "Evaluation": "agentrl.evaluation.figures",
     "Reward": "agentrl.episode",
     "Role": "agentrl.episode",
+    "Rubric": "agentrl.rubric",
     "Run": "agentrl.run.open_run",
     "RunConfig": "agentrl.config",
     "ToolEnv": "agentrl.envs",
