@@ -26,7 +26,7 @@ from agentrl.proxy.bounds import check_conversation, check_count, check_images, 
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
-from agentrl.proxy.session import Prompt, Session
+from agentrl.proxy.session import Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, beginning
 
@@ -76,7 +76,8 @@ class PreparedCompletion:
     """A completion request on its way: what is sent to the engine, and how its replies are read."""
 
     id: str
-    session: Session
+    role: SessionRole
+    """Who asks it."""
     ask: CompletionRequest
     prompt: Prompt
     sampling: Sampling
@@ -89,6 +90,11 @@ class PreparedCompletion:
     made: dict[int, tuple[Completion, list[str]]] = field(default_factory=dict)
     """Its replies that are whole and kept, with the ids of their tool calls; by choice."""
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def session(self) -> Session:
+        """The session of the role that asks it."""
+        return self.role.session
 
     def recall(self) -> None:
         """Take what is known of it from the session's call log."""
@@ -151,21 +157,22 @@ class CompletionService:
         self.work = work
         self._token_text = lru_cache(_REMEMBERED_TOKENS)(self._decode_token)
 
-    def prepare(self, session: Session, ask: CompletionRequest, id_prefix: str) -> PreparedCompletion:
+    def prepare(self, role: SessionRole, ask: CompletionRequest, id_prefix: str) -> PreparedCompletion:
         """Render the prompt and settle how to sample; this may run in a thread. Raises ApiError for what cannot be answered."""
+        session = role.session
         prompt, sampling, tools, forced = self._resolve(session, ask)
         if ask.logprobs:
             logprobs = ask.choices * sampling.max_new_tokens * (1 + ask.top_logprobs)
             check_count("logprobs", "logprobs (see max_tokens)", logprobs, self.limits.max_logprobs, "max_logprobs")
-        request = request_digest(prompt.input_ids, prompt.images, sampling, tools, session.name)
+        request = request_digest(prompt.digest, prompt.images, sampling, tools, role.name)
         session.longest_prompt = max(session.longest_prompt, len(prompt.input_ids))
         return PreparedCompletion(
-            f"{id_prefix}{uuid.uuid4().hex}", session, ask, prompt, sampling, tools, forced, request
+            f"{id_prefix}{uuid.uuid4().hex}", role, ask, prompt, sampling, tools, forced, request
         )
 
-    def count(self, session: Session, ask: CompletionRequest) -> int:
-        """Tokens of the prompt that a question would be. Raises ApiError for what cannot be answered."""
-        return len(self._resolve(session, ask)[0].input_ids)
+    def count(self, role: SessionRole, ask: CompletionRequest) -> int:
+        """Tokens of the prompt that a request would be. Raises ApiError for what cannot be answered."""
+        return len(self._resolve(role.session, ask)[0].input_ids)
 
     def _resolve(
         self, session: Session, ask: CompletionRequest
@@ -180,9 +187,8 @@ class CompletionService:
         check_conversation(ask.messages, ask.tools or (), ask.stop, self.limits)
         tools = None if ask.tool_choice == "none" else ask.tools or None
         self._check_least_length(ask, tools)
-        prompt = self.prompt(session, ask, tools)
         forced = self._forced(ask)
-        prompt = replace(prompt, input_ids=prompt.input_ids + forced)
+        prompt = self.prompt(session, ask, tools).followed_by(forced)
         room = self.format.context_length - len(prompt.input_ids)
         check_length(len(prompt.input_ids), self.format.context_length)
         return prompt, self._sampling(session, ask, room, tools), tools, forced
@@ -200,11 +206,8 @@ class CompletionService:
     def prompt(self, session: Session, ask: CompletionRequest, tools: list[Tool] | None) -> Prompt:
         """What the engine is to be sent. Raises ApiError for messages that the format cannot render."""
         if ask.raw is not None:
-            outside = [
-                token for token in ask.raw if not isinstance(token, str) and not 0 <= token < self.format.vocabulary
-            ]
-            if outside:
-                raise invalid("prompt", f"{outside[0]} is outside the vocabulary of {self.format.vocabulary} tokens")
+            if isinstance(ask.raw, list):
+                _check_ids(ask.raw, self.format.vocabulary)
             prompt = session.raw_prompt(self.format, ask.raw)
             if not prompt.input_ids:
                 raise invalid("prompt", "it is empty")
@@ -404,10 +407,16 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         session, temperature = call.session, call.sampling.temperature
         for index, (reply, names) in sorted(call.made.items()):
-            turn = session.add(call.id, call.prompt, reply.generation, temperature, reply.message.to_json(), index)
+            turn = session.add(call.id, call.prompt, reply.generation, temperature, reply.message.to_json(), index, call.role)
             turn.request, turn.tool_call_ids, turn.tools = call.request, names, bool(call.tools)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
+
+
+def _check_ids(ids: list[int], vocabulary: int) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
+        outside = next(token for token in ids if not 0 <= token < vocabulary)
+        raise invalid("prompt", f"{outside} is outside the vocabulary of {vocabulary} tokens")
 
 
 def _check_open(call: PreparedCompletion) -> None:

@@ -15,6 +15,7 @@ from agentrl.proxy.dialects.messages_request import MessagesRequest
 from agentrl.proxy.dialects.responses import _EventStream, _output
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.session import Prompt, Session
+from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, VersionSpan
 
 SAID = "<think>\nadd them\n</think>\n\n42<|im_end|>"
@@ -28,9 +29,9 @@ def reply(chat_format: ChatFormat) -> Completion:
 
 
 def call() -> PreparedCompletion:
-    prompt = Prompt([1], None, b"")
+    prompt = Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1]))
     return PreparedCompletion(
-        "resp_1", Session(), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
+        "resp_1", Session().role(""), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
     )
 
 
