@@ -65,9 +65,7 @@ class RandomEngine:
         count = self._tokens
         ids = [self._random.randrange(24, 34) for _ in range(count - 1)] + [STOP]
         logprobs = struct.unpack(f"{count}f", struct.pack(f"{count}f", *(-self._random.random() for _ in ids)))
-        return Generation(
-            output_ids=ids, logprobs=list(logprobs), versions=[VersionSpan(0, 0, count)], finish="stop"
-        )
+        return Generation(output_ids=ids, logprobs=list(logprobs), versions=[VersionSpan(0, 0, count)], finish="stop")
 
     def end_session(self, session: str) -> None:
         pass
@@ -177,9 +175,7 @@ async def main(rounds: int, generated: int, as_json: bool) -> None:
             with Store(Path(scratch) / "calls.sqlite") as store:
                 store.begin_restart()
                 found["proxy_with_call_log_ms"] = await proxy_ms(proxy, rounds, store)
-            found["store"] = {
-                turns: await store_costs(proxy, turns, max(10, rounds), Path(scratch)) for turns in TURNS
-            }
+            found["store"] = {turns: await store_costs(proxy, turns, max(10, rounds), Path(scratch)) for turns in TURNS}
     if as_json:
         print(json.dumps(found))
         return

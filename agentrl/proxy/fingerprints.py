@@ -17,7 +17,6 @@ import pydantic_core
 from agentrl.proxy.chat_format import Message, Tool
 from agentrl.proxy.json_text import read_json
 
-
 _REMEMBERED_CHARACTERS = 2**23
 """Of all messages that one session remembers; beyond, it begins anew."""
 

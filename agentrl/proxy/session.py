@@ -1,7 +1,7 @@
 """One session an episode: its key, its token record, and which recorded call a new request continues.
 
-    Session        the record, the history and the key of an episode, which all its roles share
-    SessionRole    a session as one of its roles asks it: whoever holds the key `KEY.NAME`, or the key alone (the role "")
+Session        the record, the history and the key of an episode, which all its roles share
+SessionRole    a session as one of its roles asks it: whoever holds the key `KEY.NAME`, or the key alone (the role "")
 """
 
 from __future__ import annotations

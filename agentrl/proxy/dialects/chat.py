@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.proxy.completion_service import (
-    Completion,
-    CompletionService,
-    Delta,
-    Json,
-    PreparedCompletion,
-    Send,
-    all_of,
-)
+from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat_request import ChatRequest, parse_request
 from agentrl.proxy.session import SessionRole
 
@@ -95,7 +88,7 @@ class ChatCompletions:
 
 
 def _head(call: PreparedCompletion, kind: str) -> Json:
-    return {"id": call.id, "object": kind, "created": call.created, "model": call.ask.model}
+    return {"id": call.id, "object": kind, "created": call.created, "model": call.request.model}
 
 
 def usage(call: PreparedCompletion, replies: Sequence[Completion]) -> Json:

@@ -10,16 +10,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.proxy.api_error import read_body
-from agentrl.proxy.completion_service import (
-    Completion,
-    CompletionRequest,
-    CompletionService,
-    Delta,
-    Json,
-    PreparedCompletion,
-    Send,
-    all_of,
-)
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat import usage
 from agentrl.proxy.dialects.chat_request import Seed, Tokens, stop_strings
 from agentrl.proxy.session import SessionRole
@@ -143,7 +135,7 @@ class Completions:
 
 
 def _head(call: PreparedCompletion) -> Json:
-    return {"id": call.id, "object": "text_completion", "created": call.created, "model": call.ask.model}
+    return {"id": call.id, "object": "text_completion", "created": call.created, "model": call.request.model}
 
 
 def _usage(calls: list[PreparedCompletion], replies: list[Completion | None]) -> Json:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.completion_service import Completion, CompletionService, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.responses_request import ResponsesRequest, parse_request, unknown_response
 from agentrl.proxy.session import Conversation, SessionRole
 
@@ -57,7 +58,7 @@ class Responses:
         before = conversations[request.previous_response_id] if request.previous_response_id is not None else None
         # `instructions` are of one request, and not part of the conversation that it goes on from.
         known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
-        conversations[call.id] = Conversation(before, [*call.ask.messages[known:], reply.message.to_json()])
+        conversations[call.id] = Conversation(before, [*call.request.messages[known:], reply.message.to_json()])
 
 
 class _EventStream:
