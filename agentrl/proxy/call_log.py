@@ -10,8 +10,6 @@ the recorded replies in their order. What an episode does not ask again is not p
 
 from __future__ import annotations
 
-import hashlib
-from array import array
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -22,6 +20,7 @@ import pydantic_core
 
 from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord
 
@@ -75,12 +74,10 @@ class RecordedCalls:
 
 
 def request_digest(
-    input_ids: Sequence[int], images: Sequence[ImageSpan], sampling: Sampling, tools: Any, role: str
+    input_ids: RollingDigest, images: Sequence[ImageSpan], sampling: Sampling, tools: Any, role: str
 ) -> str:
-    """What tells one request from another."""
-    digest = hashlib.blake2b(array("q", input_ids).tobytes(), digest_size=16)
-    digest.update(pydantic_core.to_json([images, vars(sampling), tools, role]))
-    return digest.hexdigest()
+    """What tells one request from another, from the digest of its ids on."""
+    return input_ids.with_bytes(pydantic_core.to_json([images, vars(sampling), tools, role])).value.hex()
 
 
 def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:

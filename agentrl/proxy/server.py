@@ -25,7 +25,8 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion_service import CompletionService, Json, PreparedCompletion, Send, logprob_bytes, record
+from agentrl.proxy.completion import Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
@@ -33,7 +34,7 @@ from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.json_text import json_pieces, to_json
-from agentrl.proxy.session import SamplingDefaults, Session
+from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 from agentrl.reporting.logger import logger
 
@@ -65,7 +66,7 @@ class Response:
 class Endpoint(Protocol):
     """One API that makes replies. `prepare` answers bad requests with ApiError before any work starts."""
 
-    def prepare(self, session: Session, body: bytes) -> tuple[Any, Any]: ...
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[Any, Any]: ...
 
     async def complete(self, request: Any, call: Any) -> Json: ...
 
@@ -145,17 +146,17 @@ class Proxy:
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
-    async def _count(self, session: Session, body: Body) -> Response:
-        with self._busy(session):
+    async def _count(self, role: SessionRole, body: Body) -> Response:
+        with self._busy(role.session):
             received = await self._received(body)
-            count = await self._prepared(session, received, lambda: self._messages.count(session, received))
+            count = await self._prepared(role.session, received, lambda: self._messages.count(role, received))
         return _json(count)
 
-    async def _reply(self, path: str, session: Session, body: Body) -> Response:
-        endpoint = self._endpoints[path]
+    async def _reply(self, path: str, role: SessionRole, body: Body) -> Response:
+        endpoint, session = self._endpoints[path], role.session
         with self._busy(session):
             received = await self._received(body)
-            request, calls = await self._prepared(session, received, lambda: endpoint.prepare(session, received))
+            request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             for call in asked:
                 call.recall()

@@ -1,22 +1,24 @@
-"""One session an episode: its key, its token record, and which recorded call a new request continues."""
+"""One session an episode: its key, its token record, and which recorded call a new request continues.
+
+Session        the record, the history and the key of an episode, which all its roles share
+SessionRole    a session as one of its roles asks it: whoever holds the key `KEY.NAME`, or the key alone (the role "")
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import secrets
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import anyio
-import pydantic_core
 
 from agentrl.errors import EpisodeError
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.json_text import read_json
-from agentrl.proxy.longest_prefix import Recorded, bytes_of_ids, bytes_of_text
+from agentrl.proxy.fingerprints import Fingerprints
+from agentrl.proxy.longest_prefix import Recorded
+from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
@@ -33,19 +35,27 @@ class SamplingDefaults:
     """Bound of one reply; None: what the context leaves."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Prompt:
     """What the engine is sent for one request."""
 
     input_ids: list[int]
     parent: Turn | None
     """The recorded call that the request continues; None: a new branch."""
-    history: bytes
-    """Fingerprint of tools and messages."""
-    text: str = ""
-    """Of a raw prompt, its text."""
+    digest: RollingDigest
+    """Of `input_ids`: it goes on from that of the parent's path."""
+    history: bytes = b""
+    """Fingerprint of tools and messages; empty for a raw prompt."""
+    text: RollingDigest = field(default_factory=RollingDigest)
+    """Of the text of a raw prompt."""
     images: tuple[ImageSpan, ...] = ()
     """Those whose tokens are in `input_ids`, in order."""
+
+    def followed_by(self, ids: list[int]) -> Prompt:
+        """The prompt with ids after it."""
+        if not ids:
+            return self
+        return replace(self, input_ids=self.input_ids + ids, digest=self.digest.with_ids(ids))
 
 
 @dataclass(frozen=True)
@@ -77,8 +87,18 @@ class Activity:
 
 
 @dataclass(eq=False)
+class SessionRole:
+    """A session as one of its roles asks it: the same record and history, and calls that carry the role's name."""
+
+    session: Session
+    name: str = ""
+    trained: bool = True
+    """Whether the role's calls are trained on."""
+
+
+@dataclass(eq=False)
 class Session:
-    """The model calls of one episode. Its key is the api key that the agent uses."""
+    """The model calls of one episode, those of all its roles. Its key is the api key that the agent uses."""
 
     defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
     key: str = field(default_factory=lambda: f"sk-agentrl-{secrets.token_urlsafe(24)}", repr=False)
@@ -87,28 +107,28 @@ class Session:
     conversations: dict[str, Conversation] = field(default_factory=dict)
     """For the Responses API: id of a response -> the conversation up to and including it."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
-    roles: dict[str, Session] = field(default_factory=dict)
-    """The same session as its roles see it, by their names."""
     role_rewards: dict[str, float] = field(default_factory=dict)
-    name: str = ""
-    """The role."""
-    trained: bool = True
-    """Whether the role's calls are trained on."""
     call_log: CallLog | None = None
     """Where the calls are kept as they happen; None: nowhere, but in the record."""
     max_roles: int = 64
     longest_prompt: int = 0
     """Tokens of the longest prompt so far: what going on from it costs."""
+    _roles: dict[str, SessionRole] = field(default_factory=dict)
+    """Those that were named, by their names."""
+    _fingerprints: Fingerprints = field(default_factory=Fingerprints)
     _calls: dict[bytes, Turn] = field(default_factory=dict)
-    """Conversation up to and including a recorded reply -> the turn that made the reply."""
+    """Fingerprint of a conversation up to and including a recorded reply -> the turn that made the reply."""
     _texts: Recorded = field(default_factory=Recorded)
     """Texts of raw prompts, with their replies."""
     _ids: Recorded = field(default_factory=Recorded)
     """Ids of all prompts, with their replies."""
 
+    def __post_init__(self) -> None:
+        self._nameless = SessionRole(self)
+
     def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
         """The prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
-        fingerprints = _fingerprints(messages, tools)
+        fingerprints = self._fingerprints.of(messages, tools)
         history = fingerprints[-1]
         for end in range(len(messages) - 1, 0, -1):
             if messages[end - 1]["role"] != "assistant":
@@ -120,21 +140,26 @@ class Session:
             split = len(path) - len(turn.output_ids)
             extended = chat_format.extend(path[:split], path[split:], messages[end:], tools)
             if extended is not None:
-                return Prompt(extended.ids, turn, history, images=(*turn.path_images(), *extended.images))
+                digest = turn.path_digest().with_ids(extended.ids[turn.length :])
+                images = (*turn.path_images(), *extended.images) if chat_format.takes_images else ()
+                return Prompt(input_ids=extended.ids, parent=turn, digest=digest, history=history, images=images)
         rendered = chat_format.render(messages, tools)
-        return Prompt(rendered.ids, None, history, images=rendered.images)
+        digest = RollingDigest().with_ids(rendered.ids)
+        return Prompt(input_ids=rendered.ids, parent=None, digest=digest, history=history, images=rendered.images)
 
     def raw_prompt(self, chat_format: ChatFormat, raw: str | list[int]) -> Prompt:
         """The prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
         if isinstance(raw, str):
             content = bytes_of_text(raw)
-            length, parent = self._texts.longest(content)
-            past = parent.token_ids() if parent else []
-            new = content[length:].decode(errors="surrogatepass")
-            ids = past + chat_format.tokenizer.encode(new, add_special_tokens=False)
-            return Prompt(ids, parent, b"", raw)
-        _, parent = self._ids.longest(bytes_of_ids(raw))
-        return Prompt(raw, parent, b"", chat_format.decode(raw))
+            known = self._texts.longest(content)
+            new = chat_format.tokenizer.encode(
+                content[known.length :].decode(errors="surrogatepass"), add_special_tokens=False
+            )
+            past, digest = (known.turn.token_ids(), known.turn.path_digest()) if known.turn else ([], RollingDigest())
+            return Prompt(input_ids=past + new, parent=known.turn, digest=digest.with_ids(new), text=known.digest)
+        known = self._ids.longest(bytes_of_ids(raw))
+        text = RollingDigest().with_text(chat_format.decode(raw))
+        return Prompt(input_ids=raw, parent=known.turn, digest=known.digest, text=text)
 
     def add(
         self,
@@ -144,19 +169,23 @@ class Session:
         temperature: float,
         reply: Message,
         choice_index: int,
+        role: SessionRole | None = None,
     ) -> Turn:
         """Record a reply to `prompt`. Where choices of one call say the same, it is the first of them, and not that which ended
         last, that a conversation goes on from: so it is the same again when the episode starts over."""
-        turn = self.record.add(completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images)
-        turn.role, turn.trained, turn.choice_index = self.name, self.trained, choice_index
-        self._ids.add(bytes_of_ids(prompt.input_ids + generation.output_ids), turn)
+        turn = self.record.add(
+            completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images, prompt.digest
+        )
+        asking = role or self._nameless
+        turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
+        self._ids.add(turn.path_digest(), turn)
         if prompt.history:
-            said = _digest(prompt.history, reply)
+            said = self._fingerprints.after(prompt.history, reply)
             known = self._calls.get(said)
             if known is None or known.completion_id != completion_id or choice_index < known.choice_index:
                 self._calls[said] = turn
         else:
-            self._texts.add(bytes_of_text(prompt.text + reply["content"]), turn)
+            self._texts.add(prompt.text.with_text(reply["content"]), turn)
         return turn
 
     def reward(self, completion_id: str, value: float) -> None:
@@ -171,55 +200,24 @@ class Session:
             raise KeyError(completion_id)
         return turns
 
-    def role(self, name: str) -> Session:
-        """This session as one of its roles: the same record and history, and calls that carry the role's name.
+    def role(self, name: str) -> SessionRole:
+        """This session as one of its roles, which is made when it is first asked for.
 
-        Raises EpisodeError for a name that is no word, and for more roles than the session may have.
+        Raises:
+            EpisodeError: the name is no word, or the session has as many roles as it may have.
         """
         if not name:
-            return self
-        if name not in self.roles:
+            return self._nameless
+        if name not in self._roles:
             if len(name) > MAX_ROLE_CHARACTERS or not name.replace("-", "_").isidentifier():
                 shown = repr(name[: MAX_ROLE_CHARACTERS + 1])
                 raise EpisodeError(f"{shown} is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
-            if len(self.roles) >= self.max_roles:
+            if len(self._roles) >= self.max_roles:
                 raise EpisodeError(f"{name!r} would be one role more than proxy.max_roles = {self.max_roles} allows")
-            self.roles[name] = replace(self, name=name)
-        return self.roles[name]
+            self._roles[name] = SessionRole(self, name)
+        return self._roles[name]
 
     def end(self) -> None:
         """Answer no more, and record no more."""
-        for session in (self, *self.roles.values()):
-            session.closed = True
+        self.closed = True
         self.record.reward_roles(self.role_rewards)
-
-
-def _fingerprints(messages: Sequence[Message], tools: list[Tool] | None) -> list[bytes]:
-    """One digest a message, each of the tools and all messages up to and including it."""
-    digest = hashlib.blake2b(pydantic_core.to_json(tools or []), digest_size=16).digest()
-    digests = []
-    for message in messages:
-        digest = _digest(digest, message)
-        digests.append(digest)
-    return digests
-
-
-def _digest(before: bytes, message: Message) -> bytes:
-    """Chain one message onto a digest. Only what a message means counts, not how a client or a dialect spells it: null
-    fields, an empty text, reasoning that the client dropped, one text part instead of a string, spaces in JSON."""
-    content = message.get("content") or ""
-    if isinstance(content, list) and all(part["type"] == "text" for part in content):
-        content = "".join(part["text"] for part in content)
-    calls = [
-        (call.get("id"), call["function"]["name"], _canonical(call["function"]["arguments"]))
-        for call in message.get("tool_calls") or []
-    ]
-    meaning = (message["role"], content, calls, message.get("tool_call_id"), message.get("name"))
-    return hashlib.blake2b(before + pydantic_core.to_json(meaning), digest_size=16).digest()
-
-
-def _canonical(arguments: str) -> str:
-    try:
-        return json.dumps(read_json(arguments), sort_keys=True)
-    except ValueError:
-        return arguments

@@ -14,7 +14,7 @@ from agentrl.config.proxy import ProxyLimits
 from agentrl.errors import EpisodeError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.call_log import CallLog
-from agentrl.proxy.session import Activity, SamplingDefaults, Session
+from agentrl.proxy.session import Activity, SamplingDefaults, Session, SessionRole
 
 REMEMBERED_CLOSED_SESSIONS = 100_000
 """Keys of ended sessions that are still told apart from unknown ones (409 instead of 401)."""
@@ -61,8 +61,8 @@ class Sessions:
             if len(self._closed) > REMEMBERED_CLOSED_SESSIONS:
                 self._closed.popitem(last=False)
 
-    def find(self, key: str) -> Session:
-        """The open session of a key; `KEY.NAME` is the same session as its role NAME. Raises ApiError 401 for an unknown key,
+    def find(self, key: str) -> SessionRole:
+        """The open session of a key; `KEY.NAME` is that session as its role NAME. Raises ApiError 401 for an unknown key,
         409 for one that has ended, 400 for a role that it cannot have."""
         key, _, name = key.partition(".")
         digest = _digest(key)

@@ -23,6 +23,7 @@ class LeanTokenizer:
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
         self._remembered = lru_cache(REMEMBERED_TEXTS)(self._encode)
+        self._id_of = lru_cache(REMEMBERED_TEXTS)(tokenizer.convert_tokens_to_ids)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -45,6 +46,10 @@ class LeanTokenizer:
         if len(text) > MAX_REMEMBERED_CHARACTERS:
             return list(self._encode(text))
         return list(self._remembered(text))
+
+    def convert_tokens_to_ids(self, tokens: str | list[str]) -> Any:
+        """The id of a token, or the ids of several."""
+        return self._id_of(tokens) if isinstance(tokens, str) else self._tokenizer.convert_tokens_to_ids(tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:
         """Text of ids."""

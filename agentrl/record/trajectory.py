@@ -7,20 +7,24 @@
 A turn is one model call. Its `prompt_ids` are only what the call added after its parent's path, so a shared prefix is
 stored once. Along any path the concatenation of prompt_ids and output_ids is exactly what the engine was sent and
 returned: input_ids of a call = path up to its prompt, and nothing is ever tokenised again.
+
+A turn carries the length of its path and the digest of the path's ids, which go on from its parent's: whether ids extend a
+path costs their own length, and not that of the path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 
 
 @dataclass(eq=False)
 class Turn:
-    """One model call."""
+    """One model call. Its parent and its ids do not change once it is made: what is computed of its path is kept."""
 
     completion_id: str
     parent: Turn | None
@@ -52,6 +56,12 @@ class Turn:
     """Ids of the tool calls in it."""
     tools: bool = False
     """Whether the request offered tools."""
+    length: int = field(init=False)
+    """Ids of the path that ends with this turn, output included."""
+    _digest: RollingDigest | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.length = (self.parent.length if self.parent else 0) + len(self.prompt_ids) + len(self.output_ids)
 
     def path(self) -> list[Turn]:
         """The turns from the root to this one."""
@@ -68,7 +78,23 @@ class Turn:
 
     def token_ids(self) -> list[int]:
         """All ids of the path that ends with this turn, output included."""
-        return [token for turn in self.path() for token in (*turn.prompt_ids, *turn.output_ids)]
+        ids: list[int] = []
+        for turn in self.path():
+            ids += turn.prompt_ids
+            ids += turn.output_ids
+        return ids
+
+    def path_digest(self) -> RollingDigest:
+        """The digest of `token_ids()`, which goes on from that of the parent's path."""
+        missing: list[Turn] = []
+        turn: Turn | None = self
+        while turn is not None and turn._digest is None:
+            missing.append(turn)
+            turn = turn.parent
+        digest = turn._digest if turn is not None and turn._digest is not None else RollingDigest()
+        for turn in reversed(missing):
+            digest = turn._digest = digest.with_ids(turn.prompt_ids, turn.output_ids)
+        return digest
 
 
 @dataclass(frozen=True, repr=False)
@@ -123,22 +149,30 @@ class TokenRecord:
         generation: Generation,
         temperature: float,
         images: Sequence[ImageSpan] = (),
+        digest: RollingDigest | None = None,
     ) -> Turn:
-        """Record a call that was sent `input_ids`. Raises ValueError if they do not extend the parent's path."""
-        prefix = parent.token_ids() if parent else []
-        if input_ids[: len(prefix)] != prefix:
+        """Record a call that was sent `input_ids`, whose digest is `digest`, for who has it already.
+
+        Raises:
+            ValueError: they do not extend the parent's path.
+        """
+        before = parent.length if parent else 0
+        prompt_ids = input_ids[before:]
+        sent = digest or RollingDigest().with_ids(input_ids)
+        if (parent.path_digest() if parent else RollingDigest()).with_ids(prompt_ids) != sent:
             raise ValueError("input_ids do not extend the path of the parent turn")
         turn = Turn(
             completion_id=completion_id,
             parent=parent,
-            prompt_ids=input_ids[len(prefix) :],
+            prompt_ids=prompt_ids,
             output_ids=generation.output_ids,
             logprobs=generation.logprobs,
             versions=generation.versions,
             temperature=temperature or 1.0,
             truncated=generation.finish == "length",
-            images=[image for image in images if image.start >= len(prefix)],
+            images=[image for image in images if image.start >= before],
         )
+        turn._digest = sent.with_ids(generation.output_ids)
         self.turns.append(turn)
         return turn
 
@@ -177,7 +211,8 @@ class TokenRecord:
         position = {id(turn): index for index, turn in enumerate(self.turns)}
         rows = []
         for turn in self.turns:
-            row = {name: value for name, value in vars(turn).items() if name != "parent"}
+            values = vars(turn)
+            row = {name: values[name] for name in _STORED}
             row["parent"] = None if turn.parent is None else position[id(turn.parent)]
             row["versions"] = [asdict(span) for span in turn.versions]
             row["images"] = [asdict(image) for image in turn.images]
@@ -194,3 +229,6 @@ class TokenRecord:
             images = [ImageSpan(**image) for image in row.get("images", [])]
             record.turns.append(Turn(**{**row, "parent": parent, "versions": spans, "images": images}))
         return record
+
+
+_STORED = [column.name for column in fields(Turn) if column.init and column.name != "parent"]

@@ -1,82 +1,143 @@
-"""The table of calls: replies of episodes that have not ended, kept as they happen.
+"""The table of calls: every reply of the engine, written once.
 
-They come and go too fast for an entry of the ledger each. One fact covers them all, and is written in the transaction that
-changes them: the digests of all rows, XORed. A row that is gone, added or changed by anything else shows.
+    reply ─► a row without episode: the call log of an episode that has not ended
+                 │ the episode ends, and the reply is in its record
+                 ▼
+             a row of the episode, which is its turn number `turn`;  what is not in the record is deleted
+
+Each row has the digest of its content. The rows of an episode are covered by its entry in the ledger, which goes over their digests.
+Those without come and go too fast for an entry each: one fact covers them all, and is written in the transaction that changes
+them, their digests XORed. A row that is gone, added or changed by anything else shows.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from agentrl.rollout.ledger import row_digest
+from agentrl.rollout.stored_form import CallContent
 
 SCHEMA = """
 CREATE TABLE calls (
     group_id INTEGER NOT NULL REFERENCES groups (id),
     episode_index INTEGER NOT NULL,
+    episode INTEGER REFERENCES episodes (id),
+    turn INTEGER,
     request TEXT NOT NULL,
     completion_id TEXT NOT NULL,
     choice_index INTEGER NOT NULL,
-    content BLOB NOT NULL,
+    tool_call_ids TEXT NOT NULL,
+    output_ids BLOB NOT NULL,
+    logprobs BLOB NOT NULL,
+    versions BLOB NOT NULL,
+    finish TEXT NOT NULL,
+    cached_tokens INTEGER NOT NULL,
+    top_logprobs BLOB,
     digest BLOB NOT NULL,
-    UNIQUE (group_id, episode_index, request, completion_id, choice_index)
+    CHECK ((episode IS NULL) = (turn IS NULL))
 );
+CREATE UNIQUE INDEX logged_once ON calls (group_id, episode_index, request, completion_id, choice_index) WHERE episode IS NULL;
+CREATE UNIQUE INDEX turns_of_episodes ON calls (episode, turn) WHERE episode IS NOT NULL;
 """
 
-CallRow = tuple[int, int, str, str, int, bytes]
-"""A row without its digest."""
+CallRow = tuple[int, int, CallContent]
+"""(group id, episode index, content)"""
+
+_KEY = "group_id, episode_index, request, completion_id, choice_index"
+_CONTENT = "request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs"
+_LOGGED = "group_id = ? AND episode_index = ? AND episode IS NULL"
+_INSERT = (
+    f"INSERT INTO calls (group_id, episode_index, {_CONTENT}, digest, episode, turn) VALUES ({', '.join('?' * 15)})"
+)
+_CHANGING = "tool_call_ids, output_ids, logprobs, versions, finish, cached_tokens, top_logprobs, digest"
+_REPLACE = ", ".join(f"{name} = excluded.{name}" for name in _CHANGING.split(", "))
+_SAME = (
+    "request = ? AND completion_id = ? AND choice_index = ? AND tool_call_ids = ? AND output_ids = ? AND logprobs = ?"
+)
+_SAME += " AND versions = ? AND finish = ?"
 
 
-def keep(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
-    """Write replies, each in place of its earlier state."""
+def log(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
+    """Write replies of episodes that have not ended, each in place of its earlier state."""
     changed = 0
-    for row in rows:
+    for group_id, episode_index, content in rows:
         known = db.execute(
-            "SELECT digest FROM calls WHERE group_id = ? AND episode_index = ? AND request = ? AND completion_id = ? AND choice_index = ?",
-            row[:5],
+            f"SELECT digest FROM calls WHERE {_LOGGED} AND request = ? AND completion_id = ? AND choice_index = ?",
+            (group_id, episode_index, *content[:3]),
         ).fetchone()
-        digest = bytes.fromhex(row_digest(row))
+        digest = _digest(group_id, episode_index, content)
         changed ^= _number(digest) ^ (_number(known[0]) if known else 0)
         db.execute(
-            "INSERT INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET content = excluded.content, digest = excluded.digest",
-            (*row, digest),
+            f"{_INSERT} ON CONFLICT ({_KEY}) WHERE episode IS NULL DO UPDATE SET {_REPLACE}",
+            (group_id, episode_index, *content, digest, None, None),
         )
     _note(db, changed)
 
 
-def forget(db: sqlite3.Connection, group_id: int, episode_index: int) -> None:
-    """Delete the replies of an episode, which is stored whole now."""
+def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int, turns: Sequence[CallContent]) -> None:
+    """Make the logged replies of an episode that has ended its turns, and delete those that are none.
+
+    What is stored is what `turns` say: a reply that was logged otherwise, or never, is written now.
+    """
+    logged = (group_id, episode_index)
     changed = 0
-    for (digest,) in db.execute(
-        "SELECT digest FROM calls WHERE group_id = ? AND episode_index = ?", (group_id, episode_index)
-    ):
+    for (digest,) in db.execute(f"SELECT digest FROM calls WHERE {_LOGGED}", logged):
         changed ^= _number(digest)
-    db.execute("DELETE FROM calls WHERE group_id = ? AND episode_index = ?", (group_id, episode_index))
+    for turn, content in enumerate(turns):
+        known = db.execute(
+            f"SELECT rowid, cached_tokens, top_logprobs IS NULL FROM calls WHERE {_LOGGED} AND {_SAME}",
+            (*logged, *content[:8]),
+        ).fetchone()
+        if known is None:
+            db.execute(_INSERT, (*logged, *content, _digest(*logged, content), episode, turn))
+        elif known[2]:
+            db.execute("UPDATE calls SET episode = ?, turn = ? WHERE rowid = ?", (episode, turn, known[0]))
+        else:  # nobody asks for them any more
+            content = (*content[:8], known[1], None)
+            db.execute(
+                "UPDATE calls SET episode = ?, turn = ?, top_logprobs = NULL, digest = ? WHERE rowid = ?",
+                (episode, turn, _digest(*logged, content), known[0]),
+            )
+    db.execute(f"DELETE FROM calls WHERE {_LOGGED}", logged)
     _note(db, changed)
 
 
-def kept(db: sqlite3.Connection, group_id: int, episode_index: int) -> list[tuple[Any, ...]]:
-    """(request, completion id, choice index, content) of the replies of an episode, in the order in which they were first kept."""
-    return db.execute(
-        "SELECT request, completion_id, choice_index, content FROM calls WHERE group_id = ? AND episode_index = ? ORDER BY rowid",
-        (group_id, episode_index),
-    ).fetchall()
+def logged(db: sqlite3.Connection, group_id: int, episode_index: int) -> list[tuple[Any, ...]]:
+    """The contents of the replies of an episode that has not ended, in the order in which they were first logged."""
+    query = f"SELECT {_CONTENT} FROM calls WHERE {_LOGGED} ORDER BY rowid"
+    return db.execute(query, (group_id, episode_index)).fetchall()
+
+
+def turns(db: sqlite3.Connection, episode: int) -> list[tuple[Any, ...]]:
+    """The contents of the turns of an episode, in their order."""
+    return db.execute(f"SELECT {_CONTENT} FROM calls WHERE episode = ? ORDER BY turn", (episode,)).fetchall()
+
+
+def episode_digest(db: sqlite3.Connection, row: Sequence[Any]) -> str:
+    """The digest of an episode, of which `row` is all that the table of episodes holds: the row, and its turns."""
+    found = db.execute("SELECT turn, digest FROM calls WHERE episode = ? ORDER BY turn", (row[0],))
+    return row_digest([*row, *(value for turn in found for value in turn)])
 
 
 def wrong_calls(db: sqlite3.Connection) -> Iterator[str]:
-    """Where the replies are not those that were kept."""
+    """Where the rows are not those that were written. Of a whole episode's, this is the content; which ones it has says its digest."""
     total = 0
-    for *call, digest in db.execute(
-        "SELECT group_id, episode_index, request, completion_id, choice_index, content, digest FROM calls"
-    ):
-        total ^= _number(digest)
-        if row_digest(call) != digest.hex():
-            yield f"a call of episode {call[1]} of group {call[0]} is not what was kept: its digest is another"
+    query = f"SELECT episode, turn, digest, group_id, episode_index, {_CONTENT} FROM calls"
+    for episode, turn, digest, group_id, episode_index, *content in db.execute(query):
+        if episode is None:
+            total ^= _number(digest)
+        if (episode is None) != (turn is None):
+            yield f"a call of episode {episode_index} of group {group_id} is a turn of no episode, or no turn of one"
+        if _digest(group_id, episode_index, content) != digest:
+            yield f"a call of episode {episode_index} of group {group_id} is not what was kept: its digest is another"
     if _text(total) != _noted(db):
         yield "the calls of episodes that have not ended are not those that were kept: some are gone, or were added"
+
+
+def _digest(group_id: int, episode_index: int, content: Sequence[Any]) -> bytes:
+    return bytes.fromhex(row_digest([group_id, episode_index, *content]))
 
 
 def _note(db: sqlite3.Connection, changed: int) -> None:

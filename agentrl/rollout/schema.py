@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.rollout import batches, calls, ledger
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 _RUN = """
 CREATE TABLE groups (
@@ -29,6 +29,7 @@ CREATE TABLE episodes (
     metrics TEXT NOT NULL,
     error TEXT,
     record BLOB NOT NULL,
+    prompt_ids BLOB NOT NULL,
     tokens INTEGER NOT NULL,
     interrupted_tokens INTEGER NOT NULL,
     replayed_tokens INTEGER NOT NULL,

@@ -2,7 +2,7 @@
 
     group (a task)   open ─► ready ─► in a batch, whose checkpoint was made
                        └───► rejected, with the reason
-    call             kept as it happens, until its episode is stored whole
+    call             kept as it happens; a turn of its episode when that has ended, or deleted
 
 An episode is committed before it counts as finished. A batch is entered in the transaction that records the checkpoint
 which contains it: after a crash, groups that only lost steps had used are unused again, and none is trained on twice.
@@ -42,7 +42,14 @@ from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import score_checkpoints
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
-from agentrl.rollout.stored_form import choice_of, choice_to_blob, episode_fault, record_of, record_to_blob
+from agentrl.rollout.stored_form import (
+    choice_of,
+    content_of_choice,
+    content_of_turn,
+    record_fault,
+    record_of,
+    record_to_columns,
+)
 
 T = TypeVar("T")
 
@@ -222,8 +229,9 @@ class Store:
             ledger.append(db, "close", group_id, state, rejected)
 
     def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
-        """Commit one episode, in place of its kept calls; returns its id."""
+        """Commit one episode, of which its logged calls become the turns; returns its id."""
         turns = outcome.record.turns
+        record, prompt_ids = record_to_columns(outcome.record)
         row = (
             self.restart,
             group_id,
@@ -234,46 +242,38 @@ class Store:
             outcome.has_turn_rewards,
             json.dumps(outcome.metrics),
             outcome.error,
-            record_to_blob(outcome.record),
+            record,
+            prompt_ids,
             sum(len(turn.output_ids) for turn in turns),
             sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
             outcome.replayed_tokens,
             outcome.started_at,
             outcome.duration_s,
         )
+        contents = [content_of_turn(turn) for turn in turns]
         with self._writing() as db:
             cursor = db.execute(
-                "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, tokens,"
-                f" interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES ({', '.join('?' * 15)})",
+                "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record,"
+                f" prompt_ids, tokens, interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES ({', '.join('?' * 16)})",
                 row,
             )
-            calls.forget(db, group_id, episode_index)
+            assert cursor.lastrowid is not None
+            calls.end(db, group_id, episode_index, cursor.lastrowid, contents)
             (stored,) = db.execute("SELECT * FROM episodes WHERE id = ?", (cursor.lastrowid,))
-            ledger.append(db, "episode", cursor.lastrowid, ledger.row_digest(stored))
-        assert cursor.lastrowid is not None
+            ledger.append(db, "episode", cursor.lastrowid, calls.episode_digest(db, stored))
         return cursor.lastrowid
 
     def log_calls(self, kept: Sequence[LoggedCall]) -> None:
         """Commit replies of unfinished episodes; a later state of a reply replaces the earlier one."""
-        rows = [
-            (
-                call.group_id,
-                call.episode_index,
-                call.choice.request,
-                call.choice.completion_id,
-                call.choice.choice_index,
-                choice_to_blob(call.choice),
-            )
-            for call in kept
-        ]
+        rows = [(call.group_id, call.episode_index, content_of_choice(call.choice)) for call in kept]
         with self._writing() as db:
-            calls.keep(db, rows)
+            calls.log(db, rows)
 
     def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
         """The replies of an episode that did not end, in the order in which they were first kept."""
         with self._lock:
-            rows = calls.kept(self._db, group_id, episode_index)
-        return [found for row in rows if (found := choice_of(*row)) is not None]
+            rows = calls.logged(self._db, group_id, episode_index)
+        return [found for row in rows if (found := choice_of(row)) is not None]
 
     def set_aside(self, vocabulary: int | None) -> list[str]:
         """Mark finished episodes that cannot be trained on as failed, with the reason, and open their groups again, so that these
@@ -283,11 +283,7 @@ class Store:
         with self._lock:
             ids = self._db.execute(f"SELECT e.id {waiting} AND g.state != 'rejected'").fetchall()
         for (episode,) in ids:
-            with self._lock:
-                blob, reward = self._db.execute(
-                    "SELECT record, reward FROM episodes WHERE id = ?", (episode,)
-                ).fetchone()
-            if (fault := episode_fault(blob, reward, vocabulary)) is not None:
+            if (fault := self._fault(episode, vocabulary)) is not None:
                 faults[episode] = f"episode {episode} is set aside, it cannot be trained on: {fault}"
         with self._writing() as db:
             for episode, reason in faults.items():
@@ -295,32 +291,48 @@ class Store:
                 row = db.execute("SELECT * FROM episodes WHERE id = ?", (episode,)).fetchone()
                 (group,) = db.execute("SELECT group_id FROM episodes WHERE id = ?", (episode,)).fetchone()
                 db.execute("UPDATE groups SET state = 'open', reason = NULL WHERE id = ?", (group,))
-                ledger.append(db, "set aside", episode, ledger.row_digest(row), group)
+                ledger.append(db, "set aside", episode, calls.episode_digest(db, row), group)
         return list(faults.values())
+
+    def _fault(self, episode: int, vocabulary: int | None) -> str | None:
+        with self._lock:
+            reward, record, prompt_ids = self._db.execute(
+                "SELECT reward, record, prompt_ids FROM episodes WHERE id = ?", (episode,)
+            ).fetchone()
+            turns = calls.turns(self._db, episode)
+        try:
+            return record_fault(record_of(record, prompt_ids, turns), reward, vocabulary)
+        except ValueError as error:
+            return str(error)
 
     def episodes(self, group_ids: Sequence[int]) -> list[StoredEpisode]:
         """The finished episodes of some groups, by group and episode_index."""
         marks = ", ".join("?" * len(group_ids))
         with self._lock:
             rows = self._db.execute(
-                "SELECT id, restart, group_id, reward, replayed_tokens, record FROM episodes WHERE status = 'finished'"
-                f" AND group_id IN ({marks}) ORDER BY group_id, episode_index, id",
+                "SELECT id, restart, group_id, reward, replayed_tokens, record, prompt_ids FROM episodes"
+                f" WHERE status = 'finished' AND group_id IN ({marks}) ORDER BY group_id, episode_index, id",
                 list(group_ids),
             ).fetchall()
-        return [StoredEpisode(*(*values, record_of(record))) for *values, record in rows]
+            turns = [calls.turns(self._db, row[0]) for row in rows]
+        return [
+            StoredEpisode(*(*values, record_of(record, prompt_ids, contents)))
+            for (*values, record, prompt_ids), contents in zip(rows, turns, strict=True)
+        ]
 
     def episode(self, episode_id: int) -> EpisodeRow:
-        """One episode. Raises StoreError when there is none."""
+        """One episode. Raises StoreError when there is none, ValueError when its record cannot be read."""
         with self._lock:
             row = self._db.execute(
-                "SELECT id, group_id, episode_index, status, reward, error, record FROM episodes WHERE id = ?",
+                "SELECT id, group_id, episode_index, status, reward, error, record, prompt_ids FROM episodes WHERE id = ?",
                 (episode_id,),
             ).fetchone()
+            turns = calls.turns(self._db, episode_id)
             last = self._db.execute("SELECT MAX(id) FROM episodes").fetchone()[0]
         if row is None:
             raise StoreError(f"{self._path.parent} holds no episode {episode_id}; its episodes are 1 to {last}")
-        *values, record = row
-        return EpisodeRow(*(*values, record_of(record)))
+        *values, record, prompt_ids = row
+        return EpisodeRow(*(*values, record_of(record, prompt_ids, turns)))
 
     def begin_checkpoint(self, path: Path) -> None:
         """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""

@@ -11,7 +11,7 @@ The store's own transactions should make each of these claims true, whatever die
                one minibatch at most; the digest chain goes from the first to the last (`agentrl.rollout.training_history`)
     checkpoints every one that is kept is whole by its checksums; its manifest says what the store says; the weights and the
                optimizer on disk have the digest of the step's end; the optimizer itself counts as many steps as the batches
-    calls      those that are kept belong to episodes that have not ended, and none is missing
+    calls      each is what was kept, and a turn of an episode; or it belongs to one that has not ended, and none is missing
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
         batches=one("SELECT COUNT(*) FROM batches"),
         finished_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'finished'"),
         failed_episodes=one("SELECT COUNT(*) FROM episodes WHERE status = 'failed'"),
-        logged_calls=one("SELECT COUNT(*) FROM calls"),
+        logged_calls=one("SELECT COUNT(*) FROM calls WHERE episode IS NULL"),
         replayed_tokens=one("SELECT COALESCE(SUM(replayed_tokens), 0) FROM episodes"),
         tokens=one("SELECT COALESCE(SUM(tokens), 0) FROM episodes"),
         violations=violations,
@@ -174,8 +174,9 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
         for group, samples in db.execute(ended, (size,)):
             yield f"group {group} was closed with {samples} of {size} episodes accounted for"
     orphans = (
-        "SELECT DISTINCT c.group_id, c.episode_index FROM calls c JOIN groups g ON g.id = c.group_id WHERE g.state != 'open'"
-        " OR EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = c.group_id AND e.episode_index = c.episode_index AND e.status = 'finished')"
+        "SELECT DISTINCT c.group_id, c.episode_index FROM calls c JOIN groups g ON g.id = c.group_id"
+        " WHERE c.episode IS NULL AND (g.state != 'open' OR EXISTS (SELECT 1 FROM episodes e WHERE e.group_id = c.group_id"
+        " AND e.episode_index = c.episode_index AND e.status = 'finished'))"
     )
     for group, episode_index in db.execute(orphans):
         yield f"calls of episode {episode_index} of group {group} are kept, which has ended"

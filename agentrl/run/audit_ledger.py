@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.machine.evidence import stored_json
 from agentrl.rollout import ledger
-from agentrl.rollout.calls import wrong_calls
+from agentrl.rollout.calls import episode_digest, wrong_calls
 from agentrl.run.run_directory import whole_lines
 
 GROWING = {"metrics.jsonl"}
@@ -96,7 +96,7 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
                 if row is None or row[0] != number:
                     violations.append(f"episode {number} is in the ledger, and gone from the store")
                     continue
-                if ledger.row_digest(row) != changed.get(number, digest):
+                if episode_digest(db, row) != changed.get(number, digest):
                     violations.append(f"episode {number} is not what was stored: its digest is another")
                 row = rows.fetchone()
             else:

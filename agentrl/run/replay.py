@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -172,7 +171,7 @@ def _found(
         with Store(run_dir / "store.sqlite", must_exist=True) as store:
             recorded = store.episode(episode_id)
             digest = store.task_digest(recorded.group_id)
-    except (sqlite3.Error, zlib.error, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
         raise StoreError(
             f"episode {episode_id} cannot be read from {run_dir / 'store.sqlite'}: {one_line(error)}; agentrl audit {run_dir} "
             "tells what else is damaged"

@@ -33,7 +33,7 @@ from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine.client.growing_reply import VERSION_DIGITS
+from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.engine.launch import open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import EngineError, EpisodeError

@@ -10,8 +10,8 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from agentrl.engine.client.fleet import EngineLimits
-from agentrl.engine.client.growing_reply import VERSION_DIGITS
 from agentrl.engine.client.sglang import sglang_engine
+from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.engine.protocol import ADAPTER_CONFIG, Sampling
 from agentrl.errors import EngineError
 from agentrl.run.serve import WeightsBody

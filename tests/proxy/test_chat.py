@@ -18,7 +18,8 @@ from agentrl.engine.protocol import Sampling
 from agentrl.envs.calculator import TOOL
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy
 from agentrl.proxy.chat_format import AssistantMessage
-from agentrl.proxy.completion_service import Delta, _Sent
+from agentrl.proxy.completion import Delta
+from agentrl.proxy.deltas import SentDeltas
 from agentrl.rollout.run_episode import IN_PROCESS_URL
 
 pytestmark = pytest.mark.anyio
@@ -179,7 +180,7 @@ async def test_tool_calls_stream_as_deltas(setup: Setup) -> None:
 
 
 def test_text_streams_as_it_grows_and_a_split_character_is_held_back() -> None:
-    sent = _Sent()
+    sent = SentDeltas()
     deltas = [
         sent.growth(AssistantMessage(text), final=final)
         for text, final in (("1", False), ("1\N{REPLACEMENT CHARACTER}", False), ("1é2", False), ("1é2", True))

@@ -9,12 +9,14 @@ import pytest
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat
-from agentrl.proxy.completion_service import Completion, CompletionRequest, PreparedCompletion, _Sent
+from agentrl.proxy.completion import Completion, CompletionRequest, PreparedCompletion
+from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.dialects.messages import _content
 from agentrl.proxy.dialects.messages_request import MessagesRequest
 from agentrl.proxy.dialects.responses import _EventStream, _output
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.session import Prompt, Session
+from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, VersionSpan
 
 SAID = "<think>\nadd them\n</think>\n\n42<|im_end|>"
@@ -28,9 +30,9 @@ def reply(chat_format: ChatFormat) -> Completion:
 
 
 def call() -> PreparedCompletion:
-    prompt = Prompt([1], None, b"")
+    prompt = Prompt(input_ids=[1], parent=None, digest=RollingDigest().with_ids([1]))
     return PreparedCompletion(
-        "resp_1", Session(), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
+        "resp_1", Session().role(""), CompletionRequest(model="nano"), prompt, Sampling(max_new_tokens=9), None, []
     )
 
 
@@ -47,7 +49,7 @@ def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
     assert [item["type"] for item in _output(call(), thought)] == ["reasoning", "message"]
     assert [block["type"] for block in _content(thought)] == ["thinking", "text"]
-    deltas = _Sent().growth(thought.message, final=True)
+    deltas = SentDeltas().growth(thought.message, final=True)
     assert [(d.reasoning, d.text) for d in deltas] == [("add them", ""), ("", "42")]
 
 
@@ -59,7 +61,7 @@ async def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat
         events.append(event)
 
     stream = _EventStream("resp_1", send)
-    for delta in _Sent().growth(reply(nano_format).message, final=True):
+    for delta in SentDeltas().growth(reply(nano_format).message, final=True):
         await stream.emit(delta)
     await stream.close_item()
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]

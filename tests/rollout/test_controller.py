@@ -7,7 +7,6 @@ import math
 import re
 import sys
 import threading
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -463,22 +462,38 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
 
 
 @pytest.mark.parametrize(
-    ("spoil", "reason"),
+    ("spoilt", "reason"),
     [
-        (lambda rows: rows[0]["logprobs"].__setitem__(0, math.nan), "turn 0: the logprob of token 0 is nan"),
         (
-            lambda rows: rows[0]["output_ids"].__setitem__(0, 10**6),
+            {"logprobs": b"J[NaN]", "output_ids": b"J[5]", "versions": b"J[0, 0, 1]"},
+            "turn 0: the logprob of token 0 is nan",
+        ),
+        (
+            {"logprobs": b"J[-1.0]", "output_ids": b"J[1000000]", "versions": b"J[0, 0, 1]"},
             "turn 0: token 0 is 1000000, outside the vocabulary",
         ),
-        (lambda rows: rows[0].update(versions=[]), r"turn 0: its version spans cover 0 of \d tokens"),
-        (lambda rows: rows[0].update(reward=math.inf), "turn 0: it was given the reward inf"),
-        (lambda rows: rows[0].pop("prompt_ids"), "its record cannot be read: TypeError"),
-        (None, "its record cannot be read: error"),
+        ({"versions": b"J[]"}, r"turn 0: its version spans cover 0 of \d tokens"),
+        ({"output_ids": b"i\x00"}, "its record cannot be read: ValueError"),
+        ({"record": b'{"parent": [-1], "prompt_length": [1], "reward": [Infinity]}'}, "it was given the reward inf"),
+        ({"record": b'{"parent": [0], "prompt_length": [1]}'}, "turn 0 goes on from one that comes later"),
+        ({"record": b'{"parent": [-1]}'}, "its record cannot be read: KeyError"),
+        ({"record": b'{"parent'}, "its record cannot be read: JSONDecodeError"),
+        ({"prompt_ids": b"H"}, "its record cannot be read: ValueError"),
     ],
-    ids=["NaN", "outside the vocabulary", "no versions", "infinite reward", "a field is missing", "corrupt"],
+    ids=[
+        "NaN",
+        "outside the vocabulary",
+        "no versions",
+        "torn",
+        "infinite reward",
+        "order",
+        "a field",
+        "corrupt",
+        "ids",
+    ],
 )
 async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_again(
-    server_url: str, nano_format: ChatFormat, tmp_path: Path, spoil: Any, reason: str
+    server_url: str, nano_format: ChatFormat, tmp_path: Path, spoilt: dict[str, bytes], reason: str
 ) -> None:
     async def run(episode: Episode) -> float:
         await call(episode)
@@ -488,15 +503,17 @@ async def test_what_is_stored_and_cannot_be_trained_on_is_set_aside_and_made_aga
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
 
         def damage() -> None:
-            (blob,) = store._db.execute(
-                "SELECT record FROM episodes WHERE group_id = 0 AND episode_index = 0"
+            (episode, ids) = store._db.execute(
+                "SELECT id, prompt_ids FROM episodes WHERE group_id = 0 AND episode_index = 0"
             ).fetchone()
-            rows = json.loads(zlib.decompress(blob))
-            if spoil is not None:
-                spoil(rows)
-            spoiled = zlib.compress(json.dumps(rows).encode()) if spoil else blob[:-9]
-            store._db.execute("UPDATE episodes SET record = ? WHERE group_id = 0 AND episode_index = 0", (spoiled,))
-            store._db.execute("INSERT INTO calls VALUES (0, 0, 'digest', 'id', 0, x'00', '')")
+            for name, value in spoilt.items():
+                table, key = ("episodes", "id") if name in ("record", "prompt_ids") else ("calls", "episode")
+                store._db.execute(f"UPDATE {table} SET {name} = ? WHERE {key} = ?", (value, episode))
+            if "record" in spoilt:
+                store._db.execute("UPDATE episodes SET prompt_ids = ? WHERE id = ?", (ids[:3], episode))
+            store._db.execute(
+                "INSERT INTO calls VALUES (0, 0, NULL, NULL, 'digest', 'id', 0, '[]', x'00', x'', x'', 'stop', 0, NULL, x'')"
+            )
 
         await in_thread(damage)
         (said,) = await in_thread(store.set_aside, nano_format.vocabulary)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from agentrl.errors import DiskError, StoreError
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import FinishReason, Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
+from agentrl.rollout import calls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import LoggedCall, Store, StoredGroup
 from tests.chains import commit, manifest_of
@@ -23,7 +25,7 @@ def outcome(reward: float, *, interrupted: bool = False) -> Outcome:
     record = TokenRecord()
     spans = [VersionSpan(0, 0, 1), VersionSpan(1, 1, 2)] if interrupted else [VersionSpan(0, 0, 2)]
     reply = Generation(output_ids=[5, 6], logprobs=[-0.1, -0.25], versions=spans, finish="stop")
-    record.add("call", None, [1, 2, 3], reply, 1.0)
+    record.add("call", None, [1, 2, 3], reply, 1.0).tools = interrupted
     return Outcome(status="finished", reward=reward, metrics={"steps": 2.0}, record=record)
 
 
@@ -141,6 +143,61 @@ def test_calls_are_kept_until_their_episode_is(tmp_path: Path) -> None:
         store.add(9, 0, 0, outcome(1.0))
         assert store.logged_calls(9, 0) == []
         assert store.logged_calls(9, 1) == [kept_choice([7], "stop")]
+
+
+def rows_of(store: Store) -> list[tuple[Any, ...]]:
+    return store._db.execute("SELECT rowid, episode, turn, completion_id FROM calls ORDER BY rowid").fetchall()
+
+
+def test_the_logged_calls_of_an_episode_become_its_turns_and_are_not_written_again(tmp_path: Path) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_restart()
+        store.open_group(0, 0, 0)
+        asked, other = kept_choice([5, 6], "stop", "a"), kept_choice([7], "stop", "b")
+        second = replace(asked, completion_id="c", generation=replace(asked.generation, top_logprobs=[]))
+        store.log_calls([LoggedCall(0, 0, choice) for choice in (asked, other, second)])
+        store.log_calls([LoggedCall(0, 1, other)])
+        logged = rows_of(store)
+        record = TokenRecord()
+        for choice in (second, asked):
+            turn = record.add(choice.completion_id, None, [1, 2, 3], choice.generation, 1.0)
+            turn.request, turn.tool_call_ids = choice.request, choice.tool_call_ids
+        number = store.add(0, 0, 0, replace(outcome(1.0), record=record))
+        assert rows_of(store) == [
+            (logged[0][0], number, 1, "a"),  # its top logprobs are gone, which nobody asks for any more
+            (logged[2][0], number, 0, "c"),
+            (logged[3][0], None, None, "b"),
+        ]
+        assert store._db.execute("SELECT COUNT(*) FROM calls WHERE top_logprobs IS NOT NULL").fetchone() == (1,)
+        (episode,) = store.episodes([0])
+        assert episode.record.to_json() == record.to_json()
+        assert list(calls.wrong_calls(store._db)) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"output_ids": [5, 7]},
+        {"logprobs": [-0.5, -0.25]},
+        {"versions": [VersionSpan(1, 0, 2)]},
+        {"finish": "length"},
+        {"finish": "abort"},
+    ],
+)
+def test_what_is_stored_of_an_episode_is_its_record_whatever_was_logged(tmp_path: Path, change: dict[str, Any]) -> None:
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_restart()
+        store.open_group(0, 0, 0)
+        asked = kept_choice([5, 6], "stop")
+        store.log_calls([LoggedCall(0, 0, replace(asked, generation=replace(asked.generation, **change)))])
+        record = TokenRecord()
+        turn = record.add("a", None, [1, 2, 3], asked.generation, 1.0)
+        turn.request, turn.tool_call_ids = asked.request, asked.tool_call_ids
+        store.add(0, 0, 0, replace(outcome(1.0), record=record))
+        (episode,) = store.episodes([0])
+        assert episode.record.to_json() == record.to_json()
+        assert len(rows_of(store)) == 1
+        assert list(calls.wrong_calls(store._db)) == []
 
 
 def test_a_full_disk_says_so_and_keeps_what_was_committed(tmp_path: Path) -> None:

@@ -72,8 +72,13 @@ GROUP = "(SELECT MIN(id) FROM groups WHERE step = 1)"
 OTHER = "(SELECT MAX(id) FROM groups WHERE step = 5)"
 REJECTED = "(SELECT MIN(id) FROM groups WHERE state = 'rejected')"
 OPEN = "(SELECT id FROM groups WHERE state = 'open')"
-COLUMNS = "restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, tokens, interrupted_tokens,"
-COLUMNS += "replayed_tokens, started_at, duration_s"
+NO_LOG = "DELETE FROM calls WHERE episode IS NULL"
+CALL = "group_id, episode_index, episode, turn, request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions,"
+CALL += "finish, cached_tokens, top_logprobs, digest"
+LOGGED = "(SELECT MIN(rowid) FROM calls WHERE episode IS NULL)"
+TURN = "(SELECT rowid FROM calls WHERE episode = 3)"
+COLUMNS = "restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record, prompt_ids, tokens,"
+COLUMNS += "interrupted_tokens, replayed_tokens, started_at, duration_s"
 EPISODE = {
     "restart": "2 - restart + 1",
     "group_id": "group_id + 1",
@@ -83,11 +88,29 @@ EPISODE = {
     "has_turn_rewards": "1 - has_turn_rewards",
     "metrics": "'{}'",
     "error": "'another'",
+    "prompt_ids": "CAST(prompt_ids || x'00' AS BLOB)",
     "tokens": "tokens + 1",
     "interrupted_tokens": "1",
     "replayed_tokens": "1",
     "started_at": "started_at + 1",
     "duration_s": "duration_s + 1",
+}
+CALL_CONTENT = {
+    "group_id": "group_id + 1",
+    "episode_index": "episode_index + 1",
+    "episode": "999",
+    "turn": "7",
+    "request": "'another'",
+    "completion_id": "'another'",
+    "choice_index": "1",
+    "tool_call_ids": "'[1]'",
+    "output_ids": "CAST(output_ids || x'00' AS BLOB)",
+    "logprobs": "x'00'",
+    "versions": "x''",
+    "finish": "'abort'",
+    "cached_tokens": "7",
+    "top_logprobs": "x'5b5d'",
+    "digest": "x'00'",
 }
 CHECKPOINT = {
     "step": "step + 1",
@@ -111,7 +134,7 @@ BATCH = {
 DAMAGES: dict[str, Damage] = {
     "a group that was trained on is gone": sql(f"DELETE FROM groups WHERE id = {GROUP}"),
     "a group that was dropped is gone": sql(f"DELETE FROM groups WHERE id = {REJECTED}"),
-    "the newest group is gone": sql(f"DELETE FROM calls; DELETE FROM groups WHERE id = {OPEN}"),
+    "the newest group is gone": sql(f"{NO_LOG}; DELETE FROM groups WHERE id = {OPEN}"),
     "a group that nobody handed out": sql(
         "INSERT INTO groups SELECT MAX(id) + 1, 9, 0, 'open', NULL, NULL, 0, '' FROM groups"
     ),
@@ -121,7 +144,7 @@ DAMAGES: dict[str, Damage] = {
     "two groups with each other's tasks": swapped("groups", "id", "task", GROUP, OTHER),
     "a group that is dropped after training": sql(f"UPDATE groups SET state = 'rejected' WHERE id = {GROUP}"),
     "a dropped group that waits again": sql(f"UPDATE groups SET state = 'ready', reason = NULL WHERE id = {REJECTED}"),
-    "an open group that is ready": sql(f"DELETE FROM calls; UPDATE groups SET state = 'ready' WHERE id = {OPEN}"),
+    "an open group that is ready": sql(f"{NO_LOG}; UPDATE groups SET state = 'ready' WHERE id = {OPEN}"),
     "a reason that is another": sql(f"UPDATE groups SET reason = 'all rewards are 2' WHERE id = {REJECTED}"),
     "a reason that is gone": sql(f"UPDATE groups SET reason = NULL WHERE id = {REJECTED}"),
     "a group in another batch": sql(f"UPDATE groups SET step = 5 WHERE id = {GROUP}"),
@@ -147,14 +170,27 @@ DAMAGES: dict[str, Damage] = {
     "a record that is cut off": sql("UPDATE episodes SET record = substr(record, 1, 40) WHERE id = 6"),
     "a record that is empty": sql("UPDATE episodes SET record = x'' WHERE id = 6"),
     "a record with another byte": sql("UPDATE episodes SET record = CAST(record || x'00' AS BLOB) WHERE id = 6"),
-    "a call of an episode that ended": sql(
-        "INSERT INTO calls SELECT group_id, 0, request, completion_id, choice_index, content, digest FROM calls LIMIT 1"
-    ),
+    "a call of an episode that ended": sql(f"UPDATE calls SET episode_index = 0 WHERE rowid = {LOGGED}"),
     "a call of a group that is not there": sql("UPDATE calls SET group_id = 999"),
-    "a call with other content": sql("UPDATE calls SET content = x'00' WHERE completion_id = 'a'"),
-    "two calls with each other's content": swapped("calls", "completion_id", "content", "'a'", "'b'"),
-    "a call of another request": sql("UPDATE calls SET request = 'another'"),
-    "a call with another choice": sql("UPDATE calls SET choice_index = 1"),
+    "two calls with each other's content": swapped("calls", "completion_id", "output_ids", "'a'", "'b'"),
+    **{
+        f"a {kind} with another {name}": sql(f"UPDATE calls SET {name} = {to} WHERE rowid = {row}")
+        for kind, row in (("logged call", LOGGED), ("turn", TURN))
+        for name, to in CALL_CONTENT.items()
+    },
+    "a turn is gone": sql(f"DELETE FROM calls WHERE rowid = {TURN}"),
+    "all turns are gone": sql("DELETE FROM calls WHERE episode IS NOT NULL"),
+    "a turn is a logged call again": sql(f"UPDATE calls SET episode = NULL, turn = NULL WHERE rowid = {TURN}"),
+    "a logged call is a turn": sql(f"UPDATE calls SET episode = 3, turn = 1 WHERE rowid = {LOGGED}"),
+    "a turn of an episode that is not there": sql(f"UPDATE calls SET episode = 999 WHERE rowid = {TURN}"),
+    "two turns in each other's episodes": sql(
+        "UPDATE calls SET episode = -episode WHERE episode IN (3, 5);"
+        "UPDATE calls SET episode = 5 WHERE episode = -3; UPDATE calls SET episode = 3 WHERE episode = -5"
+    ),
+    "two turns with each other's logprobs": swapped("calls", "rowid", "logprobs", LOGGED, TURN),
+    "a turn is there twice": sql(
+        f"INSERT INTO calls SELECT {CALL.replace('turn', 'turn + 1')} FROM calls WHERE rowid = {TURN}"
+    ),
     "a batch is gone": sql("DELETE FROM batches WHERE step = 3"),
     "the newest batch is gone": sql("DELETE FROM batches WHERE step = 10"),
     "a batch that nobody trained on": sql(
@@ -185,7 +221,7 @@ DAMAGES: dict[str, Damage] = {
     "a bit of a record, in the file": a_record_in_the_file,
     "a store that is cut off": edited("store.sqlite", lambda content: content[: len(content) // 2]),
     "a store whose first page is lost": edited("store.sqlite", lambda content: bytes(4096) + content[4096:]),
-    "a store whose last pages are lost": edited("store.sqlite", lambda content: content[:-8192] + bytes(8192)),
+    "a store whose last pages are lost": edited("store.sqlite", lambda content: content[:-32768] + bytes(32768)),
     "a store that holds nothing": edited("store.sqlite", lambda _: b""),
     "a store that is something else": edited("store.sqlite", lambda _: b"something else, and long enough " * 200),
     "a store that is empty": an_empty_store,
@@ -233,7 +269,7 @@ DAMAGES: dict[str, Damage] = {
     "all calls are gone": sql("DELETE FROM calls"),
     "a call is gone": sql("DELETE FROM calls WHERE completion_id = 'a'"),
     "a call that nobody kept": sql(
-        "INSERT INTO calls SELECT group_id, episode_index, request, 'c', choice_index, content, digest FROM calls LIMIT 1"
+        f"INSERT INTO calls SELECT {CALL.replace('completion_id', repr('c'))} FROM calls WHERE rowid = {LOGGED}"
     ),
     "the figure of the calls is gone": sql("DELETE FROM facts WHERE name = 'calls'"),
     "the figure of the calls is no number": sql("UPDATE facts SET value = 'x' WHERE name = 'calls'"),

@@ -6,28 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from agentrl.engine.client.server_errors import BadReplyError, ServerLostError
+from agentrl.engine.client.version_tracker import VersionTracker
 from agentrl.engine.soundness import (
     Expected,
     fault_of,
     fault_of_tokens,
     fault_of_top,
-    fault_of_versions,
     rounded,
 )
 from agentrl.errors import EngineError
 from agentrl.record.tokens import FinishReason, Generation, VersionSpan
 
-VERSION_DIGITS = 18
-"""Digits that a version may have: as many as fit into 64 bits."""
-
 
 class GrowingReply:
-    """The sound tokens of a reply, as they come.
-
-    SGLang reports which weights made which tokens with the last state of a reply alone. The version that any other state
-    names is the one served when the state was sent, which may be later than when its tokens were made. So the version of an
-    unfinished reply's tokens is known only while no weight update has begun since the request: what is sure ends there.
-    With `version`, that made all of it, whatever the server says.
+    """The sound tokens of a reply, as they come, with the versions of those of which these are sure.
 
     Args:
         url: the server, for messages.
@@ -35,6 +27,7 @@ class GrowingReply:
         prompt_tokens: length of what was sent.
         expected: what the reply may be. It is asked anew for every state, because weights change meanwhile.
         stops: the stop strings that were sent.
+        version: the weights that the request named, if it did.
     """
 
     def __init__(
@@ -58,20 +51,15 @@ class GrowingReply:
         self._scored: list[Any] = []
         self._top: list[list[tuple[float, int]]] = []
         self._cached_tokens = 0
-        self._fixed = version is not None
-        self._version = version
-        """The version that all states have named so far."""
-        self._one_version = True
-        self._sure = 0
-        self._reported: list[VersionSpan] | None = None
+        self._versions = VersionTracker(version)
         self._settled = 0
         """Tokens that came before the last state: where a part of it is not sound, nothing of it is trusted."""
-        self._settled_spans: list[VersionSpan] | None = None
         self._whole: Generation | None = None
 
     def grow(self, state: Any) -> None:
         """Take the server's next state in. Raises BadReplyError when it cannot be right, EngineError when it is a refusal."""
-        self._settled, self._settled_spans = len(self._logprobs), self._reported
+        self._settled = len(self._logprobs)
+        self._versions.settle()
         if not isinstance(state, dict):
             raise self._bad(f"it sent {type(state).__name__}, not an object")
         if "meta_info" not in state:
@@ -90,7 +78,7 @@ class GrowingReply:
         if finish is not None and not (isinstance(finish, dict) and finish.get("type") in ("stop", "length", "abort")):
             raise self._bad(f"it ended with {finish!r:.80}")
         self._take_tokens(ids, meta, expected)
-        self._take_version(meta, expected)
+        self._take_versions(meta, expected)
         cached = meta.get("cached_tokens", 0)
         self._cached_tokens = cached if type(cached) is int else 0
         if finish is not None:
@@ -144,46 +132,14 @@ class GrowingReply:
             return count
         return None
 
-    def _take_version(self, meta: dict[str, Any], expected: Expected) -> None:
-        if self._fixed:
-            self._sure = len(self.output_ids)
+    def _take_versions(self, meta: dict[str, Any], expected: Expected) -> None:
+        fault = self._versions.take(meta, len(self.output_ids), expected)
+        if fault is None:
             return
-        if "weight_versions" in meta:
-            try:
-                spans = [
-                    VersionSpan(version_number(s["version"]), s["start"], s["end"]) for s in meta["weight_versions"]
-                ]
-            except (TypeError, KeyError) as error:
-                raise self._bad(f"its version spans are {meta['weight_versions']!r:.80}") from error
-            if not self.output_ids and [(span.start, span.end) for span in spans] == [(0, 0)]:
-                spans = []  # so SGLang says of a reply that ended before its first token
-            end = spans[-1].end if spans else 0
-            if (fault := fault_of_versions(spans, end, expected)) is not None:
-                raise self._bad(fault)
-            if end > len(self.output_ids):
-                raise self._bad(f"its version spans cover {end} tokens, it has {len(self.output_ids)}")
-            for span in spans:
-                self._check_kept(span.version, expected)
-            self._reported = spans
-            return
-        version = version_number(meta.get("weight_version", "default"))
-        if version < 0 or (expected.newest_version is not None and version > expected.newest_version):
-            raise self._bad(f"it serves version {meta['weight_version']!r}, the newest is {expected.newest_version}")
-        self._check_kept(version, expected)
-        self._one_version = self._one_version and self._version in (None, version)
-        if self._version is None:
-            self._version = version
-        if version == self._version == expected.only_version:
-            self._sure = len(self.output_ids)
-
-    def _check_kept(self, version: int, expected: Expected) -> None:
-        if expected.oldest_version is not None and version < expected.oldest_version:
-            self._drop_last_state()
-            raise ServerLostError(
-                f"{self._url} computes with version {version} though it was given {expected.oldest_version}: it was started again "
-                "behind our back",
-                self.so_far(),
-            )
+        if not fault.restarted:
+            raise self._bad(fault.text)
+        self._drop_last_state()
+        raise ServerLostError(f"{self._url} {fault.text}", self.so_far())
 
     @property
     def judged_ids(self) -> list[int]:
@@ -194,7 +150,7 @@ class GrowingReply:
         """The tokens that have come and are sure, to be gone on from. One that has ended says so with its `finish`."""
         if self._whole is not None:
             return self._whole
-        spans = self._spans()
+        spans = self._versions.spans()
         return self._generation(spans, min(len(self._logprobs), spans[-1].end if spans else 0), "abort")
 
     def finished(self) -> Generation:
@@ -209,13 +165,9 @@ class GrowingReply:
                 raise self._bad(f"it gave the request up: {finish.get('message')}")
             raise EngineError(f"{self._url} gave the request up: {finish.get('message')}")
         count = len(self.output_ids)
-        if self._reported is None and not self._one_version:
+        if not self._versions.end(count):
             raise EngineError(
                 f"{self._url} changed its weights during a reply and does not say where; only pause mode abort suits it"
-            )
-        if self._reported is None:
-            self._sure = (
-                count  # updates of a server that reports no spans end replies: one version made all of this one
             )
         if len(self._scored) != count:
             raise self._bad(f"it has {count} tokens and the logprobs of {len(self._scored)}")
@@ -225,13 +177,10 @@ class GrowingReply:
             raise self._bad(f"it stopped at {matched!r:.80}, which was not asked for")
         if type(matched) is int and self.output_ids[-1:] != [matched]:
             raise self._bad(f"it stopped at token {matched}, and its last is {self.output_ids[-1:]}")
-        generation = self._generation(self._spans(), count, finish["type"])
+        generation = self._generation(self._versions.spans(), count, finish["type"])
         if (fault := fault_of(generation, expected)) is not None:
             raise self._bad(fault)
         return generation
-
-    def _spans(self) -> list[VersionSpan]:
-        return self._reported if self._reported is not None else [VersionSpan(self._version or 0, 0, self._sure)]
 
     def _generation(self, spans: list[VersionSpan], count: int, finish: FinishReason) -> Generation:
         return Generation(
@@ -250,18 +199,5 @@ class GrowingReply:
     def _drop_last_state(self) -> None:
         for column in (self.output_ids, self._logprobs, self._scored, self._top):
             del column[self._settled :]
-        self._sure = min(self._sure, self._settled)
-        self._reported = self._settled_spans
+        self._versions.drop_since_settled(self._settled)
         self._whole = None
-
-
-def version_number(reported: object) -> int:
-    """The number of a version as servers report it; -1 for what cannot be one. SGLang calls the weights that it started with
-    "default", and others may have names too: these are version 0."""
-    if type(reported) is int:
-        return reported
-    if not isinstance(reported, str):
-        return -1
-    if reported.isascii() and reported.isdecimal() and len(reported) <= VERSION_DIGITS:
-        return int(reported)
-    return -1 if reported[:1] in ("", "-", "+", ".") or reported[:1].isdecimal() else 0

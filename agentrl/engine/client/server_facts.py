@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agentrl.engine.client.growing_reply import version_number
+from agentrl.engine.client.version_tracker import version_number
 from agentrl.errors import EngineError
 
 MAX_RANKS = 2**16

@@ -25,10 +25,10 @@ import anyio
 from agentrl.concurrency.background import background_tasks
 from agentrl.concurrency.threads import in_thread
 from agentrl.engine.client.fleet import EngineLimits, Fleet, Restart
-from agentrl.engine.client.growing_reply import VERSION_DIGITS, version_number
 from agentrl.engine.client.server_errors import BadReplyError, LocalShortageError, ServerLostError
 from agentrl.engine.client.sglang_server import SHORTAGE_RETRY_S, Adapter, ServedModel, SGLangServer
 from agentrl.engine.client.staging import staged
+from agentrl.engine.client.version_tracker import VERSION_DIGITS, version_number
 from agentrl.engine.protocol import (
     ADAPTER_CONFIG,
     OnProgress,

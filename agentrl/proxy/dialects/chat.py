@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from agentrl.proxy.completion_service import (
-    Completion,
-    CompletionService,
-    Delta,
-    Json,
-    PreparedCompletion,
-    Send,
-    all_of,
-)
+from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat_request import ChatRequest, parse_request
-from agentrl.proxy.session import Session
+from agentrl.proxy.session import SessionRole
 
 
 class ChatCompletions:
@@ -24,10 +17,10 @@ class ChatCompletions:
     def __init__(self, service: CompletionService) -> None:
         self._service = service
 
-    def prepare(self, session: Session, body: bytes) -> tuple[ChatRequest, PreparedCompletion]:
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[ChatRequest, PreparedCompletion]:
         """Check a request and render its prompt. Raises ApiError."""
         request = parse_request(body)
-        return request, self._service.prepare(session, request.to_completion_request(), "chatcmpl-")
+        return request, self._service.prepare(role, request.to_completion_request(), "chatcmpl-")
 
     async def complete(self, request: ChatRequest, call: PreparedCompletion) -> Json:
         """The whole reply as one `chat.completion`."""
@@ -95,7 +88,7 @@ class ChatCompletions:
 
 
 def _head(call: PreparedCompletion, kind: str) -> Json:
-    return {"id": call.id, "object": kind, "created": call.created, "model": call.ask.model}
+    return {"id": call.id, "object": kind, "created": call.created, "model": call.request.model}
 
 
 def usage(call: PreparedCompletion, replies: Sequence[Completion]) -> Json:

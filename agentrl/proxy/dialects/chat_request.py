@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
-from agentrl.proxy.completion_service import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
+from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**62)]

@@ -10,19 +10,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.proxy.api_error import read_body
-from agentrl.proxy.completion_service import (
-    Completion,
-    CompletionRequest,
-    CompletionService,
-    Delta,
-    Json,
-    PreparedCompletion,
-    Send,
-    all_of,
-)
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat import usage
 from agentrl.proxy.dialects.chat_request import Seed, Tokens, stop_strings
-from agentrl.proxy.session import Session
+from agentrl.proxy.session import SessionRole
 
 Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 
@@ -61,7 +53,7 @@ class Completions:
     def __init__(self, service: CompletionService) -> None:
         self._service = service
 
-    def prepare(self, session: Session, body: bytes) -> tuple[TextCompletionRequest, list[PreparedCompletion]]:
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[TextCompletionRequest, list[PreparedCompletion]]:
         """Check a request; one call a prompt, all under one id. Raises ApiError."""
         request = read_body(TextCompletionRequest, body)
         prompt = request.prompt
@@ -69,7 +61,7 @@ class Completions:
         choices = (len(prompt) if many else 1) * (request.n or 1)
         calls = [
             self._service.prepare(
-                session,
+                role,
                 CompletionRequest(
                     model=request.model,
                     raw=raw,  # type: ignore[arg-type]
@@ -143,7 +135,7 @@ class Completions:
 
 
 def _head(call: PreparedCompletion) -> Json:
-    return {"id": call.id, "object": "text_completion", "created": call.created, "model": call.ask.model}
+    return {"id": call.id, "object": "text_completion", "created": call.created, "model": call.request.model}
 
 
 def _usage(calls: list[PreparedCompletion], replies: list[Completion | None]) -> Json:

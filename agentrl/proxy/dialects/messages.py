@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from agentrl.proxy.api_error import read_body
-from agentrl.proxy.completion_service import Completion, CompletionService, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.json_text import read_json
-from agentrl.proxy.session import Session
+from agentrl.proxy.session import SessionRole
 
 
 class Messages:
@@ -15,15 +16,15 @@ class Messages:
     def __init__(self, service: CompletionService) -> None:
         self._service = service
 
-    def prepare(self, session: Session, body: bytes) -> tuple[MessagesRequest, PreparedCompletion]:
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[MessagesRequest, PreparedCompletion]:
         """Check a request and render its prompt. Raises ApiError."""
         request = read_body(MessagesRequest, body)
-        return request, self._service.prepare(session, request.to_completion_request(), "msg_")
+        return request, self._service.prepare(role, request.to_completion_request(), "msg_")
 
-    def count(self, session: Session, body: bytes) -> Json:
+    def count(self, role: SessionRole, body: bytes) -> Json:
         """How many tokens a request's prompt has."""
-        ask = read_body(CountRequest, body).to_completion_request()
-        return {"input_tokens": self._service.count(session, ask)}
+        request = read_body(CountRequest, body).to_completion_request()
+        return {"input_tokens": self._service.count(role, request)}
 
     async def complete(self, request: MessagesRequest, call: PreparedCompletion) -> Json:
         """The whole reply as one `message`."""
@@ -83,7 +84,7 @@ def _delta(index: int, delta: Json) -> Json:
 
 
 def _head(call: PreparedCompletion) -> Json:
-    return {"id": call.id, "type": "message", "role": "assistant", "model": call.ask.model}
+    return {"id": call.id, "type": "message", "role": "assistant", "model": call.request.model}
 
 
 def _content(reply: Completion) -> list[Json]:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from agentrl.proxy.completion_service import CompletionRequest, Json, NamedTool
+from agentrl.proxy.completion import CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
 
 

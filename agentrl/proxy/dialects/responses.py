@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.completion_service import Completion, CompletionService, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.responses_request import ResponsesRequest, parse_request, unknown_response
-from agentrl.proxy.session import Conversation, Session
+from agentrl.proxy.session import Conversation, SessionRole
 
 
 class Responses:
@@ -16,15 +17,15 @@ class Responses:
     def __init__(self, service: CompletionService) -> None:
         self._service = service
 
-    def prepare(self, session: Session, body: bytes) -> tuple[ResponsesRequest, PreparedCompletion]:
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[ResponsesRequest, PreparedCompletion]:
         """Check a request and render its prompt. Raises ApiError."""
         request = parse_request(body)
         before: list[Json] = []
         if request.previous_response_id is not None:
-            if request.previous_response_id not in session.conversations:
+            if request.previous_response_id not in role.session.conversations:
                 raise unknown_response(request.previous_response_id)
-            before = session.conversations[request.previous_response_id].messages()
-        return request, self._service.prepare(session, request.to_completion_request(before), "resp_")
+            before = role.session.conversations[request.previous_response_id].messages()
+        return request, self._service.prepare(role, request.to_completion_request(before), "resp_")
 
     async def complete(self, request: ResponsesRequest, call: PreparedCompletion) -> Json:
         """The whole reply as one `response`."""
@@ -57,7 +58,7 @@ class Responses:
         before = conversations[request.previous_response_id] if request.previous_response_id is not None else None
         # `instructions` are of one request, and not part of the conversation that it goes on from.
         known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
-        conversations[call.id] = Conversation(before, [*call.ask.messages[known:], reply.message.to_json()])
+        conversations[call.id] = Conversation(before, [*call.request.messages[known:], reply.message.to_json()])
 
 
 class _EventStream:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
-from agentrl.proxy.completion_service import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
+from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
 
 

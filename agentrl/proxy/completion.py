@@ -1,0 +1,140 @@
+"""The shapes of one completion, of any dialect.
+
+CompletionRequest ─► PreparedCompletion (its prompt, and the Sampling that the engine is sent) ─► Completion
+                                                                         └─ as it grows: Deltas
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from agentrl.engine.protocol import Sampling
+from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.chat_format import AssistantMessage, Message, Tool
+from agentrl.proxy.session import Prompt, Session, SessionRole
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation
+
+Json = dict[str, Any]
+OBJECT_SCHEMA = '{"type":"object"}'
+"""The schema of `response_format: json_object`."""
+
+
+@dataclass(frozen=True)
+class NamedTool:
+    """The model must call this tool."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionRequest:
+    """What a client asks for, in any dialect. None: what the session's defaults say."""
+
+    model: str
+    messages: Sequence[Message] = ()
+    """The conversation, in the form of OpenAI's chat completions."""
+    raw: str | list[int] | None = None
+    """In place of messages: text or ids to go on from as they are."""
+    tools: list[Tool] | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool = True
+    stop: Sequence[str] = ()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    choices: int = 1
+    """Replies that are asked for."""
+    logprobs: bool = False
+    """Whether they are to come with their logprobs."""
+    top_logprobs: int = 0
+    json_schema: str | None = None
+    """JSON of the schema that the reply must satisfy."""
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A whole reply: its tokens, and what they say."""
+
+    generation: Generation
+    message: AssistantMessage
+
+    @property
+    def finish(self) -> Literal["stop", "length", "tool_calls"]:
+        """Why it ended, in chat completions' words."""
+        if self.message.tool_calls:
+            return "tool_calls"
+        return "length" if self.generation.finish == "length" else "stop"
+
+    @property
+    def tool_call_ids(self) -> list[str]:
+        """Ids of the tool calls in it."""
+        return [call["id"] for call in self.message.tool_calls]
+
+
+@dataclass
+class PreparedCompletion:
+    """A completion request on its way: what is sent to the engine, and how its replies are read."""
+
+    id: str
+    role: SessionRole
+    """Who asks."""
+    request: CompletionRequest
+    prompt: Prompt
+    sampling: Sampling
+    tools: list[Tool] | None
+    forced_ids: list[int]
+    """The end of the prompt that the model is taken to have said, so that it calls a tool."""
+    digest: str = ""
+    """What tells the request from others; `agentrl.proxy.call_log`."""
+    recorded: dict[int, RecordedChoice] = field(default_factory=dict)
+    """Replies that are known from before, by choice: whole, or their beginnings."""
+    made: dict[int, Completion] = field(default_factory=dict)
+    """Its replies that are whole and kept, by choice."""
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def session(self) -> Session:
+        """The session of the role that asks."""
+        return self.role.session
+
+    def recall(self) -> None:
+        """Take what is known of it from the session's call log."""
+        if self.session.call_log is not None:
+            self.recorded = self.session.call_log.take(self.digest)
+            self.id = next((choice.completion_id for choice in self.recorded.values()), self.id)
+
+    def check_open(self) -> None:
+        """Check that its reply can still be recorded.
+
+        Raises:
+            ApiError: the episode has ended.
+        """
+        if self.session.closed:
+            raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
+
+    def choice(self, index: int, tool_call_ids: list[str], generation: Generation) -> RecordedChoice:
+        """One of its replies, whole or the beginning of one, as the call log keeps it."""
+        return RecordedChoice(self.digest, self.id, index, tool_call_ids, generation)
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What a growing reply gained: a piece of reasoning, a piece of text, or a whole tool call."""
+
+    reasoning: str = ""
+    text: str = ""
+    tool_call: Json | None = None
+
+
+Emit = Callable[[Delta], Awaitable[None]]
+
+
+class Send(Protocol):
+    """Takes one event of a streamed reply, in a dialect's own form. Who has one that is `whole` has all of the reply."""
+
+    async def __call__(self, event: Json, *, whole: bool = False) -> None: ...

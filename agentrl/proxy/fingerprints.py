@@ -1,0 +1,76 @@
+"""Fingerprints of conversations: what tells whether a request goes on from a recorded reply.
+
+    fingerprint of messages 1 to n = H(fingerprint of messages 1 to n-1, meaning of message n);  of none: H(tools)
+
+A client sends all of a conversation with every request. What it sent before is compared with what is known, which costs less
+than to digest it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+import pydantic_core
+
+from agentrl.proxy.chat_format import Message, Tool
+from agentrl.proxy.json_text import read_json
+
+_REMEMBERED_CHARACTERS = 2**23
+"""Of all messages that one session remembers; beyond, it begins anew."""
+
+
+class Fingerprints:
+    """The fingerprints of one session's conversations."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[Message, bytes]] = {}
+        """Fingerprint of a conversation -> the message that came next last, and the fingerprint with it."""
+        self.remembered_characters = 0
+
+    def of(self, messages: Sequence[Message], tools: list[Tool] | None) -> list[bytes]:
+        """One fingerprint a message, each of the tools and all messages up to and including it."""
+        digest = hashlib.blake2b(pydantic_core.to_json(tools or []), digest_size=16).digest()
+        digests = []
+        for message in messages:
+            known = self._known.get(digest)
+            if known is not None and known[0] == message:
+                digest = known[1]
+            else:
+                before, digest = digest, self.after(digest, message)
+                self._remember(before, message, digest)
+            digests.append(digest)
+        return digests
+
+    def _remember(self, before: bytes, message: Message, after: bytes) -> None:
+        content = message.get("content") or ""
+        if not isinstance(content, str):
+            return  # an image
+        size = 256 + len(content) + sum(len(call["function"]["arguments"]) for call in message.get("tool_calls") or ())
+        self.remembered_characters += size
+        if self.remembered_characters > _REMEMBERED_CHARACTERS:
+            self._known.clear()
+            self.remembered_characters = size
+        self._known[before] = message, after
+
+    def after(self, before: bytes, message: Message) -> bytes:
+        """The fingerprint of a conversation with one more message. Only what a message means counts, not how a client or a
+        dialect spells it: null fields, an empty text, reasoning that the client dropped, one text part instead of a string,
+        spaces in JSON."""
+        content = message.get("content") or ""
+        if isinstance(content, list) and all(part["type"] == "text" for part in content):
+            content = "".join(part["text"] for part in content)
+        calls = [
+            (call.get("id"), call["function"]["name"], _canonical(call["function"]["arguments"]))
+            for call in message.get("tool_calls") or []
+        ]
+        meaning = (message["role"], content, calls, message.get("tool_call_id"), message.get("name"))
+        return hashlib.blake2b(before + pydantic_core.to_json(meaning), digest_size=16).digest()
+
+
+def _canonical(arguments: str) -> str:
+    try:
+        return json.dumps(read_json(arguments), sort_keys=True)
+    except ValueError:
+        return arguments

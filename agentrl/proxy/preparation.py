@@ -1,0 +1,166 @@
+"""From a completion request to what the engine is sent: one prompt, one Sampling. Whatever cannot be answered is refused here."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from agentrl.config.proxy import ProxyLimits
+from agentrl.engine.protocol import Engine, Sampling
+from agentrl.proxy.api_error import ApiError, invalid
+from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
+from agentrl.proxy.call_log import request_digest
+from agentrl.proxy.chat_format import ChatFormat, Message, Tool
+from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preparation:
+    """Prepares requests for one engine and one model."""
+
+    engine: Engine
+    format: ChatFormat
+    model: str
+    """The only name that it answers to."""
+    limits: ProxyLimits
+    training: bool = False
+    """Whether what no trainer learns from is refused."""
+
+    def prepare(self, role: SessionRole, request: CompletionRequest, id_prefix: str) -> PreparedCompletion:
+        """Render the prompt and settle how to sample; this may run in a thread.
+
+        Raises:
+            ApiError: the request cannot be answered.
+        """
+        session = role.session
+        prompt, tools, forced = self._prompt(session, request)
+        sampling = self._sampling(session.defaults, request, prompt, tools)
+        if request.logprobs:
+            logprobs = request.choices * sampling.max_new_tokens * (1 + request.top_logprobs)
+            check_count("logprobs", "logprobs (see max_tokens)", logprobs, self.limits.max_logprobs, "max_logprobs")
+        session.longest_prompt = max(session.longest_prompt, len(prompt.input_ids))
+        return PreparedCompletion(
+            id=f"{id_prefix}{uuid.uuid4().hex}",
+            role=role,
+            request=request,
+            prompt=prompt,
+            sampling=sampling,
+            tools=tools,
+            forced_ids=forced,
+            digest=request_digest(prompt.digest, prompt.images, sampling, tools, role.name),
+        )
+
+    def count(self, role: SessionRole, request: CompletionRequest) -> int:
+        """Count the tokens of the prompt that a request would be.
+
+        Raises:
+            ApiError: the request cannot be answered.
+        """
+        return len(self._prompt(role.session, request)[0].input_ids)
+
+    def _prompt(self, session: Session, request: CompletionRequest) -> tuple[Prompt, list[Tool] | None, list[int]]:
+        """The prompt, the tools that are in it, and the ids at its end that the model is taken to have said."""
+        if request.model != self.model:
+            message = f"The model '{request.model}' does not exist; this proxy serves '{self.model}'."
+            raise ApiError(404, message, param="model", code="model_not_found")
+        if request.json_schema is not None and not self.engine.has_grammar:
+            message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
+            raise ApiError(400, message, param="response_format", code="unsupported_value")
+        check_count("n", "replies", request.choices, self.limits.max_choices, "max_choices")
+        check_conversation(request.messages, request.tools or (), request.stop, self.limits)
+        tools = None if request.tool_choice == "none" else request.tools or None
+        self._check_least_length(request, tools)
+        if request.raw is None:
+            prompt = self._rendered(session, request.messages, tools)
+        else:
+            prompt = self._continued(session, request.raw)
+        forced = self._forced_ids(request)
+        prompt = prompt.followed_by(forced)
+        check_length(len(prompt.input_ids), self.format.context_length)
+        return prompt, tools, forced
+
+    def _check_least_length(self, request: CompletionRequest, tools: list[Tool] | None) -> None:
+        """Refuse what cannot fit, before it is tokenised."""
+        context, longest = self.format.context_length, self.format.longest_token
+        if isinstance(request.raw, list):
+            check_length(len(request.raw), context)
+        elif longest is not None and isinstance(request.raw, str):
+            check_length(len(request.raw) // longest, context, least=True)
+        elif longest is not None:
+            check_length(least_tokens(request.messages, tools or (), longest), context, least=True)
+
+    def _continued(self, session: Session, raw: str | list[int]) -> Prompt:
+        if isinstance(raw, list):
+            _check_ids(raw, self.format.vocabulary)
+        prompt = session.raw_prompt(self.format, raw)
+        if not prompt.input_ids:
+            raise invalid("prompt", "it is empty")
+        return prompt
+
+    def _rendered(self, session: Session, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
+        images = [part["image_url"]["url"] for message in messages for part in _images(message)]
+        if images:
+            self._check_images(images)
+        try:
+            return session.prompt(self.format, messages, tools)
+        except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+            raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
+
+    def _check_images(self, urls: list[str]) -> None:
+        if not (self.format.takes_images and self.engine.takes_images):
+            raise invalid("messages", f"{self.model} does not take images")
+        if self.training:
+            raise invalid(
+                "messages",
+                "an image is refused in a training run, because its pixels are not trained on yet; `agentrl eval` and "
+                "`agentrl serve` take images",
+            )
+        if any(not url.startswith("data:image/") for url in urls):
+            raise invalid("messages", "an image must be a data URL, such as data:image/png;base64,...; none is fetched")
+        check_images(urls, self.limits)
+
+    def _forced_ids(self, request: CompletionRequest) -> list[int]:
+        if request.tool_choice in ("auto", "none"):
+            return []
+        names = [tool["function"]["name"] for tool in request.tools or []]
+        if not names:
+            raise ApiError(400, "'tool_choice' needs 'tools'.", param="tool_choice", code="invalid_value")
+        name = request.tool_choice.name if isinstance(request.tool_choice, NamedTool) else None
+        if name is not None and name not in names:
+            message = f"'tool_choice' names {name!r}; the tools are {names}."
+            raise ApiError(400, message, param="tool_choice", code="invalid_value")
+        try:
+            return self.format.forced_call(name)
+        except ValueError as error:
+            raise ApiError(400, f"'tool_choice' is not supported: {error}.", param="tool_choice") from error
+
+    def _sampling(
+        self, defaults: SamplingDefaults, request: CompletionRequest, prompt: Prompt, tools: list[Tool] | None
+    ) -> Sampling:
+        room = self.format.context_length - len(prompt.input_ids)
+        stop_ids = self.format.stop_token_ids
+        if tools and not request.parallel_tool_calls and self.format.call_end_id is not None:
+            stop_ids = [*stop_ids, self.format.call_end_id]
+        return Sampling(
+            max_new_tokens=min(request.max_tokens or defaults.max_tokens or room, room),
+            temperature=defaults.temperature if request.temperature is None else request.temperature,
+            top_p=defaults.top_p if request.top_p is None else request.top_p,
+            stop=request.stop,
+            stop_token_ids=stop_ids,
+            seed=request.seed,
+            top_logprobs=request.top_logprobs,
+            json_schema=request.json_schema,
+        )
+
+
+def _images(message: Message) -> list[Json]:
+    content = message.get("content")
+    return [part for part in content if part["type"] == "image_url"] if isinstance(content, list) else []
+
+
+def _check_ids(ids: list[int], vocabulary: int) -> None:
+    if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
+        outside = next(token for token in ids if not 0 <= token < vocabulary)
+        raise invalid("prompt", f"{outside} is outside the vocabulary of {vocabulary} tokens")
