@@ -22,7 +22,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from agentrl.errors import ConfigError
-from agentrl.trainer.model.scored_model import ScoredModel
+from agentrl.trainer.model.packed_model import PackedModel
 from agentrl.trainer.packing import TrainingSequence, in_tree_order, prefix_tree
 
 MOST_PARAMETERS = 20_000_000
@@ -163,7 +163,7 @@ def _sequence(ids: list[int], rng: random.Random) -> TrainingSequence:
         temperatures=torch.tensor([rng.choice([0.7, 1.0, 1.3]) for _ in ids]),
         advantages=zeros,
         rewards=zeros,
-        turns=whole,
+        turn_index=whole,
     )
 
 
@@ -185,7 +185,7 @@ def judge(model: Any, *, gradients: bool = False) -> Verdict:
     weights = torch.linspace(-1, 1, len(expected))
     theirs = _gradient(model, expected, weights) if gradients else None
     try:
-        scored = ScoredModel(model)
+        scored = PackedModel(model)
         scored.check()
     except ConfigError as error:
         return Verdict(str(error), None)

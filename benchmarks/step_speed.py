@@ -4,8 +4,8 @@
     python benchmarks/step_speed.py --layers 2 --width 256 --device cpu   to see that it runs
 
 Unbranched sequences of random tokens, of which the second half is trained on; mixed precision with recomputed activations, one
-forward and one forward-and-backward pass (proximal logprobs and the step), then the optimizer. Model FLOPs are 6·parameters·tokens
-for the step and 2·parameters·tokens for the scoring pass, attention's left out; utilisation is their share of the device's peak.
+forward-and-backward pass, which gives the proximal logprobs too, then the optimizer. Model FLOPs are 6·parameters·tokens,
+attention's left out; utilisation is their share of the device's peak.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 
 
 def batch(count: int, length: int, vocabulary: int) -> list[TrainingSequence]:
-    """Sequences that share nothing."""
+    """SequenceMap that share nothing."""
     made = []
     for _ in range(count):
         trained = torch.arange(length) >= length // 2
@@ -96,7 +96,7 @@ def main() -> None:
     print(f"{name}: peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB")
     peak = next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
     if peak:
-        print(f"model FLOPs utilisation {8 * parameters * tokens / taken / peak:.1%} of {peak / 1e12:,.0f} TFLOP/s")
+        print(f"model FLOPs utilisation {6 * parameters * tokens / taken / peak:.1%} of {peak / 1e12:,.0f} TFLOP/s")
 
 
 if __name__ == "__main__":

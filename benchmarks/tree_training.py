@@ -19,8 +19,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.algorithms.losses import policy_loss
-from agentrl.trainer.model.scored_model import ScoredModel
-from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing, pack, prefix_tree
+from agentrl.trainer.model.packed_model import PackedModel
+from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing, pack_sequences, prefix_tree
 
 BUDGET = 8192
 VOCABULARY = 1024
@@ -124,26 +124,26 @@ def _side_by_side(packs: list[Pack]) -> Pack:
             "temperatures",
             "advantages",
             "rewards",
-            "turns",
+            "turn_index",
         )
     }
     return Pack(
         **columns,
         subtree_end=torch.cat([p.subtree_end + offset for p, offset in zip(packs, offsets, strict=False)]),
         source=torch.cat([p.source + offset for p, offset in zip(packs, offsets, strict=False)]),
-        index=torch.cat([p.index + number for number, p in enumerate(packs)]),
-        ends=torch.full((len(packs),), -1),
-        count=len(packs),
+        sequence_index=torch.cat([p.sequence_index + number for number, p in enumerate(packs)]),
+        truncated_end=torch.full((len(packs),), -1),
+        sequence_count=len(packs),
     )
 
 
-def step(model: ScoredModel, packs: list[Pack]) -> tuple[float, float]:
+def step(model: PackedModel, packs: list[Pack]) -> tuple[float, float]:
     """(seconds, loss) of a forward and backward pass over all packs."""
     model.zero_grad()
     started, total = time.perf_counter(), 0.0
     for batch in packs:
         scored = model(batch).logprobs
-        rest = (batch.behaviour_logprobs, batch.advantages, batch.sequences, CONFIG)
+        rest = (batch.behaviour_logprobs, batch.advantages, batch.sequence_map, CONFIG)
         loss = policy_loss(scored, scored.detach(), *rest)[0].sum()
         loss.backward()
         total += float(loss.detach())
@@ -167,13 +167,13 @@ def main() -> None:
         num_key_value_heads=max(1, args.hidden // 128),
         head_dim=64,
     )
-    model = ScoredModel(Qwen3ForCausalLM(config))
+    model = PackedModel(Qwen3ForCausalLM(config))
     print("data            way         sequences  computed  ratio  s a step  ratio")
     for name, make in (("tool episodes", tool_episodes), ("groups of 8", groups), ("branching", branching)):
         episodes = make(random.Random(0))
         branches = by_branch(episodes)
         ways = {
-            "tree": (len(branches), pack(branches, BUDGET)),
+            "tree": (len(branches), pack_sequences(branches, BUDGET)),
             "by branch": (len(branches), unshared(branches)),
             "by call": (len(calls := by_call(episodes)), unshared(calls)),
         }

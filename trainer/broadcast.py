@@ -26,14 +26,21 @@ class Bucket:
     data: torch.Tensor
 
     def manifest(self) -> dict[str, Any]:
-        """What a receiver must know before the bytes come."""
+        """Return what a receiver must know before the bytes come."""
         return {"names": self.names, "dtypes": self.dtypes, "shapes": self.shapes}
 
 
-def buckets_of(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> list[Bucket]:
-    """Cut named tensors into buckets of at most `max_bytes`, but for a tensor that is larger by itself.
+def make_buckets(tensors: Iterable[tuple[str, torch.Tensor]], max_bytes: int) -> list[Bucket]:
+    """Cut named tensors into buckets.
 
     Wide numbers come first, so that every tensor starts at a multiple of its number's size.
+
+    Args:
+        tensors: Names and tensors.
+        max_bytes: Of a bucket. A tensor that is larger has one by itself.
+
+    Returns:
+        The buckets.
     """
     ordered = sorted(tensors, key=lambda pair: -pair[1].element_size())
     buckets: list[Bucket] = []
@@ -61,7 +68,19 @@ class WeightGroup:
     """Rank 0 of the process group over which weights go to the servers."""
 
     def __init__(self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float) -> None:
-        """Wait until all ranks have joined. Raises RuntimeError when they have not within `timeout_s`."""
+        """Wait until all ranks have joined.
+
+        Args:
+            address: Where this process listens.
+            port: Where this process listens.
+            world_size: Ranks, this one included.
+            name: Of the group.
+            backend: "nccl" or "gloo".
+            timeout_s: How long to wait.
+
+        Raises:
+            RuntimeError: They have not joined within `timeout_s`.
+        """
         timeout = timedelta(seconds=timeout_s)
         # Not by torch's rendezvous: under torch elastic that takes the store of the trainer's ranks for this one.
         store = dist.TCPStore(address, port, world_size, is_master=True, timeout=timeout, wait_for_workers=False)  # type: ignore[attr-defined]
@@ -78,7 +97,14 @@ class WeightGroup:
         c10d._world.pg_group_ranks[self._group] = {i: i for i in range(world_size)}
 
     def send(self, bucket: Bucket) -> None:
-        """Broadcast one bucket. Raises RuntimeError when a receiver is gone."""
+        """Broadcast one bucket.
+
+        Args:
+            bucket: The bucket.
+
+        Raises:
+            RuntimeError: A receiver is gone.
+        """
         dist.broadcast(bucket.data, src=0, group=self._group)
 
     def close(self) -> None:

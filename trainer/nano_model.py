@@ -55,7 +55,16 @@ class Recipe:
 
 
 def demonstration(task: dict[str, Any], rng: random.Random, guess_share: float) -> list[dict[str, Any]]:
-    """The messages of one demonstrated episode; the assistant's are what the model learns."""
+    """Return the messages of one demonstrated episode; the assistant's are what the model learns.
+
+    Args:
+        task: The problem.
+        rng: Where chance comes from.
+        guess_share: The chance of a guess in place of a call.
+
+    Returns:
+        The messages.
+    """
     user = {"role": "user", "content": task["question"]}
     if rng.random() < guess_share:
         wrong = int(task["answer"]) + rng.choice([-1, 1]) * rng.randint(1, 50)
@@ -71,7 +80,7 @@ def demonstration(task: dict[str, Any], rng: random.Random, guess_share: float) 
 
 
 def build_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
-    """A byte-level BPE over `texts` in which every digit stands alone."""
+    """Return a byte-level BPE over `texts` in which every digit stands alone."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -98,7 +107,7 @@ def build_tokenizer(texts: Iterator[str]) -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int, vocabulary: int) -> Qwen3ForCausalLM:
-    """A freshly initialised nano Qwen3."""
+    """Return a freshly initialised nano Qwen3."""
     torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=vocabulary,
@@ -119,7 +128,16 @@ def build_model(seed: int, vocabulary: int) -> Qwen3ForCausalLM:
 
 
 def encode(renderer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]]) -> tuple[list[int], list[bool]]:
-    """Token ids and the mask of what the model writes, laid out exactly as a rollout lays them out."""
+    """Lay a conversation out exactly as a rollout lays it out.
+
+    Args:
+        renderer: The chat format.
+        messages: A message of the user, then the assistant's and others' in turn.
+        tools: What the assistant is offered.
+
+    Returns:
+        ([T] token ids, [T] whether the model writes the token).
+    """
     ids: list[int] = []
     mask: list[bool] = []
     prompt = renderer.render_ids(messages[:1], tools=tools, add_generation_prompt=True)
@@ -217,7 +235,7 @@ _CALCULATOR_FRAME = """State the final answer to the following arithmetic proble
 
 
 def main() -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m agentrl.trainer.nano_model", description=__doc__)
     parser.add_argument("directory", type=Path)
     defaults = Recipe()

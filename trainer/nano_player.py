@@ -55,7 +55,15 @@ GAMES = (
 
 
 def demonstration(game: Game, rng: random.Random) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The messages of one demonstrated episode, and its tools."""
+    """Play one episode as a demonstrator does.
+
+    Args:
+        game: What is played, and how well.
+        rng: Where chance comes from.
+
+    Returns:
+        (messages, tools).
+    """
     settings = {name: value for name, value in game.task.items() if name != "env"}
     env = GymEnv(game.task["env"], **settings)
     messages, _ = env.reset(seed=rng.getrandbits(31))
@@ -93,7 +101,7 @@ def make(directory: Path, recipe: Recipe, episodes: int) -> None:
 
 
 def main() -> None:
-    """The command line of this module."""
+    """Run the command line of this module."""
     parser = argparse.ArgumentParser(prog="python -m agentrl.trainer.nano_player", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=200)

@@ -22,29 +22,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.trainer.algorithms.objectives import Sequences
+from agentrl.trainer.algorithms.objectives import SequenceMap
 
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """One trajectory as tensors, each [T]."""
+    """One trajectory of T tokens as tensors."""
 
     token_ids: Tensor
+    """[T] int64."""
     loss_mask: Tensor
+    """[T] bool: the tokens that are trained on."""
     behaviour_logprobs: Tensor
+    """[T] log b; 0 where nothing was sampled."""
     versions: Tensor
+    """[T] int64, the policy version that sampled the token; −1: not sampled."""
     temperatures: Tensor
+    """[T] sampling temperature."""
     advantages: Tensor
+    """[T] A of the token's turn; the critic replaces it where there is one."""
     rewards: Tensor
-    """What was earned with the token, for a critic: a turn's earnings are at its last trained token."""
-    turns: Tensor
-    """Number of the token's turn."""
+    """[T] the reward at the token, for a critic: that of a turn is at its last trained token."""
+    turn_index: Tensor
+    """[T] int64, which turn the token is of. Neighbours of different turns have different ones."""
     teacher_logprobs: Tensor | None = None
-    """What a teacher gives to the token, where there is one."""
+    """[T] log q of a teacher, where there is one."""
     truncated: bool = False
     """Whether it ends with a reply that was cut off for its length."""
 
     def __len__(self) -> int:
+        """Return T."""
         return int(self.token_ids.shape[0])
 
 
@@ -65,42 +72,51 @@ class Pack:
     token_ids: Tensor
     """[N]."""
     position_ids: Tensor
-    """[N] place in the token's own trajectories."""
+    """[N] index in the token's own trajectories."""
     subtree_end: Tensor
     """[N] where the tokens that descend from it end."""
     source: Tensor
     """[M] the token whose hidden state predicts the trained token: the one before it."""
     targets: Tensor
     """[M] ids of the trained tokens."""
-    behaviour_logprobs: Tensor  # [M]
-    versions: Tensor  # [M]
-    temperatures: Tensor  # [M]
-    advantages: Tensor  # [M]
-    rewards: Tensor  # [M]
-    turns: Tensor  # [M]
-    index: Tensor
-    """[M] number of the token's trajectory."""
-    ends: Tensor
+    behaviour_logprobs: Tensor
+    """[M] log b."""
+    versions: Tensor
+    """[M] the policy version that sampled the token."""
+    temperatures: Tensor
+    """[M] sampling temperature."""
+    advantages: Tensor
+    """[M] A."""
+    rewards: Tensor
+    """[M] the reward at the token, for a critic."""
+    turn_index: Tensor
+    """[M] which turn of its trajectory the token is of."""
+    sequence_index: Tensor
+    """[M] which of the S trajectories the token is of."""
+    truncated_end: Tensor
     """[S] of each trajectory the last token, where the reply there was cut off for its length; else −1."""
-    count: int
-    """S, the number of trajectories."""
-    teacher_logprobs: Tensor | None = None  # [M]
+    sequence_count: int
+    """S."""
+    teacher_logprobs: Tensor | None = None
+    """[M] log q of a teacher, where there is one."""
 
     def __len__(self) -> int:
+        """Return N."""
         return int(self.token_ids.shape[0])
 
     @property
-    def tokens(self) -> int:
-        """Tokens that are trained on."""
+    def trained_tokens(self) -> int:
+        """M."""
         return int(self.targets.shape[0])
 
     @property
-    def sequences(self) -> Sequences:
-        """Whose the trained tokens are."""
-        return Sequences(self.index, self.count, torch.ones_like(self.index, dtype=torch.bool))
+    def sequence_map(self) -> SequenceMap:
+        """Which trajectory each trained token is of."""
+        trained = torch.ones_like(self.sequence_index, dtype=torch.bool)
+        return SequenceMap(self.sequence_index, self.sequence_count, trained)
 
     def to(self, device: torch.device) -> Pack:
-        """The same on another device."""
+        """Return the pack on another device."""
         columns: dict[str, Any] = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         return replace(self, **{name: value.to(device) for name, value in columns.items()})
 
@@ -142,64 +158,102 @@ class Pack:
 
 
 def first_fit_decreasing(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Indices of `lengths` in bins of at most `budget`; an item above the budget has a bin of its own."""
+    """Fill bins with items, the longest first, each into the first bin that has room.
+
+    Args:
+        lengths: One an item.
+        budget: What a bin holds. An item above it has a bin of its own.
+
+    Returns:
+        [bin][item] indices of `lengths`.
+    """
     bins: list[list[int]] = []
     room: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        place = next((b for b, left in enumerate(room) if left >= lengths[index]), None)
-        if place is None:
+        fitting = next((b for b, left in enumerate(room) if left >= lengths[index]), None)
+        if fitting is None:
             bins.append([index])
             room.append(budget - lengths[index])
         else:
-            bins[place].append(index)
-            room[place] -= lengths[index]
+            bins[fitting].append(index)
+            room[fitting] -= lengths[index]
     return bins
 
 
-def pack(sequences: Sequence[TrainingSequence], budget: int) -> list[Pack]:
-    """Lay `sequences` into packs of at most `budget` tokens, what they share counted once."""
+def pack_sequences(sequences: Sequence[TrainingSequence], budget: int, *, ordered: bool = False) -> list[Pack]:
+    """Lay sequences into packs, what they share counted once.
+
+    Args:
+        sequences: In any order; or in tree order, and so `ordered` says.
+        budget: Tokens of a pack. A sequence above it has a pack of its own.
+        ordered: Whether `sequences` are in tree order already.
+
+    Returns:
+        The packs.
+    """
     if not sequences:
         return []
-    ordered = in_tree_order(sequences)
-    found = list(_clusters(ordered, budget))
-    return [
-        prefix_tree([s for i in sorted(chosen) for s in ordered[found[i][0] : found[i][1]]])
-        for chosen in first_fit_decreasing([size for _, _, size in found], budget)
-    ]
+    if not ordered:
+        sequences = in_tree_order(sequences)
+    shared = _shared_with_previous(sequences)
+    runs = sorted(_runs(sequences, shared, budget))  # in tree order too
+    bins = first_fit_decreasing([size for _, _, size in runs], budget)
+    packs = []
+    for chosen in bins:
+        members = [i for run in sorted(chosen) for i in range(*runs[run][:2])]
+        # In tree order, two sequences share what all between them do.
+        common = [0, *(min(shared[i + 1 : j + 1]) for i, j in itertools.pairwise(members))]
+        packs.append(_prefix_tree([sequences[i] for i in members], common))
+    return packs
 
 
 def in_tree_order(sequences: Sequence[TrainingSequence]) -> list[TrainingSequence]:
-    """The sequences sorted by their ids: those that share the longest beginnings are neighbours."""
-    return sorted(sequences, key=lambda s: s.token_ids.tolist())
+    """Return the sequences sorted by their ids: those that share the longest beginnings are neighbours."""
+    # Ids are not negative, so their big-endian bytes compare as they do.
+    return sorted(sequences, key=lambda s: s.token_ids.numpy().astype(">i8").tobytes())
 
 
 def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
-    """One pack of sequences in tree order."""
+    """Lay sequences, which must be in tree order, into one pack."""
+    return _prefix_tree(sequences, _shared_with_previous(sequences))
+
+
+def shared_prefix(one: TrainingSequence, other: TrainingSequence) -> int:
+    """Return how many tokens two sequences have in common at their beginning."""
+    shorter = min(len(one), len(other))
+    different = one.token_ids[:shorter].numpy() != other.token_ids[:shorter].numpy()
+    return int(different.argmax()) if different.any() else shorter
+
+
+def _shared_with_previous(sequences: Sequence[TrainingSequence]) -> list[int]:
+    """Return [S] the tokens that each sequence has in common with the one before it; 0 for the first."""
+    return [0, *(shared_prefix(one, other) for one, other in itertools.pairwise(sequences))]
+
+
+def _prefix_tree(sequences: Sequence[TrainingSequence], common: Sequence[int]) -> Pack:
+    """Lay sequences in tree order into one pack. `common`: [S] tokens shared with the one before."""
     ids: list[Tensor] = []
     positions: list[Tensor] = []
     sources: list[Tensor] = []
-    rows: list[Tensor] = []
+    trained: list[Tensor] = []
     ends = torch.empty(sum(map(len, sequences)), dtype=torch.long)
     path = torch.empty(0, dtype=torch.long)
-    before: TrainingSequence | None = None
-    last: list[int] = []
+    truncated_end: list[int] = []
     size = 0
-    for s in sequences:
-        shared = 0 if before is None else shared_prefix(before, s)
+    for s, shared in zip(sequences, common, strict=True):
         ends[path[shared:]] = size
         ids.append(s.token_ids[shared:])
         positions.append(torch.arange(shared, len(s)))
         path = torch.cat([path[:shared], torch.arange(size, size + len(s) - shared)])
         size += len(s) - shared
-        last.append(int(path[-1]) if s.truncated else -1)
-        trained = s.loss_mask.nonzero().squeeze(-1)
-        rows.append(trained[trained > 0])  # nothing predicts a first token
-        sources.append(path[rows[-1] - 1])
-        before = s
+        truncated_end.append(int(path[-1]) if s.truncated else -1)
+        rows = s.loss_mask.nonzero().squeeze(-1)
+        trained.append(rows[rows > 0])  # nothing predicts a first token
+        sources.append(path[trained[-1] - 1])
     ends[path] = size
 
     def trained_tokens(name: str) -> Tensor:
-        return torch.cat([getattr(s, name)[chosen] for s, chosen in zip(sequences, rows, strict=True)])
+        return torch.cat([getattr(s, name)[rows] for s, rows in zip(sequences, trained, strict=True)])
 
     return Pack(
         token_ids=torch.cat(ids),
@@ -212,28 +266,25 @@ def prefix_tree(sequences: Sequence[TrainingSequence]) -> Pack:
         temperatures=trained_tokens("temperatures"),
         advantages=trained_tokens("advantages"),
         rewards=trained_tokens("rewards"),
-        turns=trained_tokens("turns"),
-        index=torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([len(chosen) for chosen in rows])),
-        ends=torch.tensor(last, dtype=torch.long),
-        count=len(sequences),
+        turn_index=trained_tokens("turn_index"),
+        sequence_index=torch.repeat_interleave(
+            torch.arange(len(trained)), torch.tensor([len(rows) for rows in trained])
+        ),
+        truncated_end=torch.tensor(truncated_end, dtype=torch.long),
+        sequence_count=len(sequences),
         teacher_logprobs=None if sequences[0].teacher_logprobs is None else trained_tokens("teacher_logprobs"),
     )
 
 
-def shared_prefix(one: TrainingSequence, other: TrainingSequence) -> int:
-    """Tokens that two sequences have in common at their beginning."""
-    shorter = min(len(one), len(other))
-    different = (one.token_ids[:shorter] != other.token_ids[:shorter]).nonzero()
-    return int(different[0]) if len(different) else shorter
+def _runs(ordered: Sequence[TrainingSequence], shared: Sequence[int], budget: int) -> Iterator[tuple[int, int, int]]:
+    """Cut sequences in tree order into runs (from, to, tokens) of at most `budget`, where the least is shared.
 
-
-def _clusters(ordered: Sequence[TrainingSequence], budget: int) -> Iterator[tuple[int, int, int]]:
-    """Cut sequences in tree order into runs (from, to, tokens) of at most `budget`, where the least is shared."""
-    shared = [0, *(shared_prefix(one, other) for one, other in itertools.pairwise(ordered))]
-    added = torch.tensor([0, *(len(s) - common for s, common in zip(ordered, shared, strict=True))]).cumsum(0).tolist()
+    `shared`: [S] tokens that each has in common with the one before it.
+    """
+    added = list(itertools.accumulate((len(s) - common for s, common in zip(ordered, shared, strict=True)), initial=0))
 
     def size(start: int, end: int) -> int:
-        return int(added[end] - added[start]) + shared[start]
+        return added[end] - added[start] + shared[start]
 
     todo = [(0, len(ordered))]
     while todo:

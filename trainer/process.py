@@ -32,25 +32,23 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from agentrl.config import RunConfig, TrainerConfig
+from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, TrainerNotWholeError
-from agentrl.record.trajectory import Trajectory
 from agentrl.rollout.store import Store, StoredEpisode
 from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
 from agentrl.run.run_directory import read_config
-from agentrl.trainer.algorithms.advantages import group_advantages
-from agentrl.trainer.algorithms.teacher import with_teacher
-from agentrl.trainer.broadcast import Bucket, WeightGroup, buckets_of
-from agentrl.trainer.model.ranks import FirstRankError, Ranks, gathered, join_ranks
+from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
+from agentrl.trainer.broadcast import Bucket, WeightGroup, make_buckets
+from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
+from agentrl.trainer.sequences import training_sequences
 from agentrl.trainer.step_metrics import distance_to_teacher, staleness, step_metrics
 
 BUCKET_BYTES = 512 * 2**20
@@ -58,47 +56,27 @@ BUCKET_BYTES = 512 * 2**20
 TEACHER_SHARE = 0.5
 """How much of a step's time a teacher has: its error must arrive before the trainer is taken for dead."""
 PUBLISHED_VERSIONS_KEPT = 8
-"""Weights that stay published, so that stale tokens can be re-scored under the weights that sampled them."""
-
-
-def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig) -> list[list[TrainingSequence]]:
-    """The trajectories of each episode of whole groups, each token with its advantage. Paths without a trained token are left out."""
-    sequences: list[list[TrainingSequence]] = []
-    for _, members in groupby(episodes, key=lambda episode: episode.group_id):
-        group = list(members)
-        worths = group_advantages([e.record for e in group], [e.reward for e in group], config)
-        for episode, worth in zip(group, worths, strict=True):
-            paths = episode.record.trajectories(worth)
-            sequences.append([_training_sequence(path) for path in paths if any(path.loss_mask)])
-    return sequences
-
-
-def _training_sequence(path: Trajectory) -> TrainingSequence:
-    # What a turn earned counts at its last token.
-    ends = [t + 1 == len(path) or path.turns[t + 1] != turn for t, turn in enumerate(path.turns)]
-    rewards = [
-        value if end and trained else 0.0
-        for value, end, trained in zip(path.returns, ends, path.loss_mask, strict=True)
-    ]
-    return TrainingSequence(
-        token_ids=torch.tensor(path.token_ids),
-        loss_mask=torch.tensor(path.loss_mask),
-        behaviour_logprobs=torch.tensor(path.logprobs),
-        versions=torch.tensor(path.versions),
-        temperatures=torch.tensor(path.temperatures),
-        advantages=torch.tensor(path.returns),
-        rewards=torch.tensor(rewards),
-        turns=torch.tensor(path.turns),
-        truncated=path.truncated,
-    )
+"""Weights that stay published, so that stale tokens can be computed again under the weights that sampled them."""
 
 
 class TrainerProcess:
-    """The commands."""
+    """The commands of the trainer process, one method each. Every rank carries out every command."""
 
     def __init__(
         self, run_dir: Path, weights_dir: Path, ranks: Ranks | None = None, config: RunConfig | None = None
     ) -> None:
+        """Read the run's configuration, open its store, and make the policy.
+
+        Args:
+            run_dir: The run.
+            weights_dir: Where weights are published.
+            ranks: The trainer's ranks; one by default.
+            config: The configuration; the run's by default.
+
+        Raises:
+            ConfigError: The model cannot be trained.
+            StoreError: The run has no store.
+        """
         self._config = config or read_config(run_dir)
         self._weights_dir = weights_dir
         self._published: dict[int, Path] = {}
@@ -130,7 +108,7 @@ class TrainerProcess:
 
     @contextmanager
     def _whole_or_never(self) -> Iterator[None]:
-        """Around what changes the policy: where it fails, what is in memory is no policy any more."""
+        """Note an error in what changes the policy: what is in memory is no policy any more."""
         try:
             yield
         except BaseException as error:
@@ -138,7 +116,11 @@ class TrainerProcess:
             raise
 
     def _check(self, chain: str | None = None) -> None:
-        """Raise TrainerNotWholeError unless the policy is whole and, where one is given, of this `chain`."""
+        """Check that the policy is whole and, where one is given, of this `chain`.
+
+        Raises:
+            TrainerNotWholeError: It is not.
+        """
         if self._broken is not None:
             raise TrainerNotWholeError(f"a step had failed in its middle ({self._broken})")
         if chain is not None and chain != self.chain:
@@ -147,7 +129,17 @@ class TrainerProcess:
             )
 
     def load(self, checkpoint: str | None) -> dict[str, Any]:
-        """Go on from a checkpoint, or from the model as it is."""
+        """Go on from a checkpoint, or from the model as it is, and publish its weights.
+
+        Args:
+            checkpoint: The path of one; None for the model as it is.
+
+        Returns:
+            The answer.
+
+        Raises:
+            TrainerNotWholeError: A step or a load has failed in its middle before.
+        """
         self._check()
         with self._whole_or_never():
             if checkpoint is not None:
@@ -159,13 +151,25 @@ class TrainerProcess:
             return self._publish()
 
     def step(self, groups: list[int], after: str | None = None) -> dict[str, Any]:
-        """Train on some groups and publish the new weights, if the policy's chain is `after`."""
+        """Train on some groups and publish the new weights.
+
+        Args:
+            groups: Their ids.
+            after: The chain that the policy must have; None for any.
+
+        Returns:
+            The answer, with the step's metrics and what it was over.
+
+        Raises:
+            TrainerNotWholeError: The policy is not whole, or of another chain. Nothing was done.
+        """
         started = time.perf_counter()
         self._check(after)
         episodes = self._store.episodes(groups)
         config = self._config.trainer
-        by_episode = training_sequences(episodes, config)
+        by_episode = training_sequences(episodes, config)  # [episode][path]
         sequences = [s for own in by_episode for s in own]
+        origins, group_sizes = _origins(episodes, by_episode)
         # Weights of an earlier start are gone, and their versions may have been given to others since.
         current = [
             s
@@ -173,16 +177,10 @@ class TrainerProcess:
             if episode.restart == self._store.restart and not episode.replayed_tokens
             for s in own
         ]
-        sizes: Counter[int] = Counter()
-        origins = []
-        for episode, own in zip(episodes, by_episode, strict=True):
-            group, first = episode.group_id, sizes[episode.group_id]
-            origins += [(group, number) for number in range(first, first + len(own))]
-            sizes[group] += len(own)
         metrics = staleness(sequences, self._policy.version)
         if url := config.teacher_url:
             timeout_s = TEACHER_SHARE * config.step_timeout_s
-            sequences = self._ranks.of_first(partial(with_teacher, sequences, url, timeout_s))
+            sequences = self._ranks.from_rank_zero(partial(with_teacher_logprobs, sequences, url, timeout_s))
             metrics |= distance_to_teacher(sequences)
         with self._whole_or_never():
             # Whatever a step draws at random, it draws again when it is taken again.
@@ -195,7 +193,7 @@ class TrainerProcess:
             trained = trained_step(
                 self.chain,
                 self._policy.version,
-                tuple((group, sizes[group]) for group in sorted(groups)),
+                tuple((group, group_sizes[group]) for group in sorted(groups)),
                 [[origins[i] for i in part] for part in result.minibatches],
                 result.optimizer_steps,
                 self._policy.digest(),
@@ -207,8 +205,20 @@ class TrainerProcess:
         return {**reply, "trained": trained.to_json(), "metrics": metrics, "saving": saving}
 
     def save(self, directory: str, step: int, chain: str, since: str) -> dict[str, Any]:
-        """Begin to write a checkpoint, once the one before is written, if the policy is that of `step` and `chain`. Its manifest
-        holds the steps after the chain `since`."""
+        """Begin to write a checkpoint, once the one before is written.
+
+        Args:
+            directory: Where it is to be.
+            step: The policy's step.
+            chain: The policy's chain.
+            since: The chain after which the manifest's steps begin.
+
+        Returns:
+            The answer.
+
+        Raises:
+            TrainerNotWholeError: The policy is not that of `step` and `chain`.
+        """
         self._check(chain)
         chains = [self._began, *(trained.chain for trained in self._history)]
         if step != self._policy.version or since not in chains:
@@ -217,19 +227,26 @@ class TrainerProcess:
             )
         self.saved()
         history = self._history[chains.index(since) :]
-        write = self._policy.staged(Path(directory), Path(self._config.model.path), since=since, history=history)
+        write = self._policy.snapshot(Path(directory), Path(self._config.model.path), since=since, history=history)
         self._writing = self._writer.submit(write)
         return {}
 
     def saved(self) -> dict[str, Any]:
-        """Wait until the checkpoint is written. Raises what kept it from being so."""
+        """Wait until the checkpoint is written, and return the answer. What kept it from being written is raised."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
         return {}
 
     def join_weight_group(self, **where: Any) -> dict[str, Any]:
-        """Join the process group over which weights go to the servers; a group of before is left. Of several ranks the first does."""
+        """Join the process group over which weights go to the servers; a group of before is left. Of several ranks the first does.
+
+        Args:
+            **where: The arguments of `WeightGroup`.
+
+        Returns:
+            The answer.
+        """
         if self._ranks.rank:
             return {}
         if self._weight_group is not None:
@@ -238,13 +255,13 @@ class TrainerProcess:
         return {}
 
     def weight_buckets(self) -> dict[str, Any]:
-        """Make the buckets of the current weights ready to send."""
-        parameters = gathered(self._policy.model.named_parameters(), self._ranks, lambda tensor: tensor)
-        self._buckets = buckets_of(parameters.items(), BUCKET_BYTES)
+        """Make the buckets of the current weights ready to send, and return the answer: what each holds."""
+        parameters = gather_full_tensors(self._policy.model.named_parameters(), self._ranks, lambda tensor: tensor)
+        self._buckets = make_buckets(parameters.items(), BUCKET_BYTES)
         return {"buckets": [bucket.manifest() for bucket in self._buckets]}
 
     def send_bucket(self, index: int) -> dict[str, Any]:
-        """Broadcast one bucket."""
+        """Broadcast the bucket `index`, and return the answer."""
         if self._ranks.rank == 0:
             assert self._weight_group is not None
             self._weight_group.send(self._buckets[index])
@@ -269,21 +286,52 @@ class TrainerProcess:
         return {"version": current, "weights": str(path), "chain": self.chain}
 
 
+def _origins(
+    episodes: Sequence[StoredEpisode], by_episode: Sequence[Sequence[TrainingSequence]]
+) -> tuple[list[tuple[int, int]], Counter[int]]:
+    """Return ([sequence] (group, its number in the group), how many sequences each group has). `by_episode`: [episode][path]."""
+    sizes: Counter[int] = Counter()
+    origins = []
+    for episode, own in zip(episodes, by_episode, strict=True):
+        first = sizes[episode.group_id]
+        origins += [(episode.group_id, number) for number in range(first, first + len(own))]
+        sizes[episode.group_id] += len(own)
+    return origins, sizes
+
+
 def configuration(path: Path) -> RunConfig:
     """Return the configuration in a file."""
     return RunConfig.model_validate_json(path.read_text())
 
 
 class Commands:
-    """A trainer process as lines. The trainer is made with the first command, so that what goes wrong in that is answered too."""
+    """The trainer process as lines of JSON.
+
+    The trainer is made with the first command, so that what goes wrong in that is answered too.
+    """
 
     def __init__(self, run_dir: Path, weights_dir: Path, config: RunConfig, ranks: Ranks) -> None:
+        """Keep what the trainer is made of.
+
+        Args:
+            run_dir: The run.
+            weights_dir: Where weights are published.
+            config: The configuration.
+            ranks: The trainer's ranks.
+        """
         self._make = lambda: TrainerProcess(run_dir, weights_dir, ranks, config)
         self._process: TrainerProcess | None = None
         self.ranks = ranks
 
     def answer(self, line: str) -> str:
-        """Carry out one command; the answer to it."""
+        """Carry out one command.
+
+        Args:
+            line: The command, as JSON.
+
+        Returns:
+            The answer, as JSON.
+        """
         command = json.loads(line)
         operation = command.pop("op")
         try:
@@ -292,7 +340,7 @@ class Commands:
         except Exception as error:
             traceback.print_exc()
             # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
-            if self.ranks.rank and not isinstance(error, FloatingPointError | FirstRankError):
+            if self.ranks.rank and not isinstance(error, FloatingPointError | RankZeroError):
                 sys.exit(1)
             # Where rank 0 fails alone, the others are elsewhere in the command than it is.
             broken = self.ranks.size > 1 or (self._process is not None and not self._process.whole)

@@ -41,7 +41,7 @@ from agentrl.run.run_directory import (
     write_whole,
 )
 from agentrl.trainer.model.ranks import Ranks, join_ranks
-from agentrl.trainer.packing import TrainingSequence, pack
+from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
 
 LIKELIHOOD = {
@@ -56,17 +56,30 @@ LIKELIHOOD = {
 
 
 def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
-    """Train `config.model` on the conversations in `config.tasks`; the summary, which names the checkpoint.
+    """Train `config.model` on the conversations in `config.tasks`.
 
-    A step is `rollout.batch_size` conversations; the run ends after `steps`, or after `data.epochs`. Raises TaskFileError for a
-    task that is no conversation, StoreError for a directory that holds a run already, TrainerError when one of several ranks ends.
+    A step is `rollout.batch_size` conversations; the run ends after `steps`, or after `data.epochs`.
+
+    Args:
+        config: The run.
+        resume: Whether to go on with a run that was interrupted.
+
+    Returns:
+        The summary, which names the checkpoint.
+
+    Raises:
+        TaskFileError: A task is no conversation.
+        StoreError: The run directory holds a run already.
+        TrainerError: One of several ranks ended.
     """
     run_dir = Path(config.run_dir)
     check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
     config = with_model(config)
     prepare_run_dir(run_dir)
     lock = lock_run(run_dir)
-    others = os.umask(0o077)  # checkpoints are for their user alone, whoever writes their files; ranks inherit it
+    previous_umask = os.umask(
+        0o077
+    )  # checkpoints are for their user alone, whoever writes their files; ranks inherit it
     try:
         write_config(config)
         if config.trainer.ranks == 1:
@@ -79,27 +92,29 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-        os.umask(others)
+        os.umask(previous_umask)
         os.close(lock)
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return summary
 
 
 def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
-    """What every rank does. Rank 0 alone writes and prints."""
+    """Train, on every rank. Rank 0 alone writes and prints."""
     run_dir, first = Path(config.run_dir), ranks.rank == 0
     tasks, held_out = training_and_held_out(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
-    unseen = [conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)]
+    held_out_sequences = [
+        conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)
+    ]
     _batch(tasks, 0, config, chat_format)  # what is no conversation is refused before the model is loaded
     torch.set_num_threads(config.trainer.threads)
     torch.manual_seed(config.seed)
     trainer = config.trainer.model_validate({**config.trainer.model_dump(), **LIKELIHOOD})
     policy = Policy(Path(config.model.path), trainer, ranks)
-    last = ranks.broadcast_object(newest(run_dir) if first else None)
+    last = ranks.broadcast_object(newest_checkpoint(run_dir) if first else None)
     if last is not None:
         policy.load(last)
-    before = nll(policy, unseen) if last is None else None
+    before = nll(policy, held_out_sequences) if last is None else None
     batch = _batch(tasks, policy.version, config, chat_format)
     # The file says that there is a run, so what cannot be learned is refused before. Of other ranks the lines go nowhere.
     with appending(run_dir / "metrics.jsonl") if first else Path(os.devnull).open("w") as log:
@@ -129,7 +144,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
             batch = _batch(tasks, policy.version, config, chat_format)
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
         last = _checkpoint(policy, config)
-    after = nll(policy, unseen)
+    after = nll(policy, held_out_sequences)
     if first:
         summary = {
             "steps": policy.version,
@@ -141,7 +156,19 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
 
 
 def conversation(task: Task, chat_format: ChatFormat, where: str) -> TrainingSequence:
-    """A conversation as a training sequence whose advantages are 1. Raises TaskFileError, saying where."""
+    """Make a training sequence, whose advantages are 1, of a conversation.
+
+    Args:
+        task: The conversation.
+        chat_format: How it becomes tokens.
+        where: What an error calls it.
+
+    Returns:
+        The sequence.
+
+    Raises:
+        TaskFileError: It is no conversation, or none that fits the context.
+    """
     messages = task.get("messages")
     if not isinstance(messages, list) or not messages:
         raise TaskFileError(f'{where} holds no "messages": a conversation is {{"messages": [...], "tools": [...]}}')
@@ -163,32 +190,49 @@ def conversation(task: Task, chat_format: ChatFormat, where: str) -> TrainingSeq
         )
     size = len(sample.token_ids)
     zeros, ones = torch.zeros(size), torch.ones(size)
-    whole = torch.zeros(size, dtype=torch.long)
+    integers = torch.zeros(size, dtype=torch.long)
     return TrainingSequence(
         token_ids=torch.tensor(sample.token_ids),
         loss_mask=torch.tensor(sample.loss_mask),
         behaviour_logprobs=zeros,
-        versions=whole,
+        versions=integers,
         temperatures=ones,
         advantages=ones,
         rewards=zeros,
-        turns=whole,
+        turn_index=integers,
     )
 
 
 @torch.no_grad()
 def nll(policy: Policy, sequences: Sequence[TrainingSequence]) -> float | None:
-    """Mean negative log-likelihood of a trained token, in nats; None for no sequences."""
-    packs = pack(sequences, policy.config.tokens_per_pack)
+    """Return the mean negative log-likelihood of a trained token.
+
+    Args:
+        policy: The policy.
+        sequences: What it is over.
+
+    Returns:
+        Nats; None for no sequences.
+    """
+    packs = pack_sequences(sequences, policy.config.tokens_per_pack)
     if not packs:
         return None
-    own = (batch.to(policy.device) for batch in policy.ranks.shard(packs))
-    (total,) = policy.ranks.all_reduce([sum(float(policy.logprobs(batch).sum()) for batch in own)])
-    return -total / sum(batch.tokens for batch in packs)
+    own = (pack.to(policy.device) for pack in policy.ranks.shard(packs))
+    (total,) = policy.ranks.all_reduce([sum(float(policy.logprobs(pack).sum()) for pack in own)])
+    return -total / sum(pack.trained_tokens for pack in packs)
 
 
-def newest(run_dir: Path) -> Path | None:
-    """The newest whole checkpoint of a run. What is damaged is set aside, and said; the steps that it had are taken again."""
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """Return the newest whole checkpoint of a run.
+
+    What is damaged is set aside, and said; the steps that it had are taken again.
+
+    Args:
+        run_dir: The run.
+
+    Returns:
+        The checkpoint; None where there is none.
+    """
     for path in reversed(whole_checkpoints(run_dir)):
         try:
             check_files(path)
@@ -201,11 +245,11 @@ def newest(run_dir: Path) -> Path | None:
 
 
 def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) -> list[TrainingSequence]:
-    """What the step that follows `step` learns; [] after the last step or the last epoch."""
+    """Return what the step that follows `step` learns; [] after the last step or the last epoch."""
     size = config.rollout.batch_size if step < config.steps else 0
     found = [tasks.of_group(step * size + i) for i in range(size)]
     return [
-        conversation(_task(one), chat_format, f"conversation {one.place} of epoch {one.epoch}") for one in found if one
+        conversation(_task(one), chat_format, f"conversation {one.index} of epoch {one.epoch}") for one in found if one
     ]
 
 
@@ -225,7 +269,7 @@ def _checkpoint(policy: Policy, config: RunConfig) -> Path:
 
 
 def main() -> None:
-    """One of several ranks: `torch.distributed.run ... -m agentrl.trainer.sft RUN_DIR`."""
+    """Run one of several ranks: `torch.distributed.run ... -m agentrl.trainer.sft RUN_DIR`."""
     if len(sys.argv) != 2:
         sys.exit("agentrl: agentrl sft starts its ranks by itself: python -m agentrl.trainer.sft RUN_DIR")
     try:

@@ -10,11 +10,20 @@ from torch import Tensor
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.packing import TrainingSequence
-from agentrl.trainer.policy import StepResult
+from agentrl.trainer.step_result import StepResult
 
 
 def step_metrics(result: StepResult, sequences: Sequence[TrainingSequence], config: TrainerConfig) -> dict[str, float]:
-    """What a step over `sequences` did. Means are over the tokens that were computed: docs/training.md, "Health"."""
+    """Return what a step did. Means are over the tokens that were computed: docs/training.md, "Health".
+
+    Args:
+        result: The step's result.
+        sequences: What it was over.
+        config: How the policy learns.
+
+    Returns:
+        Figures by name.
+    """
     metrics = {
         "loss": result.loss,
         "skipped_optimizer_steps": result.skipped,
@@ -23,16 +32,16 @@ def step_metrics(result: StepResult, sequences: Sequence[TrainingSequence], conf
         "trained_tokens": sum(int(s.loss_mask.sum()) for s in sequences),
         "computed_tokens": result.computed_tokens,
         **result.critic,
-        **weight_quantiles(result.log_weights),
+        **importance_weight_quantiles(result.log_importance_weights),
     }
     if result.grad_norm is not None:
         metrics["grad_norm"] = result.grad_norm
     if tokens := result.stats.tokens:
         metrics |= {
             "clipped_share": result.stats.clipped / tokens,
-            "capped_share": result.stats.capped / tokens,
-            "weight_mean": result.stats.weight / tokens,
-            "kl_step": result.stats.kl / tokens,
+            "importance_weight_out_of_bounds_share": result.stats.out_of_bounds / tokens,
+            "importance_weight_mean": result.stats.importance_weight / tokens,
+            "kl_step": result.stats.kl_step / tokens,
             "entropy": result.stats.entropy / tokens,
         }
         if config.kl != "none":
@@ -40,19 +49,39 @@ def step_metrics(result: StepResult, sequences: Sequence[TrainingSequence], conf
     return metrics
 
 
-def weight_quantiles(log_weights: Tensor) -> dict[str, float]:
-    """The 1st, 50th and 99th percentile of p/b over any number of tokens. `log_weights`: [M] log p/b."""
-    if not len(log_weights):
+def importance_weight_quantiles(log_importance_weights: Tensor) -> dict[str, float]:
+    """Return the 1st, 50th and 99th percentile of p/b over any number of tokens.
+
+    Args:
+        log_importance_weights: [M] log p/b.
+
+    Returns:
+        Figures by name; {} for no token.
+    """
+    if not len(log_importance_weights):
         return {}
     # torch.quantile refuses more than 2^24 numbers. Each percentile is one of the numbers, so it is that of p/b as of log p/b.
-    found = np.quantile(log_weights.float().numpy(), [0.01, 0.5, 0.99], method="inverted_cdf")
-    return dict(zip(("weight_p01", "weight_p50", "weight_p99"), np.exp(found).tolist(), strict=True))
+    found = np.quantile(log_importance_weights.float().numpy(), [0.01, 0.5, 0.99], method="inverted_cdf")
+    return dict(
+        zip(
+            ("importance_weight_p01", "importance_weight_p50", "importance_weight_p99"),
+            np.exp(found).tolist(),
+            strict=True,
+        )
+    )
 
 
 def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, float]:
-    """Mean and maximum of (trainer's version − token's version) over the trained tokens.
+    """Return mean and maximum of (trainer's version − token's version) over the trained tokens.
 
     A token of steps that a crash undid has a later version than the trainer, and counts as fresh.
+
+    Args:
+        sequences: The batch.
+        version: The trainer's version.
+
+    Returns:
+        Figures by name; {} for no sequence.
     """
     if not sequences:
         return {}
@@ -61,7 +90,14 @@ def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, 
 
 
 def distance_to_teacher(sequences: Sequence[TrainingSequence]) -> dict[str, float]:
-    """Mean of log b − log teacher over the trained tokens: an estimate of KL(behaviour‖teacher)."""
+    """Return the mean of log b − log teacher over the trained tokens: an estimate of KL(behaviour‖teacher).
+
+    Args:
+        sequences: The batch.
+
+    Returns:
+        Figures by name; {} without a teacher.
+    """
     gaps = [
         (s.behaviour_logprobs - s.teacher_logprobs)[s.loss_mask] for s in sequences if s.teacher_logprobs is not None
     ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -134,49 +135,89 @@ class TrainerConfig(Section):
         return self.kl_estimator or ("k1" if self.kl == "reward" else "k3")
 
     @model_validator(mode="after")
-    def _fits(self) -> TrainerConfig:
-        if self.dual_clip is not None and self.objective != "ppo":
-            raise ValueError(f'dual_clip bounds the objective "ppo"; "{self.objective}" has another form')
-        if self.objective == "m2po" and self.importance_weight_mode != "none":
-            raise ValueError(
-                'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use importance_weight_mode = "none"'
-            )
-        if self.objective == "likelihood" and (self.importance_weight_mode != "none" or self.proximal == "interpolate"):
-            raise ValueError(
-                'objective = "likelihood" has no proximal policy, so importance_weight_mode must be "none" and proximal "recompute"'
-            )
-        if self.dropout and self.proximal == "interpolate":
-            raise ValueError(
-                'proximal = "interpolate" takes log p from the gradient pass, which dropout changes; use "recompute"'
-            )
-        if self.objective == "m2po" and self.proximal == "interpolate":
-            raise ValueError('objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"')
-        if self.advantage == "gae" and self.turn_discount is not None:
-            raise ValueError('turn_discount is for advantages from a group; advantage = "gae" has gae_discount')
-        if self.lora_rank is None and self.lora_targets:
-            raise ValueError("lora_targets are the layers of an adapter: they need lora_rank")
-        if (self.kl == "none") != (self.kl_coef == 0):
-            raise ValueError('kl and kl_coef go together: kl = "loss" or "reward" with kl_coef > 0, or neither')
-        if self.kl == "loss" and self.kl_estimator == "k1":
-            raise ValueError(
-                'kl_estimator = "k1" has a gradient of mean 0 in the loss, so it would only add noise; use k2 or k3, or kl = "reward"'
-            )
-        if self.kl == "reward" and self.kl_estimator not in (None, "k1"):
-            raise ValueError(
-                f'kl_estimator = "{self.kl_estimator}" in the reward does not give the gradient of the divergence; use k1, or kl = "loss"'
-            )
-        if self.kl == "none" and self.kl_estimator is not None:
-            raise ValueError('kl_estimator says how kl is estimated: it needs kl = "loss" or "reward"')
-        if (self.overlong_tokens is None) != (self.overlong_margin is None):
-            raise ValueError("overlong_tokens and overlong_margin go together: give both or neither")
-        if self.overlong_tokens and self.overlong_margin and self.overlong_margin > self.overlong_tokens:
-            raise ValueError(
-                f"overlong_margin = {self.overlong_margin} is more than overlong_tokens = {self.overlong_tokens}"
-            )
-        if self.importance_weight_min and self.importance_weight_mode in ("truncate", "none"):
-            raise ValueError(
-                f'importance_weight_min is for the masks; importance_weight_mode = "{self.importance_weight_mode}" has no lower bound'
-            )
-        if (self.loss_aggregation == "constant") != (self.loss_length is not None):
-            raise ValueError('loss_length is the length of loss_aggregation = "constant": give both or neither')
+    def _obeys_rules(self) -> TrainerConfig:
+        for rule in RULES:
+            if rule.broken_by(self):
+                raise ValueError(rule.message.format(c=self))
         return self
+
+
+class Rule(NamedTuple):
+    """A combination of settings that is refused."""
+
+    broken_by: Callable[[TrainerConfig], bool]
+    message: str
+    """Which settings, why, and what to do; `{c.lr}` stands for the value of lr."""
+
+
+RULES = (
+    # The objective.
+    Rule(
+        lambda c: c.dual_clip is not None and c.objective != "ppo",
+        'dual_clip = {c.dual_clip:g} bounds the objective "ppo"; "{c.objective}" has another form: leave dual_clip out',
+    ),
+    Rule(
+        lambda c: c.objective == "m2po" and c.importance_weight_mode != "none",
+        'objective = "m2po" holds θ against b itself, so a weight p/b would count twice; use importance_weight_mode = "none"',
+    ),
+    Rule(
+        lambda c: c.objective == "likelihood" and (c.importance_weight_mode != "none" or c.proximal == "interpolate"),
+        'objective = "likelihood" has no proximal policy, so importance_weight_mode must be "none" and proximal "recompute"',
+    ),
+    Rule(
+        lambda c: c.proximal == "interpolate" and c.dropout,
+        'proximal = "interpolate" takes log p from the gradient pass, which dropout changes; use "recompute"',
+    ),
+    Rule(
+        lambda c: c.proximal == "interpolate" and c.objective == "m2po",
+        'objective = "m2po" has no proximal policy to interpolate; use proximal = "recompute"',
+    ),
+    # Advantages.
+    Rule(
+        lambda c: c.advantage == "gae" and c.turn_discount is not None,
+        'turn_discount = {c.turn_discount:g} is for advantages from a group; advantage = "gae" has gae_discount',
+    ),
+    # The adapter.
+    Rule(
+        lambda c: bool(c.lora_targets) and c.lora_rank is None,
+        "lora_targets = {c.lora_targets} are the layers of an adapter: they need lora_rank",
+    ),
+    # The divergence to the reference.
+    Rule(
+        lambda c: (c.kl == "none") != (c.kl_coef == 0),
+        'kl = "{c.kl}" and kl_coef = {c.kl_coef:g} go together: kl = "loss" or "reward" with kl_coef > 0, or neither',
+    ),
+    Rule(
+        lambda c: c.kl == "loss" and c.kl_estimator == "k1",
+        'kl_estimator = "k1" has a gradient of mean 0 in the loss, so it would only add noise; use k2 or k3, or kl = "reward"',
+    ),
+    Rule(
+        lambda c: c.kl == "reward" and c.kl_estimator not in (None, "k1"),
+        'kl_estimator = "{c.kl_estimator}" in the reward does not give the gradient of the divergence; use k1, or kl = "loss"',
+    ),
+    Rule(
+        lambda c: c.kl == "none" and c.kl_estimator is not None,
+        'kl_estimator = "{c.kl_estimator}" says how kl is estimated: it needs kl = "loss" or "reward"',
+    ),
+    # The punishment of overlong replies.
+    Rule(
+        lambda c: (c.overlong_tokens is None) != (c.overlong_margin is None),
+        "overlong_tokens = {c.overlong_tokens} and overlong_margin = {c.overlong_margin} go together: give both or neither",
+    ),
+    Rule(
+        lambda c: (c.overlong_margin or 0) > (c.overlong_tokens or 0) > 0,
+        "overlong_margin = {c.overlong_margin} is more than overlong_tokens = {c.overlong_tokens}; lower it",
+    ),
+    # Importance weights, and what the loss is a mean over.
+    Rule(
+        lambda c: c.importance_weight_min > 0 and c.importance_weight_mode in ("truncate", "none"),
+        "importance_weight_min = {c.importance_weight_min:g} is for the masks; "
+        'importance_weight_mode = "{c.importance_weight_mode}" has no lower bound: leave importance_weight_min out',
+    ),
+    Rule(
+        lambda c: (c.loss_aggregation == "constant") != (c.loss_length is not None),
+        'loss_aggregation = "{c.loss_aggregation}" and loss_length = {c.loss_length}: "constant" needs a loss_length, and nothing '
+        "else has one",
+    ),
+)
+"""Every rule of the section that is about more than one setting. The first that is broken is reported."""

@@ -108,10 +108,10 @@ class Trajectory:
         logprobs    [ 0,  0,  0, -.3, -.1]     behaviour logprobs; 0 where nothing was sampled
         versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
         temperature [ 1,  1,  1,  1,  1]
-        returns     [ G,  G,  G,  G,  G]       the return of the token's turn, or its advantage
-        turns       [ 0,  0,  0,  0,  0]       the token's turn in this path
+        turn_index  [ 4,  4,  4,  4,  4]       the token's turn, as an index into the record's `turns`
 
-    A token that several paths share is trained on in the first of them only.
+    A token that several paths share is trained on in the first of them only. What a turn earned, or what its advantage is, is no part of
+    it: such numbers are lists in the order of the record's `turns`, and `per_token` spreads them.
     """
 
     token_ids: list[int]  # [T]
@@ -119,20 +119,31 @@ class Trajectory:
     logprobs: list[float]  # [T]
     versions: list[int]  # [T]
     temperatures: list[float]  # [T]
-    returns: list[float]  # [T]
-    turns: list[int]  # [T]
+    turn_index: list[int]  # [T]
     truncated: bool = False
     """Whether it ends with a reply that was cut off for its length."""
 
     def __len__(self) -> int:
+        """Return T."""
         return len(self.token_ids)
 
     def __repr__(self) -> str:
-        turns = max(self.turns, default=-1) + 1
+        turns = len(set(self.turn_index))
         versions = sorted({version for version in self.versions if version >= 0})
         return (
             f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {turns}, versions: {versions}>"
         )
+
+    def per_token(self, per_turn: Sequence[float]) -> list[float]:
+        """Give every token the number of its turn.
+
+        Args:
+            per_turn: One number a turn, in the order of the record's `turns`.
+
+        Returns:
+            [T] numbers.
+        """
+        return [per_turn[index] for index in self.turn_index]
 
 
 @dataclass
@@ -186,25 +197,23 @@ class TokenRecord:
         for turn in self.turns:
             turn.role_reward = rewards.get(turn.role)
 
-    def trajectories(self, turn_returns: Sequence[float]) -> Iterator[Trajectory]:
-        """One trajectory a leaf. `turn_returns`: the return of each of `turns` (`agentrl.record.credit`)."""
-        return_of = {id(turn): value for turn, value in zip(self.turns, turn_returns, strict=True)}
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Yield one trajectory a leaf, in the order of the leaves."""
+        index_of = {id(turn): index for index, turn in enumerate(self.turns)}
         masked = {id(turn) for turn in self.turns if not turn.trained}
         for leaf in self.leaves():
-            path = leaf.path()
-            columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
-            ids, mask, logprobs, versions, temperatures, returns, turns = columns
-            for number, turn in enumerate(path):
+            columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
+            ids, mask, logprobs, versions, temperatures, turn_index = columns
+            for turn in leaf.path():
                 prompt, output = len(turn.prompt_ids), len(turn.output_ids)
                 ids += turn.prompt_ids + turn.output_ids
                 mask += [False] * prompt + [id(turn) not in masked] * output
                 logprobs += [0.0] * prompt + turn.logprobs
                 versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
                 temperatures += [turn.temperature] * (prompt + output)
-                returns += [return_of[id(turn)]] * (prompt + output)
-                turns += [number] * (prompt + output)
+                turn_index += [index_of[id(turn)]] * (prompt + output)
                 masked.add(id(turn))
-            yield Trajectory(ids, mask, logprobs, versions, temperatures, returns, turns, leaf.truncated)
+            yield Trajectory(ids, mask, logprobs, versions, temperatures, turn_index, leaf.truncated)
 
     def to_json(self) -> list[dict[str, Any]]:
         """The tree as JSON values; `parent` is an index into the list."""

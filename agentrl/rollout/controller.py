@@ -125,7 +125,7 @@ class Controller:
         if found is None:
             return False
         if not resumed:
-            await in_thread(self.store.open_group, group.id, found.epoch, found.place, self.gate.version, found.digest)
+            await in_thread(self.store.open_group, group.id, found.epoch, found.index, self.gate.version, found.digest)
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:

@@ -30,7 +30,7 @@ _FORMS: dict[str, TypeAdapter[Any]] = {
         "set aside": tuple[int, str, int],
         "episode": tuple[int, str],
         "checkpoint": tuple[int, int, str, float | None, float, list[tuple[int, list[int]]]],
-        "score": tuple[int, float | None, int],
+        "reward": tuple[int, float | None, int],
         "forget": tuple[list[int]],
         "damaged": tuple[int, str],
         "writing": tuple[_FileName, _Size, str],

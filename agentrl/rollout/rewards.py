@@ -118,7 +118,7 @@ def ended_groups(db: sqlite3.Connection, first: int) -> list[EndedGroup]:
     ]
 
 
-_SCORE = """
+_REWARD_OF_VERSIONS = """
 WITH own AS (SELECT id, state FROM groups WHERE version > :before AND version <= :step)
 SELECT AVG(mean), COUNT(*) FROM (
     SELECT AVG(reward) AS mean FROM own JOIN episodes ON group_id = own.id AND status = 'finished'
@@ -127,29 +127,33 @@ SELECT AVG(mean), COUNT(*) FROM (
 """
 
 
-def score_checkpoints(db: sqlite3.Connection) -> list[tuple[int, float | None, int]]:
-    """Score the kept checkpoints, but for the newest, whose policy has sampled too little yet, and return (step, score, n) of those whose
-    score has changed.
+def update_checkpoint_rewards(db: sqlite3.Connection) -> list[tuple[int, float | None, int]]:
+    """Compute the mean reward of the kept checkpoints anew, but for the newest, whose policy has sampled too little yet.
 
-    A checkpoint is worth the mean reward of the groups that started under the versions after the checkpoint before it, up to
+    The mean reward of a checkpoint is that of the groups that started under the versions after the checkpoint before it, up to
     its own. Of these, only groups before the first that still runs count, so that short episodes have no advantage.
+
+    Returns:
+        (step, mean reward, groups) of those of which it has changed.
     """
     kept = db.execute(
-        "SELECT step, score, score_groups, COALESCE((SELECT MAX(step) FROM checkpoints o WHERE o.step < c.step), -1) FROM checkpoints c"
+        "SELECT step, reward_mean, reward_groups, COALESCE((SELECT MAX(step) FROM checkpoints o WHERE o.step < c.step), -1) FROM checkpoints c"
         " WHERE kept AND step < (SELECT MAX(step) FROM checkpoints)"
     ).fetchall()
     changed = []
-    for step, *known, before in kept:
-        score, groups = db.execute(_SCORE, {"before": before, "step": step}).fetchone()
-        if [score, groups] != known:
-            db.execute("UPDATE checkpoints SET score = ?, score_groups = ? WHERE step = ?", (score, groups, step))
-            changed.append((step, score, groups))
+    for step, *current, before in kept:
+        reward_mean, groups = db.execute(_REWARD_OF_VERSIONS, {"before": before, "step": step}).fetchone()
+        if [reward_mean, groups] != current:
+            db.execute(
+                "UPDATE checkpoints SET reward_mean = ?, reward_groups = ? WHERE step = ?", (reward_mean, groups, step)
+            )
+            changed.append((step, reward_mean, groups))
     return changed
 
 
 def best_checkpoint(db: sqlite3.Connection) -> dict[str, Any] | None:
-    """Return step, score and the number of groups behind it of the best checkpoint that is kept and scored."""
+    """Return step, mean reward and the number of groups behind it of the best checkpoint that is kept and has a mean reward."""
     row = db.execute(
-        "SELECT step, score, score_groups FROM checkpoints WHERE kept AND score IS NOT NULL ORDER BY score DESC"
+        "SELECT step, reward_mean, reward_groups FROM checkpoints WHERE kept AND reward_mean IS NOT NULL ORDER BY reward_mean DESC"
     ).fetchone()
     return None if row is None else {"step": row[0], "reward": row[1], "groups": row[2]}

@@ -40,7 +40,7 @@ from agentrl.rollout.database import (
 )
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.rewards import score_checkpoints
+from agentrl.rollout.rewards import update_checkpoint_rewards
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_form import (
     choice_of,
@@ -351,7 +351,7 @@ class Store:
             db.execute("DELETE FROM begun_checkpoints WHERE path = ?", (where,))
             if not new:
                 return
-            query = "SELECT step, restart, path, score, made_at FROM checkpoints WHERE step = ?"
+            query = "SELECT step, restart, path, reward_mean, made_at FROM checkpoints WHERE step = ?"
             row = db.execute(query, (manifest.step,)).fetchone()
             ledger.append(db, "checkpoint", *row, [[trained.step, trained.group_ids] for trained in manifest.history])
 
@@ -374,9 +374,11 @@ class Store:
     def forget_checkpoints(self, keep: int) -> list[Path]:
         """Mark all but the newest `keep` checkpoints, and the best, as deleted, durably; returns the directories to delete."""
         with self._writing(durable=True) as db:
-            for scored in score_checkpoints(db):
-                ledger.append(db, "score", *scored)
-            rows = db.execute("SELECT step, path, score FROM checkpoints WHERE kept ORDER BY step DESC").fetchall()
+            for changed in update_checkpoint_rewards(db):
+                ledger.append(db, "reward", *changed)
+            rows = db.execute(
+                "SELECT step, path, reward_mean FROM checkpoints WHERE kept ORDER BY step DESC"
+            ).fetchall()
             best = max((row for row in rows if row[2] is not None), key=lambda row: row[2], default=None)
             old = [row for row in rows[keep:] if row is not best]
             db.executemany("UPDATE checkpoints SET kept = 0 WHERE step = ?", [(step,) for step, _, _ in old])

@@ -33,7 +33,7 @@ class GroupTask:
     """The task of a group, and where it comes from."""
 
     epoch: int
-    place: int
+    index: int
     """Of the task in the list, or in the stream."""
     task: Task | None
     """None: it cannot be used."""

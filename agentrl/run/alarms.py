@@ -122,7 +122,7 @@ def _of_training(health: Health, config: RunConfig, staleness_bound: int | None)
             f"engine and trainer differ by {mismatch:.2g} in mean |Δlogprob|, more than trainer.alarm_mismatch = "
             f"{trainer.alarm_mismatch:g}: are model, number format and chat format the same on both sides?",
         )
-    low, high = metrics.get("weight_p01", 1.0), metrics.get("weight_p99", 1.0)
+    low, high = metrics.get("importance_weight_p01", 1.0), metrics.get("importance_weight_p99", 1.0)
     if high > trainer.alarm_weight or low < 1 / trainer.alarm_weight:
         yield Alarm(
             "weights",

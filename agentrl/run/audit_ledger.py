@@ -55,15 +55,15 @@ class _Story:
         elif kind == "set aside":
             self.groups[values[2]][2:4] = ["open", None]
         elif kind == "checkpoint":
-            step, restart, path, score, made_at, batches = values
+            step, restart, path, reward_mean, made_at, batches = values
             known = self.checkpoints.get(step)
-            self.checkpoints[step] = [restart, path, score, made_at, 1, None, known[6] if known else 0]
+            self.checkpoints[step] = [restart, path, reward_mean, made_at, 1, None, known[6] if known else 0]
             for batch_step, groups in batches:
                 for group in groups:
                     self.groups[group][4] = batch_step
-        elif kind == "score":
-            step, score, groups = values
-            self.checkpoints[step][2], self.checkpoints[step][6] = score, groups
+        elif kind == "reward":
+            step, reward_mean, groups = values
+            self.checkpoints[step][2], self.checkpoints[step][6] = reward_mean, groups
         elif kind == "forget":
             for step in values[0]:
                 self.checkpoints[step][4] = 0
@@ -109,7 +109,7 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     yield from _differences(db, "restart", "SELECT restart, started_at, config FROM restarts", story.restarts)
     groups = "SELECT id, epoch, task, state, reason, step, version, task_digest FROM groups"
     yield from _differences(db, "group", groups, story.groups)
-    made = "SELECT step, restart, path, score, made_at, kept, damaged, score_groups FROM checkpoints"
+    made = "SELECT step, restart, path, reward_mean, made_at, kept, damaged, reward_groups FROM checkpoints"
     yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
     tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
     if story.restarts and tasks != (story.tasks,):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.config import TrainerConfig
 from agentrl.errors import AgentRLError
-from agentrl.record.credit import turn_returns
+from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.reporting.html import html_rows, html_table, html_text
 from agentrl.rollout.episode_list import ListedEpisode, Status
@@ -39,8 +39,8 @@ class RunTrajectory:
     """Behaviour logprobs; 0 where nothing was sampled."""
     versions: list[int]  # [T]
     """Policy version that sampled the token; -1: not sampled."""
-    turns: list[int]  # [T]
-    """Index of the token's turn in this path."""
+    turn_index: list[int]  # [T]
+    """Index of the token's turn in `episode.record.turns`."""
     returns: list[float]  # [T]
     """The return of the token's turn (docs/credit.md)."""
     advantages: list[float] | None  # [T]
@@ -55,7 +55,7 @@ class RunTrajectory:
 
     def __repr__(self) -> str:
         versions = sorted({version for version in self.versions if version >= 0})
-        return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {max(self.turns, default=-1) + 1}, versions: {versions}>"
+        return f"<RunTrajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {len(set(self.turn_index))}, versions: {versions}>"
 
     def _repr_html_(self) -> str:
         advantages: Sequence[float | str] = self.advantages or [""] * len(self)
@@ -167,20 +167,22 @@ class RunEpisode:
             ConfigError: The model's tokenizer is not there any more.
         """
         record, advantages = self._weighed()
-        returned = record.trajectories(turn_returns(record, self.reward, self.run.config.trainer.turn_discount))
-        weighed = [None for _ in record.leaves()] if advantages is None else record.trajectories(advantages)
-        return [self._trajectory(path, other) for path, other in zip(returned, weighed, strict=True)]
+        returns = turn_returns(record, self.reward, self.run.config.trainer.turn_discount)
+        return [self._trajectory(path, returns, advantages) for path in record.trajectories()]
 
-    def _trajectory(self, path: Trajectory, weighed: Trajectory | None) -> RunTrajectory:
+    def _trajectory(
+        self, path: Trajectory, returns: Sequence[float], advantages: Sequence[float] | None
+    ) -> RunTrajectory:
+        """Return a path with its text. `returns`, `advantages`: one a turn of the record."""
         return RunTrajectory(
             token_ids=path.token_ids,
             pieces=self.run.text.pieces(path.token_ids),
             loss_mask=path.loss_mask,
             logprobs=path.logprobs,
             versions=path.versions,
-            turns=path.turns,
-            returns=path.returns,
-            advantages=None if weighed is None else weighed.returns,
+            turn_index=path.turn_index,
+            returns=path.per_token(returns),
+            advantages=None if advantages is None else path.per_token(advantages),
             truncated=path.truncated,
         )
 

@@ -46,7 +46,7 @@ from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
-from agentrl.record.credit import turn_returns
+from agentrl.record.returns import turn_returns
 from agentrl.rollout.check_start import check_start
 
 IDLE_TIMEOUT_S = 3600.0
@@ -280,10 +280,8 @@ class Service:
     def _trajectories(self, entry: _Entry) -> dict[str, Any]:
         record = entry.session.record
         record.reward_roles(entry.session.role_rewards)
-        paths = []
-        for path in record.trajectories(turn_returns(record, entry.reward or 0.0)):
-            columns = dict(vars(path))
-            paths.append({"rewards": columns.pop("returns"), **columns})
+        returns = turn_returns(record, entry.reward or 0.0)
+        paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
         return {**self._state(entry), "turns": record.to_json(), "trajectories": paths}
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
-from agentrl.trainer.broadcast import WeightGroup, buckets_of
+from agentrl.trainer.broadcast import WeightGroup, make_buckets
 from tests.components import wait_until
 from tests.engine.test_launch import server_pids
 from tests.real_sglang import sglang_config
@@ -44,7 +44,7 @@ class Sender:
 
     async def weight_buckets(self) -> list[dict[str, Any]]:
         tensors = await in_thread(load_file, self.weights / "model.safetensors")
-        self._buckets = buckets_of(tensors.items(), BUCKET_BYTES)
+        self._buckets = make_buckets(tensors.items(), BUCKET_BYTES)
         return [bucket.manifest() for bucket in self._buckets]
 
     async def send_bucket(self, index: int) -> None:
@@ -109,7 +109,7 @@ def test_buckets_hold_every_byte_within_their_bound() -> None:
         "c": torch.randn(100, generator=generator),
         "d": torch.tensor([True]),
     }
-    buckets = buckets_of(tensors.items(), 120)
+    buckets = make_buckets(tensors.items(), 120)
     assert sorted(name for bucket in buckets for name in bucket.names) == sorted(tensors)
     for bucket in buckets:
         assert bucket.data.nbytes <= 120 or len(bucket.names) == 1

@@ -15,7 +15,7 @@ from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, load_chat_format, open_proxy
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.rollout.run_episode import local_runner
-from agentrl.trainer.model.scored_model import load_model
+from agentrl.trainer.model.packed_model import load_model
 from tests.tiny_vl import make_tiny_vl, picture
 
 pytestmark = pytest.mark.anyio

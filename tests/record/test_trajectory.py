@@ -140,7 +140,7 @@ def test_the_record_is_what_the_engine_saw_and_rescoring_reproduces_its_logprobs
     assert rescorer.largest_difference(record) < TOLERANCE
 
     trained = 0
-    for path in record.trajectories([1.0] * len(record.turns)):
+    for path in record.trajectories():
         trained += sum(path.loss_mask)
         assert len({len(column) for column in vars(path).values() if isinstance(column, list)}) == 1
     assert trained == sum(len(turn.output_ids) for turn in record.turns)
@@ -187,7 +187,7 @@ def test_shared_prefixes_are_stored_once_and_trained_on_once() -> None:
     record.add("b", root, [1, 2, 3, 4], generation(5, version=1), 0.5)
     record.add("c", root, [1, 2, 3, 6], generation(7, 8, version=2), 1.0)
 
-    first, second = record.trajectories([2.0] * 3)
+    first, second = record.trajectories()
 
     assert [turn.prompt_ids for turn in record.turns] == [[1, 2], [4], [6]]
     assert (first.token_ids, first.loss_mask) == ([1, 2, 3, 4, 5], [False, False, True, False, True])
@@ -196,12 +196,14 @@ def test_shared_prefixes_are_stored_once_and_trained_on_once() -> None:
     assert first.temperatures == [1.0, 1.0, 1.0, 0.5, 0.5]
 
 
-def test_each_turn_is_worth_its_own_value() -> None:
+def test_every_token_knows_its_turn_in_the_record() -> None:
     record = TokenRecord()
     root = record.add("a", None, [1], generation(2), 1.0)
     record.add("b", root, [1, 2, 3], generation(4), 1.0)
-    (path,) = record.trajectories([2.0, -1.0])
-    assert path.returns == [2.0, 2.0, -1.0, -1.0]
+    record.add("c", root, [1, 2, 5], generation(6), 1.0)
+    first, second = record.trajectories()
+    assert (first.turn_index, second.turn_index) == ([0, 0, 1, 1], [0, 0, 2, 2])
+    assert second.per_token([2.0, -1.0, 0.5]) == [2.0, 2.0, 0.5, 0.5]
 
 
 def test_a_role_that_is_not_trained_is_masked_and_still_shared() -> None:
@@ -209,7 +211,7 @@ def test_a_role_that_is_not_trained_is_masked_and_still_shared() -> None:
     root = record.add("a", None, [1], generation(2), 1.0)
     record.add("b", root, [1, 2, 3], generation(4), 1.0)
     root.trained = False
-    (path,) = TokenRecord.from_json(record.to_json()).trajectories([0.0, 1.0])
+    (path,) = TokenRecord.from_json(record.to_json()).trajectories()
     assert path.loss_mask == [False, False, False, True]
 
 
@@ -225,5 +227,5 @@ def test_a_trajectory_of_thousands_of_tokens_is_shown_in_a_line() -> None:
     spans = [VersionSpan(3, 0, 1000), VersionSpan(4, 1000, 2000)]
     reply = Generation(output_ids=ids[2000:], logprobs=[-0.5] * 2000, versions=spans, finish="stop")
     record.add("a", None, ids[:2000], reply, 1.0)
-    (trajectory,) = record.trajectories([1.0])
+    (trajectory,) = record.trajectories()
     assert repr(trajectory) == "<Trajectory of 4000 tokens, 2000 trained, turns: 1, versions: [3, 4]>"

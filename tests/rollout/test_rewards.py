@@ -146,7 +146,7 @@ def test_a_checkpoint_is_scored_by_the_groups_that_its_policy_sampled(tmp_path: 
         assert store.read(best_checkpoint) == {"step": 4, "reward": 0.75, "groups": 2}
         commit(store, 8, tmp_path / "8", [])
         assert store.forget_checkpoints(keep=1) == [tmp_path / "6", tmp_path / "2"]
-        rows = store.read(lambda db: db.execute("SELECT step, score, score_groups FROM checkpoints").fetchall())
+        rows = store.read(lambda db: db.execute("SELECT step, reward_mean, reward_groups FROM checkpoints").fetchall())
     assert rows == [(2, 0.25, 2), (4, 0.75, 2), (6, 0.5, 2), (8, None, 0)]
 
 

@@ -57,7 +57,7 @@ async def test_calls_carry_their_role_and_its_reward(server_url: str, nano_forma
     assert [turn.failed for turn in record.turns] == [False, True, False, False]
     assert record.turns[2].parent is record.turns[1]
     assert outcome.has_turn_rewards
-    masks = [any(path.loss_mask) for path in record.trajectories([0.0] * 4)]
+    masks = [any(path.loss_mask) for path in record.trajectories()]
     assert masks == [True, True, False]
 
 

@@ -33,7 +33,7 @@ def test_every_epoch_visits_every_task_once(count: int, seed: int, shuffle: bool
     tasks = TaskList([{"n": n} for n in range(count)], seed, shuffle, epochs=3)
     visited = [tasks.of_group(group) for group in range(3 * count)]
     for epoch in range(3):
-        places = [found.place for found in visited[epoch * count : (epoch + 1) * count] if found is not None]
+        places = [found.index for found in visited[epoch * count : (epoch + 1) * count] if found is not None]
         assert sorted(places) == list(range(count))
         assert shuffle or places == list(range(count))
     assert tasks.of_group(3 * count) is None
@@ -106,7 +106,7 @@ def test_a_generator_that_fails_midway_ends_its_epoch_and_says_where() -> None:
         assert stream.of_group(2 * epoch) == GroupTask(epoch, 0, {"n": 1})
         failed = stream.of_group(2 * epoch + 1)
         assert failed is not None
-        assert (failed.epoch, failed.place, failed.task) == (epoch, 1, None)
+        assert (failed.epoch, failed.index, failed.task) == (epoch, 1, None)
         assert "failed at task 1: ZeroDivisionError" in failed.fault
 
 

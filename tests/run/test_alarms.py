@@ -31,8 +31,8 @@ from tests.rollout.test_controller import TASKS, runner_of
 HEALTHY: dict[str, Any] = {
     "step": {
         "logprob_mismatch_mean_abs": 1e-4,
-        "weight_p01": 0.8,
-        "weight_p99": 1.3,
+        "importance_weight_p01": 0.8,
+        "importance_weight_p99": 1.3,
         "staleness_max": 3.0,
         "entropy": 0.5,
     },
@@ -86,8 +86,8 @@ def test_a_healthy_run_says_nothing() -> None:
         ("gradient_zero", {"zero_gradients": 3}, ["the gradient was 0 in the last 3 steps"]),
         ("entropy_gone", {"step": {"entropy": 1e-5}}, ["the entropy is 1e-05 nats"]),
         ("mismatch", {"step": {"logprob_mismatch_mean_abs": 0.05}}, ["differ by 0.05 in mean |Δlogprob|"]),
-        ("weights", {"step": {"weight_p99": 2.5}}, ["p/b is 1.00 to 2.50 for 98 % of the tokens"]),
-        ("weights", {"step": {"weight_p01": 0.3}}, ["p/b is 0.30 to 1.00 for 98 % of the tokens"]),
+        ("weights", {"step": {"importance_weight_p99": 2.5}}, ["p/b is 1.00 to 2.50 for 98 % of the tokens"]),
+        ("weights", {"step": {"importance_weight_p01": 0.3}}, ["p/b is 0.30 to 1.00 for 98 % of the tokens"]),
         ("staleness", {"step": {"staleness_max": 4.0}}, ["a token is 4 versions old, and the bound is 3"]),
     ],
 )

@@ -100,7 +100,7 @@ KINDS = [
     "close",
     "set aside",
     "checkpoint",
-    "score",
+    "reward",
     "forget",
     "damaged",
     "writing",

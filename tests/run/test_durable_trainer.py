@@ -24,7 +24,7 @@ from agentrl.run.audit import audit
 from agentrl.run.retrain import retrain
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.process import TrainerProcess
-from agentrl.trainer.step_metrics import weight_quantiles
+from agentrl.trainer.step_metrics import importance_weight_quantiles
 from tests.recorded_run import batch, record_run, running
 
 pytestmark = pytest.mark.anyio
@@ -240,7 +240,7 @@ async def test_the_disk_is_blamed_for_what_it_refused_and_for_nothing_else(
     async with running(run_dir, pytest.fail) as trainer:
         await trainer.step(batch(1))
         with monkeypatch.context() as patch:
-            patch.setattr(Policy, "staged", lambda *_, **__: fails(torch.OutOfMemoryError("no memory")))
+            patch.setattr(Policy, "snapshot", lambda *_, **__: fails(torch.OutOfMemoryError("no memory")))
             with pytest.raises(TrainerError, match=r"was not made: .*no memory.*--resume"):
                 await trainer.checkpoint()
         await in_thread((run_dir / "checkpoints").write_text, "in the way")
@@ -375,6 +375,8 @@ async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
 def test_quantiles_are_of_any_number_of_tokens() -> None:
     weights = torch.arange(101).repeat(2**24 // 100).float().div(100).log()
     assert len(weights) > 2**24
-    found = weight_quantiles(weights)
-    assert found == pytest.approx({"weight_p01": 0.01, "weight_p50": 0.5, "weight_p99": 0.99}, abs=1e-3)
-    assert weight_quantiles(torch.zeros(0)) == {}
+    found = importance_weight_quantiles(weights)
+    assert found == pytest.approx(
+        {"importance_weight_p01": 0.01, "importance_weight_p50": 0.5, "importance_weight_p99": 0.99}, abs=1e-3
+    )
+    assert importance_weight_quantiles(torch.zeros(0)) == {}

@@ -22,7 +22,7 @@ from agentrl.rollout.check_start import with_model
 from agentrl.trainer.algorithms.critic import Critic
 from agentrl.trainer.model.checkpoint import read_published
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.sft import newest
+from agentrl.trainer.sft import newest_checkpoint
 
 
 class Hostile:
@@ -111,6 +111,6 @@ def test_no_checkpoint_of_others_is_unpickled(plant: Callable[[Path], None], tmp
     (checkpoint / "checkpoint.json").write_text(json.dumps({"step": 1, "optimizer_steps": 1}))
     with pytest.raises(CheckpointError, match="does not hold what was written"):
         policy.load(checkpoint)
-    assert newest(tmp_path / "run") is None
+    assert newest_checkpoint(tmp_path / "run") is None
     assert (tmp_path / "run" / "damaged" / "step-000001-1").is_dir()
     assert not (tmp_path / "it ran").exists()

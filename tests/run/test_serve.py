@@ -73,7 +73,7 @@ def test_a_session_from_opening_to_trajectories(service: Service, versions: Any)
     assert [turn.temperature for turn in record.turns] == [0.7, 0.7]
     assert Rescorer(versions).largest_difference(record) < 1e-4
     (trajectory,) = fetched["trajectories"]
-    trained = [r for r, t in zip(trajectory["rewards"], trajectory["loss_mask"], strict=True) if t]
+    trained = [r for r, t in zip(trajectory["returns"], trajectory["loss_mask"], strict=True) if t]
     assert set(trained) == {1.5, 0.25}
     assert path.rpartition("/")[2] in [s["id"] for s in service.ask("GET", "/sessions")["sessions"]]
     service.ask("DELETE", path)
@@ -90,7 +90,7 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
     service.ask("POST", f"{path}/close", {"reward": 1.0})
     fetched = service.ask("GET", f"{path}/trajectories")
     assert [(turn["role"], turn["role_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
-    assert [path["rewards"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
+    assert [path["returns"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
 
 
 def test_what_was_closed_is_final(service: Service) -> None:

@@ -29,7 +29,8 @@ from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.retrain import retrain
 from agentrl.run.train import COUNTERS
-from agentrl.trainer.process import TrainerProcess, training_sequences
+from agentrl.trainer.process import TrainerProcess
+from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
 
 ROOT = Path(__file__).parents[2]

@@ -21,7 +21,7 @@ def training_sequence(ids: list[int], trained: list[bool], rng: random.Random) -
         temperatures=torch.tensor([rng.choice([0.7, 1.0, 1.3]) for _ in ids]),
         advantages=numbers(-2, 2),
         rewards=numbers(-1, 1),
-        turns=torch.tensor(sorted(rng.randrange(3) for _ in ids)),
+        turn_index=torch.tensor(sorted(rng.randrange(3) for _ in ids)),
     )
 
 

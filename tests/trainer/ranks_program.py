@@ -40,7 +40,9 @@ def steps(
     for _ in range(count):
         result = policy.step(sequences)
         numbers = {"loss": result.loss, "grad_norm": result.grad_norm, "computed_tokens": result.computed_tokens}
-        said.append({**numbers, **vars(result.stats), "log_weight": float(result.log_weights.sum()), **result.critic})
+        said.append(
+            {**numbers, **vars(result.stats), "log_weight": float(result.log_importance_weights.sum()), **result.critic}
+        )
         published[policy.version] = policy.publish(folder)
     compared = policy.mismatch(sequences, published)
     said.append(vars(compared) if compared else {})

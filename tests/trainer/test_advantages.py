@@ -23,7 +23,7 @@ from agentrl.trainer.algorithms.advantages import (
     whitened,
     with_kl_penalty,
 )
-from agentrl.trainer.packing import pack
+from agentrl.trainer.packing import pack_sequences
 from tests.trainer.random_trees import random_tree
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=2, max_size=16)
@@ -83,22 +83,22 @@ def test_whitening_counts_every_trained_token_once(rows: list[list[float]]) -> N
 @given(st.integers(0, 1000))
 def test_the_kl_penalty_is_what_the_rest_of_the_trajectory_costs(seed: int) -> None:
     config = TrainerConfig(kl="reward", kl_coef=0.5)
-    (batch,) = pack(random_tree(random.Random(seed), depth=2), 1000)
+    (batch,) = pack_sequences(random_tree(random.Random(seed), depth=2), 1000)
     generator = torch.Generator().manual_seed(seed)
-    own, reference = (torch.randn(batch.tokens, generator=generator, dtype=torch.float64) for _ in range(2))
+    own, reference = (torch.randn(batch.trained_tokens, generator=generator, dtype=torch.float64) for _ in range(2))
     got = with_kl_penalty(batch, own, reference, config).advantages
-    for t in range(batch.tokens):
+    for t in range(batch.trained_tokens):
         rest = 0.0
-        for i in range(t, batch.tokens):
-            if batch.index[i] == batch.index[t]:
+        for i in range(t, batch.trained_tokens):
+            if batch.sequence_index[i] == batch.sequence_index[t]:
                 rest += float(own[i] - reference[i])
         assert float(got[t]) == pytest.approx(float(batch.advantages[t]) - 0.5 * rest, rel=1e-6, abs=1e-6)
 
 
 def test_with_a_critic_each_token_pays_for_its_own_divergence_in_its_reward() -> None:
     config = TrainerConfig(kl="reward", kl_coef=0.5, advantage="gae")
-    (batch,) = pack(random_tree(random.Random(3), depth=2), 1000)
-    own, reference = torch.randn(2, batch.tokens, generator=torch.Generator().manual_seed(3))
+    (batch,) = pack_sequences(random_tree(random.Random(3), depth=2), 1000)
+    own, reference = torch.randn(2, batch.trained_tokens, generator=torch.Generator().manual_seed(3))
     got = with_kl_penalty(batch, own, reference, config)
     assert torch.allclose(got.rewards, batch.rewards - 0.5 * (own - reference))
     assert torch.equal(got.advantages, batch.advantages)

@@ -13,29 +13,29 @@ from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
-from agentrl.record.credit import earned_rewards
+from agentrl.record.returns import immediate_rewards
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.store import StoredEpisode
 from agentrl.trainer.algorithms.critic import Critic, gae
-from agentrl.trainer.packing import pack
+from agentrl.trainer.packing import pack_sequences
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.process import training_sequences
-from tests.record.test_credit import record_of
+from agentrl.trainer.sequences import training_sequences
+from tests.record.test_returns import record_of
 from tests.trainer.random_trees import random_tree
 
 
 @given(st.integers(0, 1000), st.floats(0.5, 1), st.floats(0, 1), st.sampled_from(["token", "turn"]))
 def test_gae_is_its_sum_over_later_steps(seed: int, discount: float, decay: float, unit: str) -> None:
-    (batch,) = pack(random_tree(random.Random(seed), depth=2), 1000)
-    values = torch.randn(batch.tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    ends = torch.randn(batch.count, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
+    (batch,) = pack_sequences(random_tree(random.Random(seed), depth=2), 1000)
+    values = torch.randn(batch.trained_tokens, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    ends = torch.randn(batch.sequence_count, generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
     got = gae(batch, values, ends, discount=discount, decay=decay, unit=unit)
-    for path in batch.index.unique().tolist():
-        rows = [t for t in range(batch.tokens) if batch.index[t] == path]
+    for path in batch.sequence_index.unique().tolist():
+        rows = [t for t in range(batch.trained_tokens) if batch.sequence_index[t] == path]
         steps: list[list[int]] = []
         for t in rows:
-            if unit == "turn" and steps and batch.turns[steps[-1][0]] == batch.turns[t]:
+            if unit == "turn" and steps and batch.turn_index[steps[-1][0]] == batch.turn_index[t]:
                 steps[-1].append(t)
             else:
                 steps.append([t])
@@ -48,8 +48,8 @@ def test_gae_is_its_sum_over_later_steps(seed: int, discount: float, decay: floa
             )
             for t in step:
                 assert float(got.advantages[t]) == pytest.approx(advantage, abs=1e-6)
-            assert [bool(got.counted[t]) for t in step] == [True] + [False] * (len(step) - 1)
-            assert float(got.targets[step[0]]) == pytest.approx(advantage + before[k], abs=1e-6)
+            assert [bool(got.value_mask[t]) for t in step] == [True] + [False] * (len(step) - 1)
+            assert float(got.returns[step[0]]) == pytest.approx(advantage + before[k], abs=1e-6)
 
 
 def two_turns(last_trained: bool = True) -> TokenRecord:
@@ -62,13 +62,13 @@ def two_turns(last_trained: bool = True) -> TokenRecord:
 
 
 def test_a_turn_earns_at_its_last_token_and_one_that_is_not_trained_on_at_what_led_to_it() -> None:
-    assert earned_rewards(two_turns(), 1.0) == [0.25, 1.0]
+    assert immediate_rewards(two_turns(), 1.0) == [0.25, 1.0]
     config = TrainerConfig(advantage="gae")
     for trained, expected in ((True, [0, 0, 0, 0.25, 0, 0, 1.0]), (False, [0, 0, 0, 1.25, 0, 0, 0])):
         episode = StoredEpisode(1, 1, 0, 1.0, 0, two_turns(trained))
         ((sequence,),) = training_sequences([episode], config)
         assert sequence.rewards.tolist() == expected
-        assert sequence.turns.tolist() == [0, 0, 0, 0, 1, 1, 1]
+        assert sequence.turn_index.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize("masked", [1, 2])
@@ -99,7 +99,7 @@ def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tm
     other.load(tmp_path / "step")
     assert policy.critic is not None
     assert other.critic is not None
-    (batch,) = pack(sequences, 1000)
+    (batch,) = pack_sequences(sequences, 1000)
     with torch.no_grad():
         assert torch.equal(policy.critic(batch, batch.source), other.critic(batch, batch.source))
 
@@ -111,11 +111,11 @@ def test_what_was_cut_off_is_worth_what_the_critic_expects_there_and_what_ended_
     critic.requires_grad_(False)
     critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
     tree = random_tree(random.Random(4), depth=2)
-    (batch,) = pack([replace(s, truncated=number % 2 == 0) for number, s in enumerate(tree)], 1000)
-    assert int((batch.ends >= 0).sum()) == -(-len(tree) // 2)
-    advantages, values = critic.returns(batch).advantages, critic(batch, batch.source)
-    for index in batch.index.unique().tolist():
-        end, last = int(batch.ends[index]), int((batch.index == index).nonzero()[-1])
+    (batch,) = pack_sequences([replace(s, truncated=number % 2 == 0) for number, s in enumerate(tree)], 1000)
+    assert int((batch.truncated_end >= 0).sum()) == -(-len(tree) // 2)
+    advantages, values = critic.advantages_and_returns(batch).advantages, critic(batch, batch.source)
+    for index in batch.sequence_index.unique().tolist():
+        end, last = int(batch.truncated_end[index]), int((batch.sequence_index == index).nonzero()[-1])
         following = 0.5 * float(critic(batch, torch.tensor([end]))) if bootstrap and end >= 0 else 0.0
         expected = float(batch.rewards[last]) + following - float(values[last])
         assert float(advantages[last]) == pytest.approx(expected, abs=1e-4)
@@ -124,13 +124,13 @@ def test_what_was_cut_off_is_worth_what_the_critic_expects_there_and_what_ended_
 def test_the_value_clip_stops_the_gradient_of_what_moved_far() -> None:
     config = TrainerConfig(advantage="gae", value_clip=0.1)
     critic = Critic(NANO, config)
-    (batch,) = pack(random_tree(random.Random(1), depth=1), 1000)
-    returns = critic.returns(batch)
-    assert returns.old_values.tolist() == [0.0] * batch.tokens
-    count = batch.tokens
-    expected = 0.5 * float(returns.targets.square().sum()) / count
-    assert float(critic.loss(batch, returns, count).detach()) == pytest.approx(expected, rel=1e-5)
+    (batch,) = pack_sequences(random_tree(random.Random(1), depth=1), 1000)
+    estimates = critic.advantages_and_returns(batch)
+    assert estimates.old_values.tolist() == [0.0] * batch.trained_tokens
+    count = batch.trained_tokens
+    expected = 0.5 * float(estimates.returns.square().sum()) / count
+    assert float(critic.loss(batch, estimates, count).detach()) == pytest.approx(expected, rel=1e-5)
     with torch.no_grad():
         critic.head.bias.add_(5.0)  # far beyond the clip, and past every target
-    far = critic.loss(batch, returns, count)
-    assert float(far.detach()) == pytest.approx(0.5 * float((5.0 - returns.targets).square().sum()) / count, rel=1e-5)
+    far = critic.loss(batch, estimates, count)
+    assert float(far.detach()) == pytest.approx(0.5 * float((5.0 - estimates.returns).square().sum()) / count, rel=1e-5)

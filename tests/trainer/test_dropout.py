@@ -13,9 +13,9 @@ from torch import Tensor
 from agentrl.config import TrainerConfig
 from agentrl.errors import ConfigError
 from agentrl.trainer.algorithms.critic import Critic
+from agentrl.trainer.model.packed_model import load_model
 from agentrl.trainer.model.ranks import join_ranks
-from agentrl.trainer.model.scored_model import load_model
-from agentrl.trainer.packing import pack
+from agentrl.trainer.packing import pack_sequences
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sft import LIKELIHOOD, nll
 from benchmarks.model_kinds import tiny_model
@@ -59,11 +59,11 @@ def weights(policy: Policy) -> Tensor:
 def test_by_default_all_passes_are_one_function_and_theta_is_p_at_first(model: Path) -> None:
     policy = policy_of(model)
     batch = sequences(policy)
-    (packed,) = pack(batch, 1000)
+    (packed,) = pack_sequences(batch, 1000)
     with torch.no_grad():
         assert torch.equal(policy.logprobs(packed), policy.logprobs(packed))
     result = policy.step(batch)
-    assert result.stats.kl == 0, "θ = p exactly"
+    assert result.stats.kl_step == 0, "θ = p exactly"
     assert result.grad_norm > 0
 
 
@@ -73,13 +73,13 @@ def test_with_the_setting_only_the_gradient_pass_differs(model: Path) -> None:
     plain, dropped, again = (policy_of(model, dropout=on, **settings) for on in (False, True, True))
     batch = sequences(plain)
     results = [policy.step(batch) for policy in (plain, dropped, again)]
-    assert results[0].stats.kl == 0
-    assert results[1].stats.kl != 0, "θ is dropped from"
+    assert results[0].stats.kl_step == 0
+    assert results[1].stats.kl_step != 0, "θ is dropped from"
     for result in results:
-        assert float(result.log_weights.abs().max()) < 1e-5, "p is not"
+        assert float(result.log_importance_weights.abs().max()) < 1e-5, "p is not"
     assert not torch.equal(weights(plain), weights(dropped))
     assert torch.equal(weights(dropped), weights(again)), "what is dropped follows from the step"
-    (packed,) = pack(batch, 1000)
+    (packed,) = pack_sequences(batch, 1000)
     with torch.no_grad():
         assert torch.equal(dropped.logprobs(packed), again.logprobs(packed))
         assert torch.equal(dropped.logprobs(packed), dropped.logprobs(packed)), "and the mode is left"
@@ -101,7 +101,7 @@ def test_the_reference_and_the_mismatch_see_no_dropout(model: Path, tmp_path: Pa
     assert compared is not None
     assert compared.max_abs < 1e-5
     assert policy.reference is not None
-    (packed,) = pack(batch, 1000)
+    (packed,) = pack_sequences(batch, 1000)
     with torch.no_grad():
         assert torch.equal(policy.reference(packed).logprobs, policy.logprobs(packed))
 
@@ -109,12 +109,12 @@ def test_the_reference_and_the_mismatch_see_no_dropout(model: Path, tmp_path: Pa
 @pytest.mark.parametrize("dropout", [False, True])
 def test_a_critics_values_see_no_dropout(model: Path, dropout: bool) -> None:
     critics = [Critic(model, TrainerConfig(advantage="gae", critic_lr=1e-2, dropout=on)) for on in (False, dropout)]
-    (packed,) = pack(sequences(policy_of(model)), 1000)
+    (packed,) = pack_sequences(sequences(policy_of(model)), 1000)
     for critic in critics:  # away from the head of zeros that it starts with
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
-    one, other = (critic.returns(packed) for critic in critics)
+    one, other = (critic.advantages_and_returns(packed) for critic in critics)
     assert torch.equal(one.old_values, other.old_values)
-    losses = [critic.teach([packed], [critic.returns(packed)]) for critic in critics]
+    losses = [critic.update([packed], [critic.advantages_and_returns(packed)]) for critic in critics]
     assert (losses[0] != losses[1]) is dropout
     assert torch.equal(critics[1](packed, packed.source), critics[1](packed, packed.source))
 
@@ -149,7 +149,7 @@ def test_supervised_learning_drops_and_its_held_out_likelihood_does_not(model: P
 @pytest.mark.parametrize("model", ["opt", "gpt2"], indirect=True)
 def test_activations_are_recomputed_layer_by_layer(model: Path) -> None:
     policy = policy_of(model, recompute_activations=True)
-    layers = policy.scored.layers
+    layers = policy.packed_model.layers
     assert len(layers) == policy.model.config.get_text_config().num_hidden_layers
     calls: list[torch.nn.Module] = []
     for layer in layers:
@@ -158,7 +158,7 @@ def test_activations_are_recomputed_layer_by_layer(model: Path) -> None:
     batch = sequences(policy)
     calls.clear()
     policy.step(batch)
-    assert len(calls) == 3 * len(layers), "once for log p, and twice for the gradient"
+    assert len(calls) == 2 * len(layers), "twice for the gradient, of which the first gives log p too"
 
 
 def test_an_interpolated_log_p_cannot_be_had_with_dropout() -> None:

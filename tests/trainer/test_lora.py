@@ -122,7 +122,7 @@ def test_targets_that_cannot_be_adapted_are_refused(targets: list[str], reason: 
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="lora_targets are the layers of an adapter"):
+    with pytest.raises(ValueError, match="are the layers of an adapter: they need lora_rank"):
         TrainerConfig(lora_targets=["q_proj"])
     with pytest.raises(ValueError, match="sends whole weights"):
         RunConfig.model_validate({"engine": {"kind": "sglang", "transfer": "broadcast"}, "trainer": {"lora_rank": 4}})

@@ -9,15 +9,15 @@ import torch
 from pydantic import ValidationError
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.algorithms.losses import interpolated, kl_estimate, mismatch, policy_loss, regularizers
-from agentrl.trainer.algorithms.objectives import Sequences
-from agentrl.trainer.model.scored_model import token_scores
+from agentrl.trainer.algorithms.losses import interpolated_proximal, kl_estimate, mismatch, policy_loss, regularizers
+from agentrl.trainer.algorithms.objectives import SequenceMap
+from agentrl.trainer.model.packed_model import logprobs_and_entropies
 
 CONFIG = TrainerConfig(clip_low=0.2, clip_high=0.28, importance_weight_max=2.0)
 
 
-def one_sequence(*mask: bool) -> Sequences:
-    return Sequences(torch.zeros(len(mask), dtype=torch.long), 1, torch.tensor(mask))
+def one_sequence(*mask: bool) -> SequenceMap:
+    return SequenceMap(torch.zeros(len(mask), dtype=torch.long), 1, torch.tensor(mask))
 
 
 def test_what_lies_outside_the_mask_may_be_infinite() -> None:
@@ -42,14 +42,14 @@ def test_the_statistics_count_clipped_and_capped_tokens() -> None:
         one_sequence(True, True, True),
         CONFIG.model_copy(update={"importance_weight_mode": "mask"}),
     )
-    assert (stats.tokens, stats.clipped, stats.capped, stats.weight) == (3, 1, 1, 2)
-    assert stats.kl == pytest.approx(np.e - 2, rel=1e-6)
+    assert (stats.tokens, stats.clipped, stats.out_of_bounds, stats.importance_weight) == (3, 1, 1, 2)
+    assert stats.kl_step == pytest.approx(np.e - 2, rel=1e-6)
 
 
 def test_token_logprobs_are_those_of_a_tempered_softmax() -> None:
     logits = torch.randn(5, 11, generator=torch.Generator().manual_seed(0))
     targets, temperature = torch.tensor([0, 3, 10, 4, 4]), torch.tensor([1.0, 0.5, 2.0, 1.0, 0.1])
-    scored, _ = token_scores(logits, targets, temperature)
+    scored, _ = logprobs_and_entropies(logits, targets, temperature)
     expected = [torch.log_softmax(logits[t] / temperature[t], 0)[targets[t]] for t in range(5)]
     assert torch.allclose(scored, torch.stack(expected), atol=1e-6)
 
@@ -130,7 +130,7 @@ def test_the_loss_grows_with_the_divergence_and_falls_with_the_entropy() -> None
 def test_an_interpolated_proximal_policy_moves_from_behaviour_to_policy_with_age() -> None:
     theta, behaviour = torch.tensor([-1.0, -1.0, -1.0, -1.0]), torch.tensor([-3.0, -3.0, -3.0, -3.0])
     versions = torch.tensor([7, 6, 4, 9])  # the last comes from a restart whose later steps were lost
-    proximal = interpolated(theta, behaviour, versions, 7)
+    proximal = interpolated_proximal(theta, behaviour, versions, 7)
     assert proximal.tolist() == pytest.approx([-3.0, -2.0, -1.5, -3.0])
 
 

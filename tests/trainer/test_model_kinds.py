@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from agentrl.errors import ConfigError
-from agentrl.trainer.model.scored_model import ScoredModel
+from agentrl.trainer.model.packed_model import PackedModel
 from agentrl.trainer.model.tree_attention import tree_attention
 from benchmarks.model_kinds import RIGHT, TOLERANCE, judge, sequences, tiny_model
 
@@ -66,7 +66,7 @@ def test_a_kind_that_a_tree_scores_wrong_is_refused_by_name(kind: str, reason: s
     assert kind not in RIGHT
     model = tiny_model(kind)
     with pytest.raises(ConfigError, match=f"model.path: {type(model).__name__} cannot be trained: .*{reason}"):
-        ScoredModel(model).check()
+        PackedModel(model).check()
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_positions_whose_embedding_depends_on_the_longest_sequence_are_refused(
         assert judge(model).refusal is None
     else:
         with pytest.raises(ConfigError, match=f"rope_type = '{rope['rope_type']}'"):
-            ScoredModel(model)
+            PackedModel(model)
 
 
 def test_embeddings_of_positions_for_each_kind_of_layer_are_looked_at() -> None:
@@ -97,7 +97,7 @@ def test_embeddings_of_positions_for_each_kind_of_layer_are_looked_at() -> None:
         "full_attention": {"rope_type": "dynamic", "rope_theta": 10_000.0, "factor": 2.0},
     }
     with pytest.raises(ConfigError, match="rope_type = 'dynamic'"):
-        ScoredModel(tiny_model("gemma3_text", rope_parameters=rope))
+        PackedModel(tiny_model("gemma3_text", rope_parameters=rope))
 
 
 def test_a_model_whose_mask_is_wrong_only_between_branches_is_refused() -> None:
@@ -106,7 +106,7 @@ def test_a_model_whose_mask_is_wrong_only_between_branches_is_refused() -> None:
     plain = model.model.forward
     model.model.forward = lambda *args, tree=None, **kwargs: plain(*args, tree=tree and _line_of(tree), **kwargs)
     with pytest.raises(ConfigError, match="in a prefix tree"):
-        ScoredModel(model).check()
+        PackedModel(model).check()
 
 
 def _line_of(tree: Any) -> Any:

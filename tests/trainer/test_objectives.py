@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.algorithms.losses import policy_loss
-from agentrl.trainer.algorithms.objectives import Sequences, m2_cutoff, token_shares
+from agentrl.trainer.algorithms.objectives import SequenceMap, aggregation_weights, m2_cutoff
 
 SETTINGS: list[dict[str, Any]] = [
     {},
@@ -47,7 +47,7 @@ def config_of(settings: dict[str, Any]) -> TrainerConfig:
 
 @dataclass
 class Batch:
-    """Sequences end to end; every sequence has one advantage."""
+    """SequenceMap end to end; every sequence has one advantage."""
 
     theta: np.ndarray
     proximal: np.ndarray
@@ -136,19 +136,19 @@ def loss_of(batch: Batch, config: TrainerConfig) -> tuple[torch.Tensor, torch.Te
     theta = torch.tensor(batch.theta, dtype=torch.float64, requires_grad=True)
     proximal, behaviour, advantage = (torch.tensor(x) for x in (batch.proximal, batch.behaviour, batch.advantage))
     lengths = torch.tensor(batch.bounds).diff()
-    sequences = Sequences(
+    sequences = SequenceMap(
         torch.repeat_interleave(torch.arange(len(lengths)), lengths), len(lengths), torch.tensor(batch.mask)
     )
     reference = behaviour if config.objective == "m2po" else proximal
     log_ratios = (theta - behaviour).detach()
-    kept = log_ratios.square() <= m2_cutoff(log_ratios[sequences.mask], config.m2_threshold)
+    kept = log_ratios.square() <= m2_cutoff(log_ratios[sequences.loss_mask], config.m2_threshold)
     losses, stats = policy_loss(theta, reference, behaviour, advantage, sequences, config, kept)
     assert stats.tokens == batch.mask.sum()
-    shares = token_shares(
+    shares = aggregation_weights(
         sequences,
         mode=config.loss_aggregation,
-        tokens=int(batch.mask.sum()),
-        count=len(batch.spans()),
+        token_count=int(batch.mask.sum()),
+        sequence_count=len(batch.spans()),
         length=config.loss_length,
     )
     return (losses * shares).sum(), theta
@@ -222,11 +222,11 @@ def test_m2po_keeps_as_many_tokens_as_it_may(log_ratios: list[float], threshold:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"objective": "gspo", "dual_clip": 3}, 'dual_clip bounds the objective "ppo"'),
+        ({"objective": "gspo", "dual_clip": 3}, 'dual_clip = 3 bounds the objective "ppo"'),
         ({"objective": "m2po"}, "would count twice"),
-        ({"importance_weight_min": 0.5}, "importance_weight_min is for the masks"),
-        ({"loss_aggregation": "constant"}, "give both or neither"),
-        ({"loss_length": 100}, "give both or neither"),
+        ({"importance_weight_min": 0.5}, "importance_weight_min = 0.5 is for the masks"),
+        ({"loss_aggregation": "constant"}, "needs a loss_length"),
+        ({"loss_length": 100}, "nothing else has one"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(settings: dict[str, Any], reason: str) -> None:
@@ -244,7 +244,7 @@ def test_no_ratio_however_far_makes_a_loss_or_a_gradient_that_is_not_finite(
     shifts = torch.tensor([-far, 0.0, far])
     grid = torch.cartesian_prod(shifts, shifts, torch.tensor([-1.0, 0.0, 1.0]))
     logprobs = grid[:, 0].clone().requires_grad_()
-    sequences = Sequences(torch.arange(len(grid)), len(grid), torch.ones(len(grid), dtype=torch.bool))
+    sequences = SequenceMap(torch.arange(len(grid)), len(grid), torch.ones(len(grid), dtype=torch.bool))
     losses, stats = policy_loss(logprobs, torch.zeros(len(grid)), -grid[:, 1], grid[:, 2], sequences, config)
     (gradient,) = torch.autograd.grad(losses.sum(), logprobs)
     assert bool(losses.isfinite().all())
@@ -258,7 +258,7 @@ def test_no_ratio_however_far_makes_a_loss_or_a_gradient_that_is_not_finite(
 def test_a_dropped_token_may_hold_anything(mode: str) -> None:
     config = TrainerConfig(importance_weight_mode=mode, importance_weight_max=2.0, objective="cispo")
     logprobs = torch.tensor([-torch.inf, -1.0], requires_grad=True)
-    sequences = Sequences(torch.tensor([0, 1]), 2, torch.tensor([True, True]))
+    sequences = SequenceMap(torch.tensor([0, 1]), 2, torch.tensor([True, True]))
     losses, _ = policy_loss(logprobs, torch.zeros(2), torch.tensor([-50.0, 0.0]), torch.ones(2), sequences, config)
     (gradient,) = torch.autograd.grad(losses.sum(), logprobs)
     assert losses.tolist()[0] == 0

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
 from agentrl.trainer.algorithms.losses import policy_loss
-from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing, pack, prefix_tree
+from agentrl.trainer.packing import Pack, TrainingSequence, first_fit_decreasing, pack_sequences, prefix_tree
 from agentrl.trainer.policy import Policy
 from tests.trainer.random_trees import random_tree, training_sequence
 
@@ -22,7 +22,7 @@ SEEDS = st.integers(0, 10_000)
 
 
 def unshared(count: int, longest: int, rng: random.Random) -> list[TrainingSequence]:
-    """Sequences with nothing in common."""
+    """SequenceMap with nothing in common."""
     made = []
     for number in range(count):
         ids = [9 + number, *(rng.randrange(9, 470) for _ in range(rng.randint(0, longest)))]
@@ -48,7 +48,7 @@ def test_every_item_is_in_one_bin_within_the_budget(lengths: list[int], budget: 
 def test_packs_hold_every_trained_token_after_its_own_past(seed: int, trees: int, budget: int) -> None:
     rng = random.Random(seed)
     sequences = [s for _ in range(trees) for s in random_tree(rng, depth=3, tokens=30)]
-    packs = pack(sequences, budget)
+    packs = pack_sequences(sequences, budget)
     found = []
     for batch in packs:
         paths = paths_of(batch)
@@ -57,7 +57,7 @@ def test_packs_hold_every_trained_token_after_its_own_past(seed: int, trees: int
         columns = (batch.source, batch.targets, batch.behaviour_logprobs, batch.advantages, batch.versions)
         for source, target, *rest in zip(*(column.tolist() for column in columns), strict=True):
             found.append(((*paths[source], target), *rest))
-        assert len(batch) <= budget or batch.count == 1
+        assert len(batch) <= budget or batch.sequence_count == 1
     expected = []
     for s in sequences:
         ids = s.token_ids.tolist()
@@ -81,7 +81,7 @@ def test_segments_cover_a_pack_and_have_the_ancestors_that_the_rule_gives(seed: 
 
 
 def test_no_sequences_make_no_packs_and_a_step_of_nothing_does_nothing(policy: Policy) -> None:
-    assert pack([], 100) == []
+    assert pack_sequences([], 100) == []
     assert policy.mismatch([], {}) is None
     before = [parameter.clone() for parameter in policy.model.parameters()]
     version = policy.version
@@ -94,7 +94,7 @@ def test_no_sequences_make_no_packs_and_a_step_of_nothing_does_nothing(policy: P
 def test_what_shares_nothing_fills_the_budget() -> None:
     rng = random.Random(0)
     sequences = unshared(460, 300, rng)
-    packs = pack(sequences, 4096)
+    packs = pack_sequences(sequences, 4096)
     assert sum(map(len, packs)) == sum(map(len, sequences))
     assert sum(map(len, packs[:-1])) / (4096 * (len(packs) - 1)) > 0.97
 
@@ -104,7 +104,7 @@ def gradients(policy: Policy, packs: list[Pack]) -> tuple[float, list[torch.Tens
     total = 0.0
     for batch in packs:
         scored = policy.logprobs(batch)
-        rest = (batch.behaviour_logprobs, batch.advantages, batch.sequences, CONFIG)
+        rest = (batch.behaviour_logprobs, batch.advantages, batch.sequence_map, CONFIG)
         loss = policy_loss(scored, scored.detach() - 0.1, *rest)[0].sum()
         loss.backward()  # type: ignore[no-untyped-call]
         total += float(loss.detach())
@@ -121,7 +121,7 @@ def policy() -> Policy:
 def test_a_tree_has_the_loss_and_the_gradients_of_its_paths_one_by_one(policy: Policy, seed: int, trees: int) -> None:
     rng = random.Random(seed)
     sequences = [s for _ in range(trees) for s in random_tree(rng, depth=3)]
-    packed, own = gradients(policy, pack(sequences, 200))
+    packed, own = gradients(policy, pack_sequences(sequences, 200))
     alone, theirs = gradients(policy, [prefix_tree([s]) for s in sequences])
     assert packed == pytest.approx(alone, rel=1e-5, abs=1e-5)
     largest = max(float(gradient.abs().max()) for gradient in theirs) or 1.0
@@ -140,7 +140,7 @@ def test_packed_logprobs_are_those_of_transformers_own_padded_batch(policy: Poli
         attended[row, : len(s)] = 1
     with torch.no_grad():
         logits = reference(input_ids=ids, attention_mask=attended).logits
-        (batch,) = pack(sequences, 1000)
+        (batch,) = pack_sequences(sequences, 1000)
         scored = policy.logprobs(batch)
     place = 0
     for row, s in enumerate(sequences):  # each begins with an id of its own, in rising order
@@ -149,4 +149,4 @@ def test_packed_logprobs_are_those_of_transformers_own_padded_batch(policy: Poli
         expected = tempered.gather(-1, s.token_ids[trained, None]).squeeze(-1)
         assert torch.allclose(scored[place : place + len(trained)], expected, atol=1e-5)
         place += len(trained)
-    assert place == batch.tokens
+    assert place == batch.trained_tokens

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
-from agentrl.trainer.packing import TrainingSequence, pack
+from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
 
 
@@ -33,11 +33,11 @@ def sequences(policy: Policy, count: int = 6, advantage: float = 1.0) -> list[Tr
                 temperatures=torch.ones(20),
                 advantages=torch.full((20,), advantage),
                 rewards=torch.where(torch.arange(20) == 19, advantage, 0.0),
-                turns=torch.zeros(20, dtype=torch.long),
+                turn_index=torch.zeros(20, dtype=torch.long),
             )
         )
     with torch.no_grad():
-        scored = [policy.logprobs(pack([s], 100)[0]) for s in made]
+        scored = [policy.logprobs(pack_sequences([s], 100)[0]) for s in made]
     return [
         TrainingSequence(**{**vars(s), "behaviour_logprobs": torch.cat([torch.zeros(10), logprobs])})
         for s, logprobs in zip(made, scored, strict=True)
@@ -46,7 +46,7 @@ def sequences(policy: Policy, count: int = 6, advantage: float = 1.0) -> list[Tr
 
 def score(policy: Policy, batch: list[TrainingSequence]) -> float:
     with torch.no_grad():
-        (packed,) = pack(batch, 10_000)
+        (packed,) = pack_sequences(batch, 10_000)
         return float(policy.logprobs(packed).sum())
 
 
@@ -73,7 +73,7 @@ def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, 
     assert (score(policy, batch) - before) * advantage > 0
     assert policy.version == 1
     assert result.stats.tokens == 60
-    assert result.stats.weight / result.stats.tokens == pytest.approx(1.0, abs=1e-4)
+    assert result.stats.importance_weight / result.stats.tokens == pytest.approx(1.0, abs=1e-4)
 
 
 @pytest.mark.parametrize("loss_aggregation", ["token", "sequence", "constant"])
@@ -113,8 +113,41 @@ def test_a_batch_that_teaches_nothing_is_an_optimizer_step_with_a_gradient_of_ze
         assert torch.allclose(own, other, atol=1e-7)
 
 
+@pytest.mark.parametrize(
+    ("settings", "passes"),
+    [
+        ({}, 1),  # the gradient pass gives log p too
+        (
+            {"minibatches": 3},
+            1 + 2 + 2,
+        ),  # the second and third minibatch need log p from before the first optimizer step
+        ({"dropout": True}, 2),
+        ({"minibatches": 3, "proximal": "interpolate"}, 3),
+        ({"kl": "reward", "kl_coef": 0.01}, 2),  # what is taken off the advantages is needed before
+        ({"objective": "m2po", "importance_weight_mode": "none", "kl": "reward", "kl_coef": 0.01}, 2),
+    ],
+    ids=str,
+)
+def test_no_logprob_is_computed_twice(settings: dict[str, Any], passes: int) -> None:
+    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0, **settings))
+    batch = sequences(policy)
+    calls: list[object] = []
+    policy.packed_model.register_forward_hook(lambda *_: calls.append(None))
+    policy.step(batch)
+    assert len(calls) == passes
+
+
+def test_log_p_of_the_gradient_pass_is_that_of_a_pass_of_its_own() -> None:
+    """A model without dropout layers computes the same with `dropout`, which takes log p from a pass of its own."""
+    own, apart = (Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0, dropout=dropout)) for dropout in (False, True))
+    stale = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 0.3) for s in sequences(own)]
+    for policy in (own, apart):
+        policy.step(stale)
+    assert own.digest() == apart.digest()
+
+
 def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None:
-    """Sequences that drifted by 0.1, but one by 0.5: alone in its pack, its mean would be above τ and it would lose all."""
+    """SequenceMap that drifted by 0.1, but one by 0.5: alone in its pack, its mean would be above τ and it would lose all."""
     clipped, moved = [], []
     for tokens_per_pack in (20, 10_000):
         settings = {

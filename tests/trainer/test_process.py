@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -13,7 +14,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.errors import TrainerError, TrainerLostError
 from agentrl.record.trajectory import Trajectory
 from agentrl.run.trainer_client import open_trainer
-from agentrl.trainer import process as process_module
+from agentrl.trainer import sequences as sequences_module
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.process import TrainerProcess
 from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, batch, record_run
@@ -25,12 +26,12 @@ def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pyte
     process.load(None)
     made: list[TrainingSequence] = []
 
-    def counted(path: Trajectory) -> TrainingSequence:
-        made.append(sequence_of(path))
+    def counted(path: Trajectory, *arguments: Any) -> TrainingSequence:
+        made.append(sequence_of(path, *arguments))
         return made[-1]
 
-    sequence_of = process_module._training_sequence
-    monkeypatch.setattr(process_module, "_training_sequence", counted)
+    sequence_of = sequences_module._training_sequence
+    monkeypatch.setattr(sequences_module, "_training_sequence", counted)
     trained = process.step(batch(1))["trained"]
     assert len(made) == GROUPS_A_BATCH * GROUP_SIZE
     assert trained["groups"] == [(group, GROUP_SIZE) for group in batch(1)]

@@ -26,7 +26,7 @@ from agentrl.run.run_directory import lock_run
 from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest, nll
+from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest_checkpoint, nll
 
 ROOT = Path(__file__).parents[2]
 
@@ -148,7 +148,7 @@ def test_the_newest_checkpoint_is_the_one_of_the_largest_step(tmp_path: Path) ->
     assert sorted(path.name for path in folder.iterdir()) == ["notes", "step-1000000", "step-999999"]
     for whole in (folder / "step-999999", path):
         write_manifest(whole, Manifest(int(whole.name.removeprefix("step-")), 0, ""))
-    assert newest(tmp_path) == path
+    assert newest_checkpoint(tmp_path) == path
 
 
 @pytest.mark.parametrize(

@@ -15,17 +15,17 @@ from agentrl.rollout.health import HealthCounts
 from agentrl.run.alarms import alarms
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.step_metrics import staleness, step_metrics, weight_quantiles
+from agentrl.trainer.step_metrics import importance_weight_quantiles, staleness, step_metrics
 from tests.trainer.test_policy import sequences
 
 OVER_COMPUTED_TOKENS = {
     "entropy",
     "clipped_share",
-    "capped_share",
-    "weight_mean",
+    "importance_weight_out_of_bounds_share",
+    "importance_weight_mean",
     "kl_step",
-    "weight_p01",
-    "weight_p50",
+    "importance_weight_p01",
+    "importance_weight_p50",
 }
 
 
@@ -94,9 +94,9 @@ def test_m2po_which_has_no_proximal_policy_shows_how_far_theta_is_from_who_sampl
     policy = Policy(NANO, TrainerConfig(**settings))
     batch = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 1.5) for s in sequences(policy)]
     found = metrics_of(policy, batch)
-    assert [found[name] for name in ("weight_p01", "weight_p50", "weight_p99")] == pytest.approx(
-        [np.exp(1.5)] * 3, rel=1e-4
-    )
+    assert [
+        found[name] for name in ("importance_weight_p01", "importance_weight_p50", "importance_weight_p99")
+    ] == pytest.approx([np.exp(1.5)] * 3, rel=1e-4)
     health = HealthCounts()
     health.step_ended(found)
     assert "weights" in [alarm.name for alarm in alarms(health.snapshot(str, ""), RunConfig(), None)]
@@ -104,7 +104,7 @@ def test_m2po_which_has_no_proximal_policy_shows_how_far_theta_is_from_who_sampl
 
 def test_percentiles_of_a_ratio_are_ratios_that_there_are() -> None:
     logs = torch.tensor([0.0, 3.0, -1.0, 0.5])
-    found = list(weight_quantiles(logs).values())
+    found = list(importance_weight_quantiles(logs).values())
     expected = np.quantile(logs.exp().numpy(), [0.01, 0.5, 0.99], method="inverted_cdf")
     assert found == pytest.approx(expected.tolist(), rel=1e-6)
     assert found == pytest.approx([np.exp(-1.0), 1.0, np.exp(3.0)], rel=1e-6)

@@ -18,9 +18,9 @@ from agentrl.config import TrainerConfig
 from agentrl.errors import TrainerError
 from agentrl.models import NANO
 from agentrl.trainer.algorithms.advantages import with_distillation
-from agentrl.trainer.algorithms.teacher import with_teacher
+from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
 from agentrl.trainer.model.tree_attention import eager_attention
-from agentrl.trainer.packing import TrainingSequence, pack
+from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
 from tests.trainer.random_trees import random_tree
 
@@ -29,7 +29,7 @@ PROMPTS, NEW_TOKENS = 64, 12
 
 @torch.no_grad()
 def sampled(policy: Policy, generator: torch.Generator) -> list[TrainingSequence]:
-    """Sequences that the policy itself samples, at temperature 1."""
+    """SequenceMap that the policy itself samples, at temperature 1."""
     ids = torch.randint(9, 470, (PROMPTS, 8), generator=generator)
     scored = []
     for _ in range(NEW_TOKENS):
@@ -55,7 +55,7 @@ def sampled(policy: Policy, generator: torch.Generator) -> list[TrainingSequence
 def gap(policy: Policy, teacher: Policy, sequences: list[TrainingSequence]) -> float:
     """Mean log p − log teacher on the policy's own samples."""
     with torch.no_grad():
-        (batch,) = pack(sequences, 100_000)
+        (batch,) = pack_sequences(sequences, 100_000)
         return float((policy.logprobs(batch) - teacher.logprobs(batch)).mean())
 
 
@@ -66,9 +66,9 @@ def test_a_teacher_says_what_the_model_gives_to_each_token(any_server_url: str, 
     sequences = sampled(teacher, torch.Generator().manual_seed(2))[:20]
     if dialect == "/v1" and _is_embedded(any_server_url):
         with pytest.raises(TrainerError, match="gave no logprobs: HTTPStatusError"):
-            with_teacher(sequences, url, 60)
+            with_teacher_logprobs(sequences, url, 60)
         return
-    (own,) = pack(with_teacher(sequences, url, 60), 100_000)
+    (own,) = pack_sequences(with_teacher_logprobs(sequences, url, 60), 100_000)
     with torch.no_grad():
         assert own.teacher_logprobs is not None
         assert float((own.teacher_logprobs - teacher.logprobs(own)).abs().max()) < 1e-3
@@ -88,7 +88,7 @@ def test_the_policy_moves_to_its_teacher_on_its_own_samples(server_url: str) -> 
     first = sampled(student, generator)
     before = gap(student, teacher, first)
     for _ in range(16):
-        student.step(with_teacher(sampled(student, generator), server_url, 60))
+        student.step(with_teacher_logprobs(sampled(student, generator), server_url, 60))
     assert before > 0.3
     assert gap(student, teacher, sampled(student, generator)) < 0.6 * before
 
@@ -96,11 +96,11 @@ def test_the_policy_moves_to_its_teacher_on_its_own_samples(server_url: str) -> 
 def test_a_token_is_worth_what_the_teacher_thinks_of_it() -> None:
     policy = Policy(NANO, TrainerConfig())
     sequences = sampled(policy, torch.Generator().manual_seed(1))
-    (batch,) = pack(sequences, 100_000)
+    (batch,) = pack_sequences(sequences, 100_000)
     config = TrainerConfig(teacher_url="http://127.0.0.1:1", teacher_coef=0.5)
     assert with_distillation(batch, batch.behaviour_logprobs, config) is batch
     taught = [TrainingSequence(**{**vars(s), "teacher_logprobs": s.behaviour_logprobs + 2.0}) for s in sequences]
-    (batch,) = pack(taught, 100_000)
+    (batch,) = pack_sequences(taught, 100_000)
     worth = with_distillation(batch, batch.behaviour_logprobs - 1.0, config).advantages
     assert torch.allclose(worth, torch.full_like(worth, 1.5), atol=1e-5)
 
@@ -110,7 +110,7 @@ def test_a_teacher_that_does_not_answer_is_an_error_that_says_what_it_must_be() 
     with pytest.raises(
         TrainerError, match=r"trainer.teacher_url = http://127\.0\.0\.1:1 gave no logprobs: ConnectError"
     ):
-        with_teacher(sequences[:1], "http://127.0.0.1:1", 5)
+        with_teacher_logprobs(sequences[:1], "http://127.0.0.1:1", 5)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 0.5, None, "x"])
@@ -141,12 +141,12 @@ def test_what_a_teacher_says_that_is_no_logprob_is_asked_for_again_and_never_tra
         thread.start()
         try:
             url = f"http://someone:s3cr3t@127.0.0.1:{server.server_port}"
-            (taught,) = with_teacher(sequences, url, 10)
+            (taught,) = with_teacher_logprobs(sequences, url, 10)
             assert taught.teacher_logprobs is not None
             assert taught.teacher_logprobs.tolist() == [0.0] + [-1.0] * (len(sequences[0].token_ids) - 1)
             asked, spoiled_replies = 0, 99
             with pytest.raises(TrainerError, match="the logprob of token 19 is") as refused:
-                with_teacher(sequences, url, 10)
+                with_teacher_logprobs(sequences, url, 10)
             assert asked == 3
             assert "s3cr3t" not in str(refused.value)
         finally:
@@ -178,9 +178,9 @@ def test_a_teacher_that_hangs_is_an_error_within_its_time(trickles: bool, dialec
         try:
             started = time.monotonic()
             with pytest.raises(
-                TrainerError, match=r"did not score 40 sequences within 0\.4 s.*trainer\.step_timeout_s"
+                TrainerError, match=r"did not give the logprobs of 40 sequences within 0\.4 s.*trainer\.step_timeout_s"
             ):
-                with_teacher(sequences, f"http://127.0.0.1:{server.server_port}{dialect}", 0.4)
+                with_teacher_logprobs(sequences, f"http://127.0.0.1:{server.server_port}{dialect}", 0.4)
             assert time.monotonic() - started < 8, "the server answers after ten"
         finally:
             ended.set()

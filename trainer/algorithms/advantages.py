@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
-from agentrl.record.credit import earned_rewards, mean, turn_returns
+from agentrl.record.returns import immediate_rewards, mean, turn_returns
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.trainer.algorithms.losses import kl_estimate
 from agentrl.trainer.packing import Pack, TrainingSequence
@@ -23,90 +23,131 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Baseline:
-    """What turns a score of one episode into an advantage: (score − mean) / scale."""
+    """What turns a return of one episode into an advantage: (return − mean) / scale."""
 
     mean: float
     scale: float
 
-    def advantage(self, score: float) -> float:
-        """The advantage of `score`."""
-        return (score - self.mean) / self.scale
+    def advantage(self, turn_return: float) -> float:
+        """Return the advantage of a turn with the return `turn_return`."""
+        return (turn_return - self.mean) / self.scale
 
 
-def baselines(scores: Sequence[Sequence[float]], estimator: Estimator, *, weigh_turns: bool = False) -> list[Baseline]:
-    """One baseline an episode, from the scores s of the turns of several episodes, one turn at least each.
+def baselines(returns: Sequence[Sequence[float]], estimator: Estimator, *, weigh_turns: bool = False) -> list[Baseline]:
+    """Return one baseline an episode, from the returns G of the turns of several episodes.
 
-    A score's weight w is 1/K, K the turns of its episode, so that episodes weigh the same; with `weigh_turns` it is 1. W = Σw.
+    A return's weight w is 1/K, K the turns of its episode, so that episodes weigh the same; with `weigh_turns` it is 1. W = Σw.
 
-    grpo: A = (s − mean) / (std + 1e-6), both over all scores, mean = Σws/W, std = √(Σw(s − mean)² / (W − 1)) (DeepSeekMath,
-    arXiv 2402.03300; the denominator is that of TRL and verl). Whatever is divided by std is a deviation of one of the scores that std
+    grpo: A = (G − mean) / (std + 1e-6), both over all returns, mean = Σw·G/W, std = √(Σw(G − mean)² / (W − 1)) (DeepSeekMath,
+    arXiv 2402.03300; the denominator is that of TRL and verl). Whatever is divided by std is a deviation of one of the returns that std
     is of, so |A| < √(W/w).
-    dr_grpo: A = s − mean, free of the bias towards easy and hard tasks (Liu et al. 2025, arXiv 2503.20783).
-    reinforce_pp: A = s, and reinforce_pp_baseline: A = s − mean; `whitened` over the whole batch (REINFORCE++, arXiv 2501.03262).
-    rloo: A = s − mean of the other episodes' scores (Ahmadian et al. 2024, arXiv 2402.14740); with no other, s.
+    dr_grpo: A = G − mean, free of the bias towards easy and hard tasks (Liu et al. 2025, arXiv 2503.20783).
+    reinforce_pp: A = G, and reinforce_pp_baseline: A = G − mean; `whitened` over the whole batch (REINFORCE++, arXiv 2501.03262).
+    rloo: A = G − mean of the other episodes' returns (Ahmadian et al. 2024, arXiv 2402.14740); with no other, G.
+
+    Args:
+        returns: [episode][turn], one turn at least each.
+        estimator: One of the names above.
+        weigh_turns: Whether turns weigh the same in place of episodes.
+
+    Returns:
+        [episode] baselines.
     """
-    # Of each episode, lists of scores whose weights add up to 1.
-    samples = [[[score] for score in own] if weigh_turns else [own] for own in scores]
-    means = [[mean(sample) for sample in own] for own in samples]
-    middle = mean([value for own in means for value in own])
+    # [episode][sample][turn]: of each episode, lists of returns whose weights add up to 1.
+    samples = [[[value] for value in own] if weigh_turns else [own] for own in returns]
+    means = [[mean(sample) for sample in own] for own in samples]  # [episode][sample]
+    total_mean = mean([value for own in means for value in own])
     if estimator == "grpo":
-        squares = [mean([(score - middle) ** 2 for score in sample]) for own in samples for sample in own]
+        squares = [mean([(value - total_mean) ** 2 for value in sample]) for own in samples for sample in own]
         std = (sum(squares) / max(1, len(squares) - 1)) ** 0.5
-        return [Baseline(middle, std + EPSILON)] * len(scores)
+        return [Baseline(total_mean, std + EPSILON)] * len(returns)
     if estimator in ("dr_grpo", "reinforce_pp_baseline"):
-        return [Baseline(middle, 1.0)] * len(scores)
+        return [Baseline(total_mean, 1.0)] * len(returns)
     if estimator == "reinforce_pp":
-        return [Baseline(0.0, 1.0)] * len(scores)
+        return [Baseline(0.0, 1.0)] * len(returns)
     others = ([value for own in (*means[:i], *means[i + 1 :]) for value in own] for i in range(len(means)))
-    return [Baseline(mean(known) if known else 0.0, 1.0) for known in others]
+    return [Baseline(mean(values) if values else 0.0, 1.0) for values in others]
 
 
 def overlong_penalty(longest: int, config: TrainerConfig) -> float:
-    """What an episode with a reply of `longest` tokens loses: 0 up to L − m, then rising to 1 at L (DAPO, arXiv 2503.14476,
-    eq. 13, with L = overlong_tokens, m = overlong_margin)."""
+    """Return what an episode loses for its longest reply: 0 up to L − m tokens, then rising to 1 at L.
+
+    That is DAPO's soft punishment (arXiv 2503.14476, eq. 13), with L = overlong_tokens and m = overlong_margin.
+
+    Args:
+        longest: Tokens of the longest reply.
+        config: L and m.
+
+    Returns:
+        The penalty, in units of reward.
+    """
     if config.overlong_tokens is None or config.overlong_margin is None:
         return 0.0
     over = longest - (config.overlong_tokens - config.overlong_margin)
     return min(1.0, max(0.0, over / config.overlong_margin))
 
 
-def with_kl_penalty(batch: Pack, logprobs: Tensor, reference: Tensor, config: TrainerConfig) -> Pack:
-    """The pack whose tokens each pay β·k_t, k = log p − log reference, for being unlike the reference.
+def with_kl_penalty(pack: Pack, logprobs: Tensor, reference_logprobs: Tensor, config: TrainerConfig) -> Pack:
+    """Return the pack whose tokens each pay β·k_t, k = log p − log reference, for being unlike the reference.
 
     With a critic it is taken off the token's reward, so that γ, λ and the critic see it. Without, a token's advantage becomes
     A_t − β·Σ_{i≥t} k_i, over the trained tokens of the same trajectory (REINFORCE++, arXiv 2501.03262, eq. 3).
 
-    `logprobs`, `reference`: [M] log p and log reference, without gradients.
+    Args:
+        pack: The pack.
+        logprobs: [M] log p, without a gradient.
+        reference_logprobs: [M] log reference, without a gradient.
+        config: β and the estimator.
+
+    Returns:
+        The pack with other rewards or advantages.
     """
-    kl = kl_estimate(logprobs, reference, config.kl_form)
+    kl = kl_estimate(logprobs, reference_logprobs, config.kl_form)
     if config.advantage == "gae":
-        return replace(batch, rewards=batch.rewards - config.kl_coef * kl)
-    total = batch.sequences.sum(kl)
-    started = torch.cat([kl.new_zeros(1), kl.cumsum(0)])
-    first = torch.searchsorted(batch.index, batch.index)  # of each token, the first of its trajectory
-    before = started[:-1] - started[first]
-    return replace(batch, advantages=batch.advantages - config.kl_coef * (total - before))
+        return replace(pack, rewards=pack.rewards - config.kl_coef * kl)
+    total = pack.sequence_map.sum(kl)
+    cumulative = torch.cat([kl.new_zeros(1), kl.cumsum(0)])  # [M+1], over all trajectories of the pack
+    first = torch.searchsorted(pack.sequence_index, pack.sequence_index)  # [M] the first token of its trajectory
+    before = cumulative[:-1] - cumulative[first]
+    return replace(pack, advantages=pack.advantages - config.kl_coef * (total - before))
 
 
-def with_distillation(batch: Pack, logprobs: Tensor, config: TrainerConfig) -> Pack:
-    """The pack with A_t + c·(log q_t − log p_t): each sampled token is worth what the teacher q thinks of it, so that the policy
-    descends KL(p‖q) on its own samples (Agarwal et al. 2024, arXiv 2306.13649; Lu et al. 2025, "On-Policy Distillation").
+def with_distillation(pack: Pack, logprobs: Tensor, config: TrainerConfig) -> Pack:
+    """Return the pack with the advantages A_t + c·(log q_t − log p_t) of on-policy distillation.
 
-    `logprobs`: [M] log p, without gradients. A pack without a teacher stays as it is.
+    Each sampled token is worth what the teacher q thinks of it, so the policy descends KL(p‖q) on its own samples
+    (Agarwal et al. 2024, arXiv 2306.13649; Lu et al. 2025, "On-Policy Distillation").
+
+    Args:
+        pack: The pack. One without a teacher stays as it is.
+        logprobs: [M] log p, without a gradient.
+        config: c.
+
+    Returns:
+        The pack with other advantages.
     """
-    if batch.teacher_logprobs is None:
-        return batch
-    return replace(batch, advantages=batch.advantages + config.teacher_coef * (batch.teacher_logprobs - logprobs))
+    if pack.teacher_logprobs is None:
+        return pack
+    return replace(pack, advantages=pack.advantages + config.teacher_coef * (pack.teacher_logprobs - logprobs))
 
 
-def whitened(advantages: Sequence[Tensor], total: Callable[[Sequence[float]], list[float]] = list) -> Iterator[Tensor]:
-    """The advantages with mean 0 and deviation 1 over all their N tokens, the deviation by N − 1. `total` adds numbers up over the
-    trainer's ranks."""
+def whitened(
+    advantages: Sequence[Tensor], all_reduce: Callable[[Sequence[float]], list[float]] = list
+) -> Iterator[Tensor]:
+    """Yield the advantages with mean 0 and deviation 1 over all their N tokens, the deviation by N − 1.
+
+    Args:
+        advantages: [pack][M] tensors.
+        all_reduce: What adds numbers up over the trainer's ranks.
+
+    Yields:
+        One tensor a pack.
+    """
     everything = [values.double() for values in advantages]
-    count, first = total([float(sum(map(len, everything))), float(sum(values.sum() for values in everything))])
-    mean = first / max(1.0, count)
-    (second,) = total([float(sum((values - mean).square().sum() for values in everything))])
-    deviation = (second / max(1.0, count - 1)) ** 0.5 + EPSILON
+    count, total = all_reduce([float(sum(map(len, everything))), float(sum(values.sum() for values in everything))])
+    mean = total / max(1.0, count)
+    (squares,) = all_reduce([float(sum((values - mean).square().sum() for values in everything))])
+    deviation = (squares / max(1.0, count - 1)) ** 0.5 + EPSILON
     for values in advantages:
         yield (values - mean) / deviation
 
@@ -114,79 +155,102 @@ def whitened(advantages: Sequence[Tensor], total: Callable[[Sequence[float]], li
 def group_advantages(
     records: Sequence[TokenRecord], rewards: Sequence[float], config: TrainerConfig
 ) -> list[list[float]]:
-    """Return what every turn of every episode of one group is worth to the trainer, and mark the turns that it leaves out.
+    """Return the advantage of every turn of one group, or, for a critic, its reward; and mark the turns that are not trained on.
 
-    That is its advantage, or, for a critic (`advantage = "gae"`), its reward; in the order of `record.turns`.
+    Args:
+        records: [episode]. Turns that the configuration masks are marked in them.
+        rewards: [episode].
+        config: How rewards become advantages; under `advantage = "gae"` a critic makes them of the turns' rewards.
+
+    Returns:
+        [episode][turn], turns in the order of `record.turns`.
     """
     for record in records:
         mask_turns(record, config)
-    left = [
+    punished = [
         reward - overlong_penalty(longest_reply(record), config)
         for record, reward in zip(records, rewards, strict=True)
     ]
     if config.advantage == "gae":
-        return [turn_rewards(record, reward, config) for record, reward in zip(records, left, strict=True)]
-    return turn_advantages(records, left, config)
+        return [turn_rewards(record, reward, config) for record, reward in zip(records, punished, strict=True)]
+    return turn_advantages(records, punished, config)
 
 
 def longest_reply(record: TokenRecord) -> int:
-    """Return the tokens of the longest reply of an episode."""
+    """Return the number of tokens of an episode's longest reply, 0 where it has none."""
     return max((len(turn.output_ids) for turn in record.turns), default=0)
 
 
 def turn_advantages(
     records: Sequence[TokenRecord], rewards: Sequence[float], config: TrainerConfig
 ) -> list[list[float]]:
-    """The advantage of every turn of every episode of one group, in the order of `record.turns`.
+    """Return the advantage of every turn of every episode of one group.
 
-    A turn is compared with those of the same role in the group's episodes, its score with theirs: so each score is
+    A turn is compared with those of the same role in the group's episodes, its return with theirs: so each return is
     one of those that it is compared with. A turn that was truncated or failed, where that is to be penalised, has
     `turn_penalty` taken off.
+
+    Args:
+        records: [episode].
+        rewards: [episode].
+        config: The estimator, the turn discount and the penalties.
+
+    Returns:
+        [episode][turn], turns in the order of `record.turns`.
     """
-    scores = [
+    returns = [
         turn_returns(record, reward, config.turn_discount) for record, reward in zip(records, rewards, strict=True)
-    ]
-    populations: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)
-    for episode, (record, own) in enumerate(zip(records, scores, strict=True)):
-        for turn, score in zip(record.turns, own, strict=True):
-            populations[turn.role].setdefault(episode, []).append(score)
+    ]  # [episode][turn]
+    by_role: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)  # [role][episode][turn]
+    for episode, (record, own) in enumerate(zip(records, returns, strict=True)):
+        for turn, value in zip(record.turns, own, strict=True):
+            by_role[turn.role].setdefault(episode, []).append(value)
     weigh_turns = config.turn_discount is not None
     baseline = {
         role: dict(zip(of, baselines(list(of.values()), config.advantage, weigh_turns=weigh_turns), strict=True))
-        for role, of in populations.items()
-    }
+        for role, of in by_role.items()
+    }  # [role][episode]
     return [
         [
-            baseline[turn.role][episode].advantage(score) - turn_penalty(turn, config)
-            for turn, score in zip(record.turns, own, strict=True)
+            baseline[turn.role][episode].advantage(value) - turn_penalty(turn, config)
+            for turn, value in zip(record.turns, own, strict=True)
         ]
-        for episode, (record, own) in enumerate(zip(records, scores, strict=True))
+        for episode, (record, own) in enumerate(zip(records, returns, strict=True))
     ]
 
 
 def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> list[float]:
-    """What each turn of an episode earned, penalties taken off, in the order of `record.turns`: the rewards that a critic sees.
+    """Return what each turn of an episode earned, penalties taken off: the rewards that a critic sees.
 
-    A turn that is not trained on hands what it earned to the turn that it continues: all of it, or, where c turns continue that one, a
+    A turn that is not trained on hands its reward to the turn that it continues: all of it, or, where c turns continue that one, a
     c-th, whichever of them it is.
+
+    Args:
+        record: The turns of one episode.
+        reward: The reward of the episode.
+        config: The penalties.
+
+    Returns:
+        [turn], in the order of `record.turns`.
     """
-    earned = [
-        own - turn_penalty(turn, config) for own, turn in zip(earned_rewards(record, reward), record.turns, strict=True)
+    rewards = [
+        own - turn_penalty(turn, config)
+        for own, turn in zip(immediate_rewards(record, reward), record.turns, strict=True)
     ]
-    position = {id(turn): index for index, turn in enumerate(record.turns)}
-    continued = Counter(id(turn.parent) for turn in record.turns if turn.parent is not None)
-    for index in reversed(range(len(earned))):  # a turn is recorded after its parent
+    index_of = {id(turn): index for index, turn in enumerate(record.turns)}
+    children = Counter(id(turn.parent) for turn in record.turns if turn.parent is not None)
+    for index in reversed(range(len(rewards))):  # a turn is recorded after its parent
         turn = record.turns[index]
         if turn.trained and turn.output_ids:
             continue
         if turn.parent is not None:
-            earned[position[id(turn.parent)]] += earned[index] / continued[id(turn.parent)]
-        earned[index] = 0.0
-    return earned
+            rewards[index_of[id(turn.parent)]] += rewards[index] / children[id(turn.parent)]
+        rewards[index] = 0.0
+    return rewards
 
 
 def turn_penalty(turn: Turn, config: TrainerConfig) -> float:
-    """What a turn pays for having been truncated or having failed, where that is to be penalised."""
+    """Return what a turn pays for having been truncated or having failed, where that is to be penalised."""
     truncated = turn.truncated and config.truncated_turns == "penalise"
     failed = turn.failed and config.failed_turns == "penalise"
     return config.turn_penalty if truncated or failed else 0.0
@@ -200,8 +264,18 @@ def mask_turns(record: TokenRecord, config: TrainerConfig) -> None:
 
 
 def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
-    """Whether a sequence can move the policy. One whose advantages are all 0 cannot, where the advantages that it comes with are all
-    there is; "m2po" looks at every token to choose those it keeps."""
+    """Return whether a sequence can move the policy.
+
+    One whose advantages are all 0 cannot, where the advantages that it comes with are all there is. "m2po" looks at every token to
+    choose those it keeps.
+
+    Args:
+        sequence: The sequence.
+        config: What else gives a gradient.
+
+    Returns:
+        Whether it must be computed.
+    """
     advantages_are_all = (
         config.kl == "none"
         and not config.teacher_url

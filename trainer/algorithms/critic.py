@@ -11,55 +11,64 @@ from torch import Tensor, nn
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
-from agentrl.trainer.model.ranks import Ranks, whole
-from agentrl.trainer.model.scored_model import decoder_layers, load_model
+from agentrl.trainer.model.packed_model import decoder_layers, load_model
+from agentrl.trainer.model.ranks import Ranks, full_tensor
 from agentrl.trainer.model.tree_attention import use_tree_attention
 from agentrl.trainer.packing import Pack
 
 
 @dataclass(frozen=True)
-class Returns:
-    """What a critic is taught by a pack, and what the policy is."""
+class AdvantagesAndReturns:
+    """What the policy learns from a pack, and what the critic does."""
 
     advantages: Tensor
-    """[M]."""
-    targets: Tensor
-    """[M] what the values should be."""
-    counted: Tensor
-    """[M] bool: tokens whose value is taught; under `gae_unit = "turn"` the first of each turn."""
+    """[M] A."""
+    returns: Tensor
+    """[M] λ-returns A + V: what the values should be."""
+    value_mask: Tensor
+    """[M] bool: tokens whose value is trained; under `gae_unit = "turn"` the first of each turn."""
     old_values: Tensor
-    """[M] the values that the advantages were made of."""
+    """[M] V, the values that the advantages were made of."""
 
 
-def gae(batch: Pack, values: Tensor, ends: Tensor, *, discount: float, decay: float, unit: str) -> Returns:
-    """Generalised advantage estimation (Schulman et al. 2016, arXiv 1506.02438, eq. 11–16).
+def gae(
+    pack: Pack, values: Tensor, end_values: Tensor, *, discount: float, decay: float, unit: str
+) -> AdvantagesAndReturns:
+    """Return generalised advantage estimates (Schulman et al. 2016, arXiv 1506.02438, eq. 11–16).
 
-        δ_k = r_k + γ·V_{k+1} − V_k        A_k = δ_k + γλ·A_{k+1}        target_k = A_k + V_k
+        δ_k = r_k + γ·V_{k+1} − V_k        A_k = δ_k + γλ·A_{k+1}        return_k = A_k + V_k
 
-    k counts the steps of one trajectory. A step is a token, or, with `unit` = "turn", a whole turn: r_k is what its tokens earned,
-    V_k the value before its first token, and each of its tokens has A_k. V after the last step is 0 where the trajectory came to its
-    end, and what the critic expects there where it was cut off (Pardo et al. 2018, arXiv 1712.00378).
+    k counts the steps of one trajectory. A step is a token, or, with `unit` = "turn", a whole turn: r_k is the sum of its tokens'
+    rewards, V_k the value before its first token, and each of its tokens has A_k. V after the last step is 0 where the trajectory came
+    to its end, and what the critic expects there where it was cut off (Pardo et al. 2018, arXiv 1712.00378).
 
     Args:
+        pack: The pack, with the tokens' rewards.
         values: [M] V before each trained token, without a gradient.
-        ends: [S] V after the last step of each trajectory.
+        end_values: [S] V after the last step of each trajectory.
+        discount: γ.
+        decay: λ.
+        unit: "token" or "turn".
+
+    Returns:
+        Advantages and returns of the M tokens.
     """
-    changes = batch.index.diff() != 0
+    changes = pack.sequence_index.diff() != 0
     if unit == "turn":
-        changes |= batch.turns.diff() != 0
+        changes |= pack.turn_index.diff() != 0
     else:
         changes = torch.ones_like(changes)
-    first = torch.cat([torch.ones_like(batch.index[:1], dtype=torch.bool), changes])
-    step = first.cumsum(0) - 1  # [M] the step of each token
-    earned = torch.zeros(int(first.sum()), dtype=values.dtype).index_add(0, step.cpu(), batch.rewards.to(values).cpu())
-    owner, before, after = batch.index[first].tolist(), values[first].tolist(), ends.tolist()
-    advantages = [0.0] * len(owner)
-    for k in reversed(range(len(owner))):
-        goes_on = k + 1 < len(owner) and owner[k + 1] == owner[k]
-        following, later = (before[k + 1], advantages[k + 1]) if goes_on else (after[owner[k]], 0.0)
-        advantages[k] = float(earned[k]) + discount * following - before[k] + discount * decay * later
-    made = torch.tensor(advantages, dtype=values.dtype, device=values.device)[step]
-    return Returns(made, made + values, first, values)
+    first = torch.cat([torch.ones_like(pack.sequence_index[:1], dtype=torch.bool), changes])  # [M] begins a step
+    step = first.cumsum(0) - 1  # [M] the step of each token, of K in the pack
+    rewards = torch.zeros(int(first.sum()), dtype=values.dtype).index_add(0, step.cpu(), pack.rewards.to(values).cpu())
+    sequence, before, after = pack.sequence_index[first].tolist(), values[first].tolist(), end_values.tolist()
+    advantages = [0.0] * len(sequence)  # [K]
+    for k in reversed(range(len(sequence))):
+        goes_on = k + 1 < len(sequence) and sequence[k + 1] == sequence[k]
+        next_value, next_advantage = (before[k + 1], advantages[k + 1]) if goes_on else (after[sequence[k]], 0.0)
+        advantages[k] = float(rewards[k]) + discount * next_value - before[k] + discount * decay * next_advantage
+    of_tokens = torch.tensor(advantages, dtype=values.dtype, device=values.device)[step]
+    return AdvantagesAndReturns(of_tokens, of_tokens + values, first, values)
 
 
 class Critic(nn.Module):
@@ -68,6 +77,17 @@ class Critic(nn.Module):
     def __init__(
         self, model_path: Path, config: TrainerConfig, ranks: Ranks | None = None, device: torch.device | None = None
     ) -> None:
+        """Load the model's backbone under a head that says 0.
+
+        Args:
+            model_path: A Hugging Face model directory.
+            config: Rates, clip and precision.
+            ranks: The trainer's ranks; one by default.
+            device: Where it computes; the CPU by default.
+
+        Raises:
+            ConfigError: The directory holds no model that can be trained.
+        """
         super().__init__()
         self.config = config
         self.ranks = ranks or Ranks()
@@ -82,69 +102,106 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         self.eval()
-        self.ranks.place(self, layers, self.device, offload=config.offload)
+        self.ranks.distribute(self, layers, self.device, offload=config.offload)
         self.optimizer = torch.optim.AdamW(self.parameters(), lr=config.critic_lr, betas=config.betas, weight_decay=0.0)
 
-    def forward(self, batch: Pack, at: Tensor) -> Tensor:
-        """[K] what the rest of its trajectory will earn after each of the tokens `at`, [K] indices of the pack."""
+    def forward(self, pack: Pack, at: Tensor) -> Tensor:
+        """Return what the rest of its trajectory will earn after some tokens of a pack.
+
+        Args:
+            pack: The pack.
+            at: [K] indices of tokens in it.
+
+        Returns:
+            [K] values, float32.
+        """
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "mixed"):
             out = self.backbone(
-                input_ids=batch.token_ids.unsqueeze(0),
-                position_ids=batch.position_ids.unsqueeze(0),
+                input_ids=pack.token_ids.unsqueeze(0),
+                position_ids=pack.position_ids.unsqueeze(0),
                 use_cache=False,
-                tree=batch,
+                tree=pack,
             )
             values: Tensor = self.head(out.last_hidden_state[0][at]).squeeze(-1).float()
         return values
 
     @torch.no_grad()
-    def returns(self, batch: Pack) -> Returns:
-        """The advantages of a pack under the critic as it is."""
-        config = self.config
-        cut = batch.ends >= 0 if config.gae_bootstrap else torch.zeros_like(batch.ends, dtype=torch.bool)
-        values = self(batch, torch.cat([batch.source, batch.ends[cut]]))
-        ends = values.new_zeros(len(batch.ends)).masked_scatter(cut, values[batch.tokens :])
+    def advantages_and_returns(self, pack: Pack) -> AdvantagesAndReturns:
+        """Return the advantages of a pack under the critic as it is, and what it should have said."""
+        config, ends = self.config, pack.truncated_end
+        cut = ends >= 0 if config.gae_bootstrap else torch.zeros_like(ends, dtype=torch.bool)  # [S]
+        values = self(pack, torch.cat([pack.source, ends[cut]]))
+        end_values = values.new_zeros(len(ends)).masked_scatter(cut, values[pack.trained_tokens :])
         return gae(
-            batch,
-            values[: batch.tokens],
-            ends,
+            pack,
+            values[: pack.trained_tokens],
+            end_values,
             discount=config.gae_discount,
             decay=config.gae_lambda,
             unit=config.gae_unit,
         )
 
-    def loss(self, batch: Pack, returns: Returns, count: int) -> Tensor:
-        """The pack's share in ½·mean max((V − R)², (V̄ − R)²) over `count` values, V̄ within ±c of the old value (PPO's value
-        clip); without c, ½·mean (V − R)²."""
-        values = self(batch, batch.source)[returns.counted]
-        old, targets = returns.old_values[returns.counted], returns.targets[returns.counted]
-        errors = (values - targets).square()
-        if self.config.value_clip is not None:
-            near = old + (values - old).clamp(-self.config.value_clip, self.config.value_clip)
-            errors = torch.maximum(errors, (near - targets).square())
-        return 0.5 * errors.sum() / max(1, count)
+    def loss(self, pack: Pack, estimates: AdvantagesAndReturns, value_count: int) -> Tensor:
+        """Return the pack's part of ½·mean max((V − R)², (V̄ − R)²), V̄ within ±c of the old value; without c, of ½·mean (V − R)².
 
-    def teach(self, packs: Sequence[Pack], returns: Sequence[Returns], seed: tuple[int, ...] = ()) -> float:
-        """An optimizer step over this rank's packs of a minibatch, none when the gradient is not finite; the minibatch's loss.
-        What dropout drops follows from `seed`."""
-        (count,) = self.ranks.all_reduce([float(sum(int(one.counted.sum()) for one in returns))])
-        total = 0.0
-        for k, (batch, one) in enumerate(zip(packs, returns, strict=True)):
-            with gradient_pass(self, dropout=self.config.dropout, seed=(*seed, self.ranks.rank, k)):
-                loss = self.loss(batch, one, int(count))
+        That is PPO's value clip (Schulman et al. 2017, arXiv 1707.06347, as in OpenAI's baselines).
+
+        Args:
+            pack: The pack.
+            estimates: The returns R and old values of its tokens.
+            value_count: Values that the mean is over: those of the whole minibatch.
+
+        Returns:
+            [] the part, with a gradient.
+        """
+        mask = estimates.value_mask
+        values = self(pack, pack.source)[mask]
+        old_values, returns = estimates.old_values[mask], estimates.returns[mask]
+        errors = (values - returns).square()
+        if self.config.value_clip is not None:
+            near = old_values + (values - old_values).clamp(-self.config.value_clip, self.config.value_clip)
+            errors = torch.maximum(errors, (near - returns).square())
+        return 0.5 * errors.sum() / max(1, value_count)
+
+    def update(
+        self, packs: Sequence[Pack], estimates: Sequence[AdvantagesAndReturns], seed: tuple[int, ...] = ()
+    ) -> float:
+        """Take an optimizer step over a minibatch; none when the gradient is not finite.
+
+        Args:
+            packs: This rank's packs of the minibatch.
+            estimates: One a pack.
+            seed: What dropout drops follows from it.
+
+        Returns:
+            The loss of the minibatch, over all ranks.
+        """
+        (value_count,) = self.ranks.all_reduce([float(sum(int(e.value_mask.sum()) for e in estimates))])
+        minibatch_loss = 0.0
+        for number, (pack, own) in enumerate(zip(packs, estimates, strict=True)):
+            with gradient_pass(self, dropout=self.config.dropout, seed=(*seed, self.ranks.rank, number)):
+                loss = self.loss(pack, own, int(value_count))
                 (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
-            total += float(loss.detach())
-        norm = whole(torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm))
+            minibatch_loss += float(loss.detach())
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm))
         if torch.isfinite(norm):
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return self.ranks.all_reduce([total])[0]
+        return self.ranks.all_reduce([minibatch_loss])[0]
 
 
-def explained_variance(returns: Sequence[Returns], ranks: Ranks) -> float:
-    """1 − Var(target − value) / Var(target): 1 for a critic that knows, 0 for one that says nothing."""
-    targets = ranks.all_gather(torch.cat([r.targets[r.counted] for r in returns]))
-    errors = targets - ranks.all_gather(torch.cat([r.old_values[r.counted] for r in returns]))
-    if len(targets) < 2:
+def explained_variance(estimates: Sequence[AdvantagesAndReturns], ranks: Ranks) -> float:
+    """Return 1 − Var(return − value) / Var(return): 1 for a critic that knows, 0 for one that says nothing.
+
+    Args:
+        estimates: Those of this rank's packs.
+        ranks: The trainer's ranks; all must call it together.
+
+    Returns:
+        The explained variance; 0 for fewer than two values.
+    """
+    returns = ranks.all_gather(torch.cat([e.returns[e.value_mask] for e in estimates]))
+    errors = returns - ranks.all_gather(torch.cat([e.old_values[e.value_mask] for e in estimates]))
+    if len(returns) < 2:
         return 0.0
-    return 1 - float(errors.var()) / max(1e-12, float(targets.var()))
+    return 1 - float(errors.var()) / max(1e-12, float(returns.var()))

@@ -1,4 +1,4 @@
-"""Losses and scores: pure functions of packed 1-D tensors, every one of shape [T].
+"""Losses, divergences and the engine-trainer mismatch: pure functions of packed 1-D tensors, every one of shape [T].
 
 Symbols: b behaviour policy (recorded by the engine), p proximal policy (the trainer's weights at the start of the step),
 θ the policy being optimised, A advantage, m loss mask.
@@ -13,26 +13,34 @@ from torch import Tensor
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.algorithms import objectives
-from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND, Sequences
+from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND, SequenceMap
 
 
 @dataclass(frozen=True)
 class LossStats:
     """Sums over the trained tokens, to be divided by `tokens`."""
 
-    tokens: float
-    clipped: float
-    """Tokens at which the objective's own bound is active."""
-    capped: float
-    """Tokens whose weight p/b was outside its bounds."""
-    weight: float
-    """Sum of the weights p/b, after the bounds."""
-    kl: float
+    tokens: float = 0.0
+    clipped: float = 0.0
+    """Tokens at which the objective's own clip is active."""
+    out_of_bounds: float = 0.0
+    """Tokens whose importance weight p/b was out of its bounds."""
+    importance_weight: float = 0.0
+    """Sum of the importance weights, after the bounds."""
+    kl_step: float = 0.0
     """Sum of k3 = e^d − 1 − d with d = log θ − log p, an estimate of KL(p‖θ) (Schulman 2020)."""
     entropy: float = 0.0
     """Sum of the entropies of θ, in nats."""
     kl_reference: float = 0.0
     """Sum of the estimates of KL(θ‖reference), where there is one."""
+
+    def __add__(self, other: LossStats) -> LossStats:
+        """Return the sums over the tokens of both."""
+        return LossStats(*(own + more for own, more in zip(self.sums(), other.sums(), strict=True)))
+
+    def sums(self) -> list[float]:
+        """Return the sums in the order of the fields."""
+        return list(vars(self).values())
 
 
 def policy_loss(
@@ -40,11 +48,11 @@ def policy_loss(
     proximal_logprobs: Tensor,
     behaviour_logprobs: Tensor,
     advantages: Tensor,
-    sequences: Sequences,
+    sequences: SequenceMap,
     config: TrainerConfig,
-    kept: Tensor | None = None,
+    m2_mask: Tensor | None = None,
 ) -> tuple[Tensor, LossStats]:
-    """The loss of every token, −w·objective, and its statistics.
+    """Return the loss of every token, −w·objective, and its statistics.
 
     With the defaults that is decoupled PPO, −w·min(r·A, clip(r, 1−ε, 1+ε')·A): r = θ/p is clipped around the proximal
     policy, and w = p/b corrects for who sampled the token (Hilton et al. 2021, arXiv 2110.00641; AReaL, arXiv
@@ -54,26 +62,27 @@ def policy_loss(
         logprobs: [T] log θ, the only input that carries a gradient.
         proximal_logprobs: [T] log p; for "m2po", which has no p, the behaviour's.
         behaviour_logprobs: [T] log b.
-        advantages: [T].
-        sequences: whose tokens these are; what its mask leaves out counts nowhere, whatever it holds.
-        kept: [T] bool, the tokens that "m2po" keeps of the minibatch; None: all.
+        advantages: [T] A.
+        sequences: Which sequence each token is of; what its mask leaves out counts nowhere, whatever it holds.
+        config: The objective with its settings.
+        m2_mask: [T] bool, the tokens that "m2po" keeps of the minibatch; None: all.
 
     Returns:
-        [T], 0 outside the mask, to be weighed by `token_shares` and summed.
+        ([T] losses, 0 outside the mask, to be multiplied by `aggregation_weights` and summed; statistics).
     """
-    mask = sequences.mask
+    mask = sequences.loss_mask
     # A position outside the mask may hold anything, infinities included; 0 · inf would be NaN.
     log_weight = torch.where(mask, proximal_logprobs - behaviour_logprobs, 0.0)
-    weight, capped = objectives.correction(
+    weight, out_of_bounds = objectives.importance_weights(
         log_weight,
         sequences,
         mode=config.importance_weight_mode,
-        floor=config.importance_weight_min,
-        cap=config.importance_weight_max,
+        minimum=config.importance_weight_min,
+        maximum=config.importance_weight_max,
     )
     # The same holds for a token whose weight is 0. Only the ratio of a whole sequence is made of its dropped tokens too.
-    counted = mask if config.objective == "gspo" else mask & (weight > 0)
-    log_ratio = torch.where(counted, logprobs - proximal_logprobs.detach(), 0.0)
+    has_ratio = mask if config.objective == "gspo" else mask & (weight > 0)
+    log_ratio = torch.where(has_ratio, logprobs - proximal_logprobs.detach(), 0.0)
     advantages = torch.where(mask, advantages, 0.0)
     clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
     match config.objective:
@@ -87,7 +96,7 @@ def policy_loss(
             taus = {"tau_positive": config.tau_positive, "tau_negative": config.tau_negative}
             surrogate = objectives.sapo(log_ratio, advantages, **taus)
         case "m2po":
-            surrogate = objectives.m2po(log_ratio, advantages, mask if kept is None else kept)
+            surrogate = objectives.m2po(log_ratio, advantages, mask if m2_mask is None else m2_mask)
         case "likelihood":
             surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
         case "reinforce":
@@ -96,24 +105,32 @@ def policy_loss(
     with torch.no_grad():
         stats = LossStats(
             tokens=float(mask.sum()),
-            clipped=float((mask & surrogate.bounded).sum()),
-            capped=float(capped.sum()),
-            weight=float((mask * weight).sum()),
-            kl=float(k3(log_ratio[mask]).sum()),
+            clipped=float((mask & surrogate.clipped).sum()),
+            out_of_bounds=float(out_of_bounds.sum()),
+            importance_weight=float((mask * weight).sum()),
+            kl_step=float(k3(log_ratio[mask]).sum()),
         )
     return loss, stats
 
 
-def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: str) -> Tensor:
-    """[T] estimates of KL(θ‖reference) from tokens that θ sampled; d = log θ − log reference (Schulman 2020).
+def kl_estimate(logprobs: Tensor, reference_logprobs: Tensor, estimator: str) -> Tensor:
+    """Return estimates of KL(θ‖reference) from tokens that θ sampled; d = log θ − log reference (Schulman 2020).
 
     k1 = d, unbiased, of high variance; k2 = d²/2, biased, of low variance; k3 = e^−d − 1 + d, unbiased, never negative.
 
     Their gradients are another matter, and decide where each may stand. In the reward, k1 gives ∇KL(θ‖reference) of whole trajectories,
     and k2 and k3 give neither that nor the gradient of any other divergence. In the loss, of the divergence at each token, k2 gives
     ∇KL(θ‖reference), k3 gives ∇KL(reference‖θ), and k1 gives 0.
+
+    Args:
+        logprobs: [T] log θ.
+        reference_logprobs: [T] log reference.
+        estimator: k1, k2 or k3.
+
+    Returns:
+        [T] estimates.
     """
-    difference = logprobs - reference
+    difference = logprobs - reference_logprobs
     if estimator == "k1":
         return difference
     if estimator == "k2":
@@ -122,39 +139,60 @@ def kl_estimate(logprobs: Tensor, reference: Tensor, estimator: str) -> Tensor:
 
 
 def k3(log_ratio: Tensor) -> Tensor:
-    """e^x − 1 − x, never negative, with x held to ±LOG_RATIO_BOUND."""
+    """Return e^x − 1 − x, never negative, with x held to ±LOG_RATIO_BOUND. `log_ratio`: [T] x."""
     bounded = log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
     return torch.expm1(bounded) - bounded
 
 
 def regularizers(
-    logprobs: Tensor, entropy: Tensor, reference: Tensor | None, stats: LossStats, config: TrainerConfig
+    logprobs: Tensor,
+    entropies: Tensor,
+    reference_logprobs: Tensor | None,
+    stats: LossStats,
+    config: TrainerConfig,
 ) -> tuple[Tensor, LossStats]:
-    """What is added to the loss of every token, β·KL(θ‖reference) − c·H(θ), and the statistics with both.
+    """Return what is added to the loss of every token, β·KL(θ‖reference) − c·H(θ), and the statistics with both.
 
-    All [T]. `reference`: log probabilities under the reference, where there is one.
+    Args:
+        logprobs: [T] log θ.
+        entropies: [T] H of the distribution that each token was drawn from, in nats.
+        reference_logprobs: [T] log reference, where there is one.
+        stats: The statistics so far.
+        config: β, c and the estimator.
+
+    Returns:
+        ([T] addends, statistics).
     """
-    extra = torch.zeros_like(logprobs)
-    stats = replace(stats, entropy=float(entropy.detach().sum()))
-    if reference is not None:
-        kl = kl_estimate(logprobs, reference, config.kl_form)
+    added = torch.zeros_like(logprobs)
+    stats = replace(stats, entropy=float(entropies.detach().sum()))
+    if reference_logprobs is not None:
+        kl = kl_estimate(logprobs, reference_logprobs, config.kl_form)
         stats = replace(stats, kl_reference=float(kl.detach().sum()))
         if config.kl == "loss":
-            extra = extra + config.kl_coef * kl
+            added = added + config.kl_coef * kl
     if config.entropy_coef:
-        extra = extra - config.entropy_coef * entropy
-    return extra, stats
+        added = added - config.entropy_coef * entropies
+    return added, stats
 
 
-def interpolated(logprobs: Tensor, behaviour: Tensor, versions: Tensor, version: int) -> Tensor:
-    """[T] log p between log b and log θ, by how old the token is: no forward pass of its own (the form of AReaL's documentation; its
-    code counts versions one lower, docs/objectives.md).
+def interpolated_proximal(logprobs: Tensor, behaviour_logprobs: Tensor, versions: Tensor, version: int) -> Tensor:
+    """Return log p between log b and log θ, by how old the token is: no forward pass of its own.
 
     log p = log b + α·(log θ − log b) with α = (v − u) / (v + 1 − u), where u sampled the token, v is the version at the start
-    of the step, and θ is on its way to v + 1. Fresh tokens have p = b. `logprobs`: log θ, without a gradient.
+    of the step, and θ is on its way to v + 1. Fresh tokens have p = b. (The form of AReaL's documentation; its code counts versions one
+    lower, docs/objectives.md.)
+
+    Args:
+        logprobs: [T] log θ, without a gradient.
+        behaviour_logprobs: [T] log b.
+        versions: [T] u.
+        version: v.
+
+    Returns:
+        [T] log p.
     """
     age = (version - versions).clamp(min=0)
-    return behaviour + age / (age + 1) * (logprobs - behaviour)
+    return behaviour_logprobs + age / (age + 1) * (logprobs - behaviour_logprobs)
 
 
 @dataclass(frozen=True)
@@ -170,7 +208,15 @@ class Mismatch:
 
 
 def mismatch(engine_logprobs: Tensor, trainer_logprobs: Tensor) -> Mismatch | None:
-    """Compare two scorings of the same tokens, both [T]; None for no tokens."""
+    """Compare the engine's logprobs of some tokens with the trainer's.
+
+    Args:
+        engine_logprobs: [T].
+        trainer_logprobs: [T], of the same tokens.
+
+    Returns:
+        The comparison; None for no tokens.
+    """
     if engine_logprobs.numel() == 0:
         return None
     difference = (trainer_logprobs - engine_logprobs).double()

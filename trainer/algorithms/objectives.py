@@ -18,81 +18,145 @@ products are finite."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """exp(x) with x held to ±LOG_RATIO_BOUND; beyond the bound it is constant, so its gradient is 0."""
+    """Return exp(x) with x held to ±LOG_RATIO_BOUND; beyond the bound it is constant, so its gradient is 0.
+
+    Args:
+        log_ratio: [T] x.
+
+    Returns:
+        [T].
+    """
     return log_ratio.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
 @dataclass(frozen=True)
-class Sequences:
-    """Which token belongs to which sequence of a pack, and which tokens count."""
+class SequenceMap:
+    """Which token belongs to which of S sequences, and which tokens count.
 
-    index: Tensor
-    """[T] number of the token's sequence, from 0."""
-    count: int
-    mask: Tensor
-    """[T] bool: the loss mask."""
+    For two sequences of three tokens, of which the first token of each is a prompt:
+
+        sequence_index  [0, 0, 0, 1, 1, 1]
+        loss_mask       [0, 1, 1, 0, 1, 1]
+        sum(values)     [b+c, b+c, b+c, e+f, e+f, e+f] for values [a, b, c, d, e, f]
+    """
+
+    sequence_index: Tensor
+    """[T] index of the token's sequence, from 0."""
+    sequence_count: int
+    """S."""
+    loss_mask: Tensor
+    """[T] bool."""
 
     def sum(self, values: Tensor) -> Tensor:
-        """[T] for every token the sum over the trained tokens of its sequence."""
-        totals = values.new_zeros(self.count).index_add(0, self.index, values * self.mask)
-        return totals[self.index]
+        """Add values up over the trained tokens of each sequence.
+
+        Args:
+            values: [T].
+
+        Returns:
+            [T] for every token the sum of its sequence.
+        """
+        totals = values.new_zeros(self.sequence_count).index_add(0, self.sequence_index, values * self.loss_mask)
+        return totals[self.sequence_index]
 
     def mean(self, values: Tensor) -> Tensor:
-        """[T] for every token the mean over the trained tokens of its sequence; 0 where there is none."""
+        """Average values over the trained tokens of each sequence.
+
+        Args:
+            values: [T].
+
+        Returns:
+            [T] for every token the mean of its sequence; 0 where that has no trained token.
+        """
         return self.sum(values) / self.lengths(values).clamp(min=1)
 
     def lengths(self, like: Tensor) -> Tensor:
-        """[T] for every token the number of masked tokens of its sequence."""
+        """Count the trained tokens of each sequence.
+
+        Args:
+            like: [T] a tensor of the type and device that the result has.
+
+        Returns:
+            [T] for every token the count of its sequence.
+        """
         return self.sum(torch.ones_like(like))
 
 
 @dataclass(frozen=True)
 class Surrogate:
-    """An objective, and where its bound is active, so that the token has no gradient (or a bounded one)."""
+    """An objective, and where its clip is active, so that the token has no gradient (or a bounded one)."""
 
     value: Tensor
     """[T]; carries the gradient."""
-    bounded: Tensor
+    clipped: Tensor
     """[T] bool."""
 
 
 def ppo(
     log_ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None = None
 ) -> Surrogate:
-    """min(r·A, clip(r, 1−ε, 1+ε')·A) (Schulman et al. 2017, arXiv 1707.06347; ε' > ε: DAPO, arXiv 2503.14476).
+    """Return PPO's objective, min(r·A, clip(r, 1−ε, 1+ε')·A) (Schulman et al. 2017, arXiv 1707.06347; ε' > ε: DAPO, arXiv 2503.14476).
 
-    With `dual_clip` = c > 1, where A < 0 it is never below c·A, so that a ratio that has run away cannot dominate (Ye
+    With a dual clip c > 1, where A < 0 it is never below c·A, so that a ratio that has run away cannot dominate (Ye
     et al. 2020, arXiv 1912.09729).
+
+    Args:
+        log_ratio: [T] log r.
+        advantages: [T] A.
+        clip_low: ε.
+        clip_high: ε'.
+        dual_clip: c; None for none.
+
+    Returns:
+        The objective of every token.
     """
     ratio = bounded_exp(log_ratio)
     plain = ratio * advantages
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high) * advantages
     value = torch.minimum(plain, clipped)
-    bounded = clipped < plain
+    is_clipped = clipped < plain
     if dual_clip is not None:
         floor = dual_clip * advantages
         low = (advantages < 0) & (value < floor)
-        value, bounded = torch.where(low, floor, value), bounded | low
-    return Surrogate(value, bounded)
+        value, is_clipped = torch.where(low, floor, value), is_clipped | low
+    return Surrogate(value, is_clipped)
 
 
 def gspo(
-    log_ratio: Tensor, advantages: Tensor, sequences: Sequences, *, clip_low: float, clip_high: float
+    log_ratio: Tensor, advantages: Tensor, sequences: SequenceMap, *, clip_low: float, clip_high: float
 ) -> Surrogate:
-    """PPO's clip on the sequence's ratio s = exp(mean of log r over its tokens) (GSPO, arXiv 2507.18071, eq. 7).
+    """Return PPO's clip on the sequence's ratio s = exp(mean of log r over its tokens) (GSPO, arXiv 2507.18071, eq. 7).
 
     In the form with a ratio for every token (eq. 11), s·r/sg(r) with sg: no gradient, so that turns may differ in A:
     with one A it has the value and the gradient of the sequence's form.
+
+    Args:
+        log_ratio: [T] log r.
+        advantages: [T] A.
+        sequences: Which sequence each token is of.
+        clip_low: ε.
+        clip_high: ε'.
+
+    Returns:
+        The objective of every token.
     """
     mean = sequences.mean(log_ratio).detach()
     return ppo(mean + log_ratio - log_ratio.detach(), advantages, clip_low=clip_low, clip_high=clip_high)
 
 
 def cispo(log_ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> Surrogate:
-    """sg(clip(r, 1−ε, 1+ε'))·A·log θ: the weight is clipped, and no token loses its gradient (MiniMax-M1, arXiv
-    2506.13585, eq. 4).
+    """Return sg(clip(r, 1−ε, 1+ε'))·A·log θ: the weight is clipped, and no token loses its gradient (MiniMax-M1, arXiv 2506.13585, eq. 4).
 
     log r has the gradient of log θ, and stands in for it: the value differs by what has no gradient.
+
+    Args:
+        log_ratio: [T] log r.
+        advantages: [T] A.
+        clip_low: ε.
+        clip_high: ε'.
+
+    Returns:
+        The objective of every token.
     """
     ratio = bounded_exp(log_ratio.detach())
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -100,7 +164,17 @@ def cispo(log_ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: 
 
 
 def sapo(log_ratio: Tensor, advantages: Tensor, *, tau_positive: float, tau_negative: float) -> Surrogate:
-    """(4/τ)·σ(τ·(r − 1))·A, with τ by the sign of A: a soft gate in place of the clip (SAPO, arXiv 2511.20347)."""
+    """Return (4/τ)·σ(τ·(r − 1))·A, with τ by the sign of A: a soft gate in place of the clip (SAPO, arXiv 2511.20347).
+
+    Args:
+        log_ratio: [T] log r.
+        advantages: [T] A.
+        tau_positive: τ where A > 0.
+        tau_negative: τ where it is not.
+
+    Returns:
+        The objective of every token.
+    """
     tau = torch.where(advantages > 0, tau_positive, tau_negative)
     return Surrogate(
         4 / tau * torch.sigmoid(tau * (bounded_exp(log_ratio) - 1)) * advantages, torch.zeros_like(log_ratio).bool()
@@ -108,25 +182,54 @@ def sapo(log_ratio: Tensor, advantages: Tensor, *, tau_positive: float, tau_nega
 
 
 def reinforce(log_ratio: Tensor, advantages: Tensor) -> Surrogate:
-    """r·A, without any bound: importance-weighted REINFORCE (Williams 1992)."""
+    """Return r·A, without any bound: importance-weighted REINFORCE (Williams 1992).
+
+    Args:
+        log_ratio: [T] log r.
+        advantages: [T] A.
+
+    Returns:
+        The objective of every token.
+    """
     return Surrogate(bounded_exp(log_ratio) * advantages, torch.zeros_like(log_ratio).bool())
 
 
 def likelihood(logprobs: Tensor, advantages: Tensor) -> Surrogate:
-    """A·log θ, without a ratio: with A = 1 the log-likelihood, for supervised learning (`agentrl sft`)."""
+    """Return A·log θ, without a ratio: with A = 1 the log-likelihood, for supervised learning (`agentrl sft`).
+
+    Args:
+        logprobs: [T] log θ.
+        advantages: [T] A.
+
+    Returns:
+        The objective of every token.
+    """
     return Surrogate(logprobs * advantages, torch.zeros_like(logprobs).bool())
 
 
-def m2po(log_ratio: Tensor, advantages: Tensor, kept: Tensor) -> Surrogate:
-    """r·A over the tokens that `m2_cutoff` leaves (M2PO, arXiv 2510.01161, in AReaL's form; docs/objectives.md). r is θ/b: pass the logprobs of the behaviour policy
-    for the proximal ones. `kept`: [T] bool."""
-    return Surrogate(torch.where(kept, bounded_exp(log_ratio) * advantages, 0.0), ~kept)
+def m2po(log_ratio: Tensor, advantages: Tensor, m2_mask: Tensor) -> Surrogate:
+    """Return r·A over the tokens that `m2_cutoff` leaves (M2PO, arXiv 2510.01161, in AReaL's form; docs/objectives.md).
+
+    Args:
+        log_ratio: [T] log r, which is log θ/b here: the behaviour policy stands for the proximal one.
+        advantages: [T] A.
+        m2_mask: [T] bool, the tokens that are left.
+
+    Returns:
+        The objective of every token.
+    """
+    return Surrogate(torch.where(m2_mask, bounded_exp(log_ratio) * advantages, 0.0), ~m2_mask)
 
 
 def m2_cutoff(log_ratios: Tensor, threshold: float) -> float:
-    """c, so that the mean of the (log r)² that are at most c is at most τ, and no larger c has that; −1 where none does.
+    """Return c, so that the mean of the (log r)² that are at most c is at most τ, and no larger c has that; −1 where none does.
 
-    `log_ratios`: [T] log θ/b of all tokens of a minibatch.
+    Args:
+        log_ratios: [T] log θ/b of all tokens of a minibatch.
+        threshold: τ.
+
+    Returns:
+        c.
     """
     moments = log_ratios.square().sort().values
     means = moments.cumsum(0) / torch.arange(1, len(moments) + 1, device=moments.device)
@@ -135,46 +238,70 @@ def m2_cutoff(log_ratios: Tensor, threshold: float) -> float:
     return float(fitting[-1]) if len(fitting) else -1.0
 
 
-def correction(
-    log_weight: Tensor, sequences: Sequences, *, mode: str, floor: float, cap: float
+def importance_weights(
+    log_weight: Tensor, sequences: SequenceMap, *, mode: str, minimum: float, maximum: float
 ) -> tuple[Tensor, Tensor]:
-    """The weight of every token for who sampled it, and where its bound was active. No gradient goes through it.
+    """Return the weight of every token for who sampled it. No gradient goes through it.
 
-    none            1
-    truncate        min(w, cap)                            (truncated importance sampling; IMPALA, arXiv 1802.01561)
-    mask            w if floor ≤ w ≤ cap, else 0           (IcePop, arXiv 2510.18855)
-    sequence_mask   W = Πw over the sequence if floor ≤ W ≤ cap, else 0
-    geometric_mask  w if floor ≤ (Πw)^(1/n) ≤ cap, else 0
+    With w = p/b, the bounds l and u, and n tokens in the sequence:
+
+        none            1
+        truncate        min(w, u)                       (truncated importance sampling; IMPALA, arXiv 1802.01561)
+        mask            w if l ≤ w ≤ u, else 0          (IcePop, arXiv 2510.18855)
+        sequence_mask   W = Πw over the sequence if l ≤ W ≤ u, else 0
+        geometric_mask  w if l ≤ (Πw)^(1/n) ≤ u, else 0
 
     The last two are the masked importance sampling of Liu, Li et al. 2025 ("When speed kills stability").
+
+    Args:
+        log_weight: [T] log w.
+        sequences: Which sequence each token is of.
+        mode: One of the names above.
+        minimum: l.
+        maximum: u.
+
+    Returns:
+        ([T] weights, [T] bool: trained tokens whose weight was out of bounds).
     """
     log_weight = log_weight.detach()
     weight = bounded_exp(log_weight)
     if mode == "none":
-        return torch.ones_like(weight), torch.zeros_like(sequences.mask)
+        return torch.ones_like(weight), torch.zeros_like(sequences.loss_mask)
     if mode == "truncate":
-        return weight.clamp(max=cap), sequences.mask & (weight > cap)
+        return weight.clamp(max=maximum), sequences.loss_mask & (weight > maximum)
     if mode == "sequence_mask":
-        weight = judged = bounded_exp(sequences.sum(log_weight))
+        weight = compared = bounded_exp(sequences.sum(log_weight))
     elif mode == "geometric_mask":
-        judged = bounded_exp(sequences.mean(log_weight))
+        compared = bounded_exp(sequences.mean(log_weight))
     else:
-        judged = weight
-    outside = (judged < floor) | (judged > cap)
-    return weight.masked_fill(outside, 0.0), sequences.mask & outside
+        compared = weight
+    outside = (compared < minimum) | (compared > maximum)
+    return weight.masked_fill(outside, 0.0), sequences.loss_mask & outside
 
 
-def token_shares(sequences: Sequences, *, mode: str, tokens: int, count: int, length: int | None) -> Tensor:
-    """[T] what each token counts in the loss; 0 outside the mask.
+def aggregation_weights(
+    sequences: SequenceMap, *, mode: str, token_count: int, sequence_count: int, length: int | None
+) -> Tensor:
+    """Return what each token counts in the loss of its minibatch.
 
-    token      1/N of all N tokens of the minibatch (DAPO, arXiv 2503.14476)
-    sequence   1/(S·n) with n tokens in its sequence, S sequences (GRPO, arXiv 2402.03300)
-    constant   1/(S·L) with a fixed length L, so that long replies weigh no less a token (Dr. GRPO, arXiv 2503.20783)
+        token      1/N of all N tokens                  (DAPO, arXiv 2503.14476)
+        sequence   1/(S·n) with n tokens in its sequence, S sequences   (GRPO, arXiv 2402.03300)
+        constant   1/(S·L) with a fixed length L, so that long replies weigh no less a token   (Dr. GRPO, arXiv 2503.20783)
+
+    Args:
+        sequences: Which sequence each token of the pack is of.
+        mode: One of the names above.
+        token_count: N, of the minibatch.
+        sequence_count: S, of the minibatch.
+        length: L, for "constant".
+
+    Returns:
+        [T]; 0 outside the mask.
     """
-    mask = sequences.mask.float()
+    mask = sequences.loss_mask.float()
     if mode == "token":
-        return mask / max(1, tokens)
+        return mask / max(1, token_count)
     if mode == "sequence":
-        return mask / (max(1, count) * sequences.lengths(mask).clamp(min=1))
+        return mask / (max(1, sequence_count) * sequences.lengths(mask).clamp(min=1))
     assert length is not None
-    return mask / (max(1, count) * length)
+    return mask / (max(1, sequence_count) * length)

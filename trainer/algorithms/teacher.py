@@ -21,34 +21,45 @@ from agentrl.machine.privacy import without_secrets
 from agentrl.trainer.packing import TrainingSequence
 
 TRIES = 3
-AT_ONCE = 16
+REQUESTS_AT_ONCE = 16
 """Requests to the teacher at the same time."""
-Ask = Callable[[list[int]], list[float | None]]
-"""[T] log q of each token given those before it; None for the first."""
+LogprobsOf = Callable[[list[int]], list[float | None]]
+"""From [T] ids to [T] log q of each token given those before it; None for the first."""
 
 
-def with_teacher(sequences: Sequence[TrainingSequence], url: str, timeout_s: float) -> list[TrainingSequence]:
-    """The sequences with the teacher's logprobs of their tokens, at temperature 1. It must have the policy's vocabulary.
+def with_teacher_logprobs(sequences: Sequence[TrainingSequence], url: str, timeout_s: float) -> list[TrainingSequence]:
+    """Return the sequences with the teacher's logprobs of their tokens, at temperature 1.
 
-    Raises TrainerError when the server refuses, or has not scored all of them within `timeout_s`.
+    Args:
+        sequences: The batch.
+        url: The teacher's server. It must have the policy's vocabulary.
+        timeout_s: How long it may take for all of them.
+
+    Returns:
+        The sequences, in the same order.
+
+    Raises:
+        TrainerError: The server refuses, or is not done within `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
-    threads = ThreadPoolExecutor(AT_ONCE)
+    threads = ThreadPoolExecutor(REQUESTS_AT_ONCE)
     try:
         with httpx.Client(base_url=url) as http:
             server = _Server(http, deadline)
             # In a thread each, because a server that sends a byte now and then keeps a request from timing out.
-            ask = threads.submit(_dialect, server, url).result(deadline - time.monotonic())
-            scored = threads.map(
-                lambda s: _sound(ask, s.token_ids.tolist()), sequences, timeout=deadline - time.monotonic()
+            logprobs_of = threads.submit(_api_of, server, url).result(deadline - time.monotonic())
+            found = threads.map(
+                lambda s: _checked_logprobs(logprobs_of, s.token_ids.tolist()),
+                sequences,
+                timeout=deadline - time.monotonic(),
             )
             return [
                 replace(s, teacher_logprobs=torch.tensor(logprobs))
-                for s, logprobs in zip(sequences, scored, strict=True)
+                for s, logprobs in zip(sequences, found, strict=True)
             ]
     except (TimeoutError, httpx.TimeoutException) as error:
         raise TrainerError(
-            f"trainer.teacher_url = {without_secrets(url)} did not score {len(sequences)} sequences within {timeout_s:g} s. Look at the "
+            f"trainer.teacher_url = {without_secrets(url)} did not give the logprobs of {len(sequences)} sequences within {timeout_s:g} s. Look at the "
             "server; where it is only slow, raise trainer.step_timeout_s, of which a teacher has half, or lower rollout.batch_size"
         ) from error
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
@@ -80,14 +91,14 @@ class _Server:
         return reply.json()
 
 
-def _dialect(server: _Server, url: str) -> Ask:
+def _api_of(server: _Server, url: str) -> LogprobsOf:
     return _completions(server) if url.rstrip("/").endswith("/v1") else partial(_generate, server)
 
 
-def _sound(ask: Ask, ids: list[int]) -> list[float]:
-    """[T] log q, each a number; 0 for the first token. What is none is asked for again before it is an error."""
+def _checked_logprobs(logprobs_of: LogprobsOf, ids: list[int]) -> list[float]:
+    """Return [T] log q, each a number; 0 for the first token. What is none is asked for again before it is an error."""
     for remaining in reversed(range(TRIES)):
-        _, *rest = ask(ids)
+        _, *rest = logprobs_of(ids)
         fault = fault_of_tokens(ids[1:], rest, Expected(), 1)
         if fault is None:
             return [0.0, *(rounded(logprob) for logprob in rest if logprob is not None)]
@@ -103,22 +114,22 @@ def _generate(server: _Server, ids: list[int]) -> list[float | None]:
         "return_logprob": True,
         "logprob_start_len": 0,
     }
-    scored = server.post("/generate", body)["meta_info"]["input_token_logprobs"]
-    if [token for _, token, *_ in scored] != ids:
-        raise ValueError("it scored other tokens than it was sent")
-    return [logprob for logprob, *_ in scored]
+    returned = server.post("/generate", body)["meta_info"]["input_token_logprobs"]
+    if [token for _, token, *_ in returned] != ids:
+        raise ValueError("it returned other tokens than it was sent")
+    return [logprob for logprob, *_ in returned]
 
 
-def _completions(server: _Server) -> Ask:
+def _completions(server: _Server) -> LogprobsOf:
     model = server.get("/models")["data"][0]["id"]
 
-    def ask(ids: list[int]) -> list[float | None]:
+    def logprobs_of(ids: list[int]) -> list[float | None]:
         # One token more than needed, because SGLang takes no 0.
         body = {"model": model, "prompt": ids, "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 1.0}
         content = server.post("/completions", body)
         logprobs: list[float | None] = content["choices"][0]["logprobs"]["token_logprobs"]
         if content["usage"]["prompt_tokens"] != len(ids) or not len(ids) <= len(logprobs) <= len(ids) + 1:
-            raise ValueError(f"it scored {len(logprobs)} tokens where it was sent {len(ids)}")
+            raise ValueError(f"it returned the logprobs of {len(logprobs)} tokens where it was sent {len(ids)}")
         return logprobs[: len(ids)]
 
-    return ask
+    return logprobs_of

@@ -29,21 +29,26 @@ from agentrl.errors import ConfigError
 from agentrl.machine.disk import make_directory, sync, sync_tree
 from agentrl.rollout.manifest import Manifest, check_files, write_manifest
 from agentrl.trainer.algorithms.critic import Critic
-from agentrl.trainer.model.lora import is_adapted, merged, write_adapter
-from agentrl.trainer.model.ranks import Ranks, gathered
+from agentrl.trainer.model.lora import is_adapted, merged_weights, write_adapter
+from agentrl.trainer.model.ranks import Ranks, gather_full_tensors
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters that an optimizer moves."""
+    """Return the parameters that an optimizer moves, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
-    """Write what is trained into a new `directory`, there whole or not at all: the weights as safetensors with the model's
-    config, or the adapter alone."""
-    weights = gathered(trained_parameters(model).items(), ranks, lambda tensor: tensor.cpu().contiguous())
+    """Write what is trained, there whole or not at all.
+
+    Args:
+        model: The model. All ranks must call it together.
+        directory: A new directory: for the weights as safetensors with the model's config, or for the adapter alone.
+        ranks: The trainer's ranks.
+    """
+    weights = gather_full_tensors(trained_parameters(model).items(), ranks, lambda tensor: tensor.cpu().contiguous())
     if ranks.rank == 0:
-        with _whole_directory(directory) as partial:
+        with _atomic_directory(directory) as partial:
             if is_adapted(model):
                 write_adapter(model, weights, partial)
             else:
@@ -52,11 +57,20 @@ def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
 
 
 def trained_state(model: nn.Module, optimizer: torch.optim.Optimizer, critic: Critic | None) -> dict[str, Tensor]:
-    """All that training changes, by name: the trained parameters, what their optimizer remembers, and the critic's."""
-    state = {**_named("model", trained_parameters(model)), **_named("optimizer", remembered(model, optimizer))}
+    """Return all that training changes, by name.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer.
+        critic: The critic with its own, where there is one.
+
+    Returns:
+        The trained parameters, what their optimizer remembers, and the critic's.
+    """
+    state = {**_named("model", trained_parameters(model)), **_named("optimizer", optimizer_state(model, optimizer))}
     if critic is not None:
         state |= _named("critic.model", dict(critic.named_parameters()))
-        state |= _named("critic.optimizer", remembered(critic, critic.optimizer))
+        state |= _named("critic.optimizer", optimizer_state(critic, critic.optimizer))
     return state
 
 
@@ -64,8 +78,16 @@ def _named(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def remembered(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """What an optimizer remembers of the trained parameters of `model`, as PARAMETER.KEY; {} before its first step."""
+def optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return what an optimizer remembers of the trained parameters.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer.
+
+    Returns:
+        Tensors by PARAMETER.KEY; {} before its first step.
+    """
     return {
         f"{name}.{key}": value
         for name, parameter in trained_parameters(model).items()
@@ -73,7 +95,7 @@ def remembered(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     }
 
 
-def staged_checkpoint(
+def snapshot_checkpoint(
     directory: Path,
     *,
     model: Any,
@@ -83,28 +105,38 @@ def staged_checkpoint(
     critic: Critic | None,
     ranks: Ranks,
 ) -> Callable[[], None]:
-    """Copy all that a checkpoint holds; returns what writes it, for another thread, while training goes on.
+    """Copy all that a checkpoint holds. Rank 0 copies one full tensor after the other; the others do nothing more.
 
-    `files` are copied beside the weights. Rank 0 copies one tensor whole after the other, and writes; the others do nothing more.
+    Args:
+        directory: Where the checkpoint is to be.
+        model: The model.
+        optimizer: Its optimizer.
+        files: Files that are copied beside the weights.
+        manifest: The manifest.
+        critic: The critic, where there is one.
+        ranks: The trainer's ranks; all must call it together.
+
+    Returns:
+        What writes the checkpoint, for another thread, while training goes on. On ranks other than 0 it does nothing.
     """
 
     def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return gathered(tensors.items(), ranks, lambda tensor: tensor.to("cpu", copy=True).contiguous())
+        return gather_full_tensors(tensors.items(), ranks, lambda tensor: tensor.to("cpu", copy=True).contiguous())
 
     weights = copied(dict(model.named_parameters()))
-    beside = {"optimizer/state.safetensors": copied(remembered(model, optimizer))}
+    beside = {"optimizer/state.safetensors": copied(optimizer_state(model, optimizer))}
     if critic is not None:
         beside["critic/model.safetensors"] = copied(dict(critic.named_parameters()))
-        beside["critic/optimizer.safetensors"] = copied(remembered(critic, critic.optimizer))
+        beside["critic/optimizer.safetensors"] = copied(optimizer_state(critic, critic.optimizer))
 
     def write() -> None:
         if ranks.rank:
             return
-        with _whole_directory(directory) as partial:
+        with _atomic_directory(directory) as partial:
             for name, tensors in beside.items():
                 (partial / name).parent.mkdir(exist_ok=True)
                 save_file(tensors, partial / name)
-            _write_model(model, merged(model, weights), partial)
+            _write_model(model, merged_weights(model, weights), partial)
             if is_adapted(model):
                 (partial / "adapter").mkdir()
                 write_adapter(model, weights, partial / "adapter")
@@ -124,7 +156,7 @@ def _write_model(model: Any, weights: dict[str, Tensor], directory: Path) -> Non
 
 
 @contextmanager
-def _whole_directory(directory: Path) -> Iterator[Path]:
+def _atomic_directory(directory: Path) -> Iterator[Path]:
     partial = directory.with_name(directory.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     make_directory(partial)
@@ -140,24 +172,44 @@ def _whole_directory(directory: Path) -> Iterator[Path]:
 def read_checkpoint(
     directory: Path, *, model: nn.Module, optimizer: torch.optim.Optimizer, critic: Critic | None, ranks: Ranks
 ) -> Manifest:
-    """Load a checkpoint, made by any number of ranks; its manifest. Nothing is loaded unless every file is what was written.
+    """Load a checkpoint, made by any number of ranks. Nothing is loaded unless every file is what was written.
 
-    Raises CheckpointError for one that is damaged (on rank 0; FirstRankError on the others), ConfigError for one that does not fit the model and the configuration.
+    Args:
+        directory: The checkpoint.
+        model: What its weights go into.
+        optimizer: What its optimizer state goes into.
+        critic: What the critic's goes into, where there is one.
+        ranks: The trainer's ranks; all must call it together.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        CheckpointError: It is damaged, and this is rank 0.
+        RankZeroError: It is damaged, and this is another rank.
+        ConfigError: It does not fit the model and the configuration.
     """
-    manifest = ranks.of_first(partial(check_files, directory))
+    manifest = ranks.from_rank_zero(partial(check_files, directory))
     _read_weights(model, directory)
-    _read_remembered(model, optimizer, directory / "optimizer" / "state.safetensors")
+    _read_optimizer_state(model, optimizer, directory / "optimizer" / "state.safetensors")
     if critic is not None:
         if not (directory / "critic").is_dir():
             raise ConfigError(f'{directory} was trained without a critic, and trainer.advantage = "gae" has one')
         weights = load_file(directory / "critic" / "model.safetensors")
-        _fill_all(dict(critic.named_parameters()), weights, directory / "critic")
-        _read_remembered(critic, critic.optimizer, directory / "critic" / "optimizer.safetensors")
+        _copy_all(dict(critic.named_parameters()), weights, directory / "critic")
+        _read_optimizer_state(critic, critic.optimizer, directory / "critic" / "optimizer.safetensors")
     return manifest
 
 
 def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
-    """What a checkpoint holds of `trained_state`, one tensor at a time."""
+    """Yield what a checkpoint holds of `trained_state`, one tensor at a time.
+
+    Args:
+        directory: The checkpoint.
+
+    Yields:
+        Names and tensors.
+    """
     adapted = (directory / "adapter").is_dir()
     files = {
         "model": directory / ("adapter/" + ADAPTER_WEIGHTS if adapted else "model.safetensors"),
@@ -175,7 +227,7 @@ def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 def optimizer_counts(directory: Path) -> set[int]:
-    """How many steps a checkpoint's optimizer itself says that it took, over all parameters; {} before its first."""
+    """Return how many steps a checkpoint's optimizer itself says that it took, over all parameters; {} before its first."""
     with safe_open(directory / "optimizer" / "state.safetensors", "pt") as saved:
         return {int(saved.get_tensor(name)) for name in saved.keys() if name.endswith(".step")}  # noqa: SIM118
 
@@ -191,7 +243,15 @@ def _read_weights(model: nn.Module, directory: Path) -> None:
 
 
 def read_published(model: nn.Module, directory: Path) -> None:
-    """Load what `write_weights` wrote. Raises ConfigError for an adapter of another rank or other layers."""
+    """Load what `write_weights` wrote.
+
+    Args:
+        model: What the weights go into.
+        directory: Where they are.
+
+    Raises:
+        ConfigError: They are an adapter of another rank or other layers, or do not fit the model.
+    """
     adapted = is_adapted(model)
     weights = read_adapter(directory) if adapted else load_file(directory / "model.safetensors")
     parameters = trained_parameters(model)
@@ -200,10 +260,10 @@ def read_published(model: nn.Module, directory: Path) -> None:
         raise ConfigError(
             f"{directory / ADAPTER_WEIGHTS} is of another trainer.lora_rank, or of other trainer.lora_targets"
         )
-    _fill_all(parameters, weights, directory)
+    _copy_all(parameters, weights, directory)
 
 
-def _read_remembered(model: nn.Module, optimizer: torch.optim.Optimizer, file: Path) -> None:
+def _read_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer, file: Path) -> None:
     """Load what an optimizer remembered. How it goes on is as it was made: rates and decay come from the configuration."""
     optimizer.state.clear()
     with safe_open(file, "pt") as saved:
@@ -213,21 +273,21 @@ def _read_remembered(model: nn.Module, optimizer: torch.optim.Optimizer, file: P
             for key in keys:
                 tensor = saved.get_tensor(f"{name}.{key}")
                 if key != "step":  # a number, which stays on the CPU
-                    tensor, whole_tensor = torch.zeros_like(parameter), tensor
-                    _fill(tensor, whole_tensor)
+                    tensor, saved_tensor = torch.zeros_like(parameter), tensor
+                    _copy_into(tensor, saved_tensor)
                 optimizer.state[parameter][key] = tensor
 
 
-def _fill_all(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor], directory: Path) -> None:
+def _copy_all(parameters: Mapping[str, nn.Parameter], tensors: Mapping[str, Tensor], directory: Path) -> None:
     for name, parameter in parameters.items():
         if name not in tensors or tensors[name].shape != parameter.shape:
             raise ConfigError(f"{directory} does not fit the model: {name} is not in it, or of another shape")
     for name, parameter in parameters.items():
-        _fill(parameter, tensors[name])
+        _copy_into(parameter, tensors[name])
 
 
 @torch.no_grad()
-def _fill(parameter: Tensor, tensor: Tensor) -> None:
+def _copy_into(parameter: Tensor, tensor: Tensor) -> None:
     if isinstance(parameter, DTensor):
         own = distribute_tensor(tensor, parameter.device_mesh, parameter.placements, src_data_rank=None)
         parameter.to_local().copy_(own.to_local())  # every rank has read the tensor, and takes its own part

@@ -32,15 +32,23 @@ _MASK = 2**64 - 1
 
 @torch.no_grad()
 def digest(tensors: Iterable[tuple[str, Tensor]], ranks: Ranks) -> str:
-    """The digest of named tensors. All ranks must call it together, each with its part of those that are spread."""
+    """Return the digest of named tensors.
+
+    Args:
+        tensors: Names and tensors. All ranks must call it together, each with its part of those that are spread.
+        ranks: The trainer's ranks.
+
+    Returns:
+        A SHA-256 in hexadecimal, the same on all ranks.
+    """
     parts = [(f"{name} {tensor.dtype} {list(tensor.shape)}", _own_part(tensor, ranks)) for name, tensor in tensors]
-    totals = ranks.add([value & _MASK for value in _on_host([part for _, part in parts])])
+    totals = ranks.all_reduce_integers([value & _MASK for value in _on_host([part for _, part in parts])])
     lines = (f"{about} {total & _MASK:016x}\n" for (about, _), total in zip(parts, totals, strict=True))
     return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
 
 
 def _on_host(sums: list[Tensor]) -> list[int]:
-    """The sums as integers, with one copy from each device."""
+    """Return the sums as integers, with one copy from each device."""
     found: dict[int, int] = {}
     for device in {value.device for value in sums}:
         own = [i for i, value in enumerate(sums) if value.device == device]
@@ -49,9 +57,9 @@ def _on_host(sums: list[Tensor]) -> list[int]:
 
 
 def _own_part(tensor: Tensor, ranks: Ranks) -> Tensor:
-    """[] int64: S over the elements of this rank."""
+    """Return [] int64, S over the elements of this rank."""
     if isinstance(tensor, DTensor):
-        # Spread as `Ranks.place` does: whole rows of the first dimension, as many on each rank, the last ones fewer.
+        # Spread as `Ranks.distribute` does: whole rows of the first dimension, as many on each rank, the last ones fewer.
         rows = -(-tensor.shape[0] // tensor.device_mesh.size())
         first = min(rows * tensor.device_mesh.get_local_rank(), tensor.shape[0])
         return _sum(tensor.to_local(), first * (tensor.numel() // max(1, tensor.shape[0])))
@@ -61,7 +69,7 @@ def _own_part(tensor: Tensor, ranks: Ranks) -> Tensor:
 
 
 def _sum(tensor: Tensor, start: int) -> Tensor:
-    """S over elements that begin at position `start` of their tensor."""
+    """Return [] int64, S over elements that begin at position `start` of their tensor."""
     bits = tensor.detach().contiguous().reshape(-1).view(_INTEGERS[tensor.element_size()])
     columns = _columns(bits.device)
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
@@ -83,7 +91,7 @@ def _sum(tensor: Tensor, start: int) -> Tensor:
 
 
 def _row_keys(row: int, count: int, device: torch.device) -> Tensor:
-    """[count] the keys u from `row` on."""
+    """Return [count] the keys u from `row` on."""
     first = _first_rows(device)
     if row + count <= len(first):
         return first[row : row + count]
@@ -92,18 +100,18 @@ def _row_keys(row: int, count: int, device: torch.device) -> Tensor:
 
 @cache
 def _first_rows(device: torch.device) -> Tensor:
-    """[R] the first keys u: small tensors need no others, and there are many of them."""
+    """Return [R] the first keys u: small tensors need no others, and there are many of them."""
     return _keys(torch.arange(ROW, 2 * ROW, device=device))
 
 
 @cache
 def _columns(device: torch.device) -> Tensor:
-    """[R] the keys v."""
+    """Return [R] the keys v."""
     return _keys(torch.arange(ROW, device=device))
 
 
 def _keys(positions: Tensor) -> Tensor:
-    """Odd numbers that look random: the mixing function of SplitMix64 (Steele, Lea and Flood 2014), modulo its shifts' signs."""
+    """Return odd numbers that look random: the mixing function of SplitMix64 (Steele, Lea and Flood 2014), modulo its shifts' signs."""
     mixed = (positions + 1) * _signed(0x9E3779B97F4A7C15)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         mixed = (mixed ^ (mixed >> shift)) * _signed(factor)

@@ -1,6 +1,6 @@
 """Dropout and recomputed activations, each where it is asked for.
 
-A policy and its critic are in evaluation mode: what they score is one number, and no router adds noise. Dropout is switched on for the
+A policy and its critic are in evaluation mode: what they compute is one number, and no router adds noise. Dropout is switched on for the
 gradient pass alone, which reaches to the end of the backward pass, where activations may be computed again.
 """
 
@@ -19,9 +19,15 @@ from agentrl.errors import ConfigError
 
 @contextmanager
 def gradient_pass(model: nn.Module, *, dropout: bool, seed: tuple[int, ...]) -> Iterator[None]:
-    """`model` in the mode of a gradient pass, for the length of the context.
+    """Put a model into the mode of a gradient pass, for the length of the context.
 
-    With `dropout` what is dropped follows from `seed`: step, rank, pack. So a step that is taken again drops the same.
+    Args:
+        model: The model.
+        dropout: Whether its dropout acts.
+        seed: What is dropped follows from it: step, rank, pack. So a step that is taken again drops the same.
+
+    Yields:
+        Nothing.
     """
     if not dropout:
         yield
@@ -38,8 +44,13 @@ def gradient_pass(model: nn.Module, *, dropout: bool, seed: tuple[int, ...]) -> 
 def recompute_activations(layers: Sequence[nn.Module]) -> None:
     """Make each layer keep its inputs alone for the backward pass, and compute the rest again there.
 
-    It does not depend on the model being in training mode, as that of transformers does, nor on its kind. Raises ConfigError for a model
-    whose layers are not found.
+    It does not depend on the model being in training mode, as that of transformers does, nor on its kind.
+
+    Args:
+        layers: The decoder layers of a model.
+
+    Raises:
+        ConfigError: There are none, because those of the model are not known.
     """
     if not layers:
         raise ConfigError(

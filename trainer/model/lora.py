@@ -17,7 +17,15 @@ from agentrl.errors import ConfigError
 
 
 def add_adapter(model: Any, config: TrainerConfig) -> None:
-    """Put an adapter that changes nothing yet on `model`; from now on only the adapter has gradients. Raises ConfigError."""
+    """Put an adapter that changes nothing yet on a model; from now on only the adapter has gradients.
+
+    Args:
+        model: A transformers causal LM.
+        config: Rank, α and layers.
+
+    Raises:
+        ConfigError: The layers cannot be adapted.
+    """
     from peft import LoraConfig
 
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
@@ -37,13 +45,20 @@ def add_adapter(model: Any, config: TrainerConfig) -> None:
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Whether the model has an adapter, which is then all of it that is trained."""
+    """Return whether the model has an adapter, which is then all of it that is trained."""
     return any(is_adapter_parameter(name) for name, _ in model.named_parameters())
 
 
 @contextmanager
 def adapter_off(model: Any) -> Iterator[None]:
-    """The model without its adapter, for the length of the context."""
+    """Take the adapter out of effect, for the length of the context.
+
+    Args:
+        model: The model.
+
+    Yields:
+        Nothing.
+    """
     model.disable_adapters()
     try:
         yield
@@ -51,8 +66,16 @@ def adapter_off(model: Any) -> Iterator[None]:
         model.enable_adapters()
 
 
-def merged(model: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a model without an adapter that does what the adapted one does. `parameters`: those of `model`, whole."""
+def merged_weights(model: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model without an adapter that does what the adapted one does.
+
+    Args:
+        model: The adapted model.
+        parameters: Its parameters, full.
+
+    Returns:
+        Weights by their names in the model without an adapter.
+    """
     weights = {}
     for name, tensor in parameters.items():
         if is_adapter_parameter(name):
@@ -68,7 +91,13 @@ def merged(model: Any, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write_adapter(model: Any, parameters: Mapping[str, Tensor], directory: Path) -> None:
-    """Write the adapter as peft does, and as it and SGLang read it."""
+    """Write the adapter as peft does, and as it and SGLang read it.
+
+    Args:
+        model: The adapted model.
+        parameters: Its parameters, full.
+        directory: Where it goes.
+    """
     tensors = {name_in_file(n): tensor.contiguous() for n, tensor in parameters.items() if is_adapter_parameter(n)}
     save_file(tensors, directory / ADAPTER_WEIGHTS, metadata={"format": "pt"})
     model.peft_config["default"].save_pretrained(directory)

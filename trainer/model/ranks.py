@@ -1,5 +1,4 @@
-"""The trainer's ranks: one process, or several that share the model (FSDP2, `fully_shard`) and every minibatch; and where what
-they hold lies.
+"""The trainer's ranks: one process, or several that share the model (FSDP2, `fully_shard`) and every minibatch.
 
 Every rank reads the same batch, makes the same packs and computes its share of them. A gradient is the sum over all packs, so
 the number of ranks changes no result but for rounding. Rank 0 alone talks to the main process.
@@ -26,36 +25,44 @@ from agentrl.trainer.packing import Pack
 T = TypeVar("T")
 
 
-class FirstRankError(TrainerError):
+class RankZeroError(TrainerError):
     """What all ranks were to share failed on rank 0, which raises the error itself."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which of how many this process is. Made by `join_ranks`."""
+    """Which of how many this process is. Made by `join_ranks`. All ranks must call a method together, but for `shard`."""
 
     rank: int = 0
     size: int = 1
 
     def broadcast_object(self, value: T) -> T:
-        """Rank 0's value, on every rank."""
+        """Return rank 0's value, on every rank."""
         if self.size == 1:
             return value
-        box: list[Any] = [value]
-        dist.broadcast_object_list(box, src=0)
-        received: T = box[0]
+        objects: list[Any] = [value]
+        dist.broadcast_object_list(objects, src=0)
+        received: T = objects[0]
         return received
 
-    def of_first(self, make: Callable[[], T]) -> T:
-        """What `make` gives on rank 0, which alone calls it, on every rank.
+    def from_rank_zero(self, make: Callable[[], T]) -> T:
+        """Make a value on rank 0 and share it.
 
-        What it raises there, rank 0 raises, and the others a FirstRankError: in the same collective, so that none of them waits for
-        a value that never comes.
+        An error reaches all ranks in the same collective, so that none of them waits for a value that never comes.
+
+        Args:
+            make: What makes the value. Rank 0 alone calls it, and raises what it raises.
+
+        Returns:
+            The value, on every rank.
+
+        Raises:
+            RankZeroError: Rank 0 failed, and this is another.
         """
         if self.rank:
             shared: tuple[T] | str = self.broadcast_object("")
             if isinstance(shared, str):
-                raise FirstRankError(shared)
+                raise RankZeroError(shared)
             return shared[0]
         try:
             value = make()
@@ -65,7 +72,7 @@ class Ranks:
         return self.broadcast_object((value,))[0]
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Numbers added up over the ranks."""
+        """Return numbers added up over the ranks."""
         if self.size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -73,8 +80,8 @@ class Ranks:
         numbers: list[float] = total.tolist()
         return numbers
 
-    def add(self, numbers: Sequence[int]) -> list[int]:
-        """Integers below 2⁶⁴ added up over the ranks, exactly."""
+    def all_reduce_integers(self, numbers: Sequence[int]) -> list[int]:
+        """Return integers below 2⁶⁴ added up over the ranks, exactly."""
         if self.size == 1:
             return list(numbers)
         halves = torch.tensor([[number >> 32, number & 0xFFFFFFFF] for number in numbers], dtype=torch.int64)
@@ -82,7 +89,7 @@ class Ranks:
         return [(high << 32) + low for high, low in halves.tolist()]
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """1-D tensors of all ranks, end to end, on the CPU."""
+        """Return 1-D tensors of all ranks, end to end, on the CPU."""
         if self.size == 1:
             return values.cpu()
         everyone: list[Any] = [None] * self.size
@@ -90,15 +97,24 @@ class Ranks:
         return torch.cat(everyone)
 
     def shard(self, packs: Sequence[Pack]) -> list[Pack]:
-        """This rank's packs. All ranks have as many, because they gather the weights together: where there are too few, a
-        pack of one token, which trains nothing, fills up."""
+        """Return this rank's packs.
+
+        All ranks have as many, because they gather the weights together: where there are too few, a pack of one token, which trains
+        nothing, fills up.
+        """
         own = list(packs[self.rank :: self.size])
         missing = -(-len(packs) // self.size) - len(own)
-        return own + [_nothing(packs[0])] * missing if missing else own
+        return own + [_empty_pack(packs[0])] * missing if missing else own
 
-    def place(self, model: nn.Module, layers: Sequence[nn.Module], device: torch.device, *, offload: bool) -> None:
-        """Bring `model` to where it computes, its parameters spread over the ranks, each of its `layers` gathered by itself when
-        it computes. With `offload` what is spread, its gradients and so the optimizer's state stay in CPU memory."""
+    def distribute(self, model: nn.Module, layers: Sequence[nn.Module], device: torch.device, *, offload: bool) -> None:
+        """Bring a model to where it computes, its parameters spread over the ranks.
+
+        Args:
+            model: The model.
+            layers: Its layers, each of which is gathered by itself when it computes.
+            device: Where it computes.
+            offload: Whether what is spread, its gradients and so the optimizer's state stay in CPU memory.
+        """
         if self.size == 1 and not offload:
             model.to(device)
             return
@@ -106,13 +122,23 @@ class Ranks:
         policy = CPUOffloadPolicy(pin_memory=device.type == "cuda") if offload else OffloadPolicy()
         for layer in layers:
             fully_shard(layer, mesh=mesh, offload_policy=policy)
-        # By default the outermost stays gathered until a backward pass, which scoring has none of.
+        # By default the outermost stays gather_full_tensors until a backward pass, which a pass for logprobs alone has none of.
         fully_shard(model, mesh=mesh, reshard_after_forward=True, offload_policy=policy)
 
 
 def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
-    """The ranks that torch elastic started this process among; one, if it did not. What is to be offloaded is spread, if over one
-    rank, which needs a process group too."""
+    """Join the ranks that torch elastic started this process among; there is one, if it did not.
+
+    Args:
+        timeout_s: How long a collective may take.
+        offload: Whether parameters will be offloaded, which spreads them, if over one rank: that needs a process group too.
+
+    Returns:
+        This process among the ranks.
+
+    Raises:
+        ConfigError: torch elastic's environment variables are not numbers.
+    """
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
     if _number_from_environment("WORLD_SIZE", 1) == 1:
         if offload:
@@ -125,28 +151,38 @@ def join_ranks(timeout_s: float, *, offload: bool = False) -> Ranks:
     return Ranks(dist.get_rank(), dist.get_world_size())
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A parameter or gradient that may be spread over the ranks, gathered. All ranks must call it together."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """Return a parameter or gradient, gathered where it is spread over the ranks. All ranks must call it together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gathered(
-    parameters: Iterable[tuple[str, Tensor]], ranks: Ranks, keep: Callable[[Tensor], Tensor]
+def gather_full_tensors(
+    parameters: Iterable[tuple[str, Tensor]], ranks: Ranks, copy: Callable[[Tensor], Tensor]
 ) -> dict[str, Tensor]:
-    """On rank 0 what `keep` makes of each parameter whole, {} on the others: no more than one is whole on them at a time."""
-    kept = {}
+    """Gather parameters on rank 0, one after the other: no more than one is full on the other ranks at a time.
+
+    Args:
+        parameters: Names and tensors. All ranks must call it together, each with its parts.
+        ranks: The trainer's ranks.
+        copy: What rank 0 makes of each full tensor.
+
+    Returns:
+        The copies by name on rank 0, {} on the others.
+    """
+    copies = {}
     for name, parameter in parameters:
-        tensor = whole(parameter.detach())
+        tensor = full_tensor(parameter.detach())
         if ranks.rank == 0:
-            kept[name] = keep(tensor)
-    return kept
+            copies[name] = copy(tensor)
+    return copies
 
 
-def _nothing(pack: Pack) -> Pack:
+def _empty_pack(pack: Pack) -> Pack:
+    """Return a pack of one token of `pack`, and no trajectory."""
     columns = {name: value[:0] for name, value in vars(pack).items() if isinstance(value, Tensor)}
     first = {name: getattr(pack, name)[:1] for name in ("token_ids", "position_ids")}
     end = torch.ones_like(pack.subtree_end[:1])
-    return replace(pack, **{**columns, **first, "subtree_end": end, "count": 0})
+    return replace(pack, **{**columns, **first, "subtree_end": end, "sequence_count": 0})
 
 
 def _number_from_environment(name: str, default: int) -> int:

@@ -54,10 +54,19 @@ def tree_attention(
     """Return attention in a pack, [1, N, heads, D].
 
     Args:
-        query: [1, heads, N, D]; `key` and `value`: [1, kv_heads, N, D].
+        module: The attention layer.
+        query: [1, heads, N, D].
+        key: [1, kv_heads, N, D].
+        value: [1, kv_heads, N, D].
         attention_mask: What `tree_mask` returned for the layer.
+        scaling: What q·k is multiplied by; 1/√D by default.
         tree: The pack. A model that does not pass it on to every layer is refused.
         dropout: The share of attention weights that is dropped.
+        softcap: c, where logits z become c·tanh(z/c).
+        **kwargs: What else transformers passes; only what changes nothing is accepted.
+
+    Returns:
+        ([1, N, heads, D], None): the output, and no attention weights.
 
     Raises:
         ConfigError: The layer passes no tree, or a mask of its own, or an argument that is not known.
@@ -93,8 +102,19 @@ def tree_attention(
 def tree_mask(*args: Any, local_size: int | None = None, use_vmap: bool = False, **kwargs: Any) -> Window | None:
     """Return what a layer's mask adds to the tree: nothing, or a window.
 
-    Called by transformers as a mask function is: `local_size` is the layer's window, `use_vmap` says that the model changes the mask
-    by a function of its own. Raises ConfigError for that.
+    Called by transformers as a mask function is.
+
+    Args:
+        *args: What a mask is made of elsewhere.
+        local_size: The layer's window.
+        use_vmap: Whether the model changes the mask by a function of its own.
+        **kwargs: What a mask is made of elsewhere.
+
+    Returns:
+        The window; None for all ancestors.
+
+    Raises:
+        ConfigError: The model changes the mask.
     """
     if use_vmap:
         raise ConfigError("it changes the causal mask by a function of its own")
@@ -110,7 +130,14 @@ def use_tree_attention(model: Any) -> None:
 
 @contextmanager
 def eager_attention(model: Any) -> Iterator[None]:
-    """`model` with the attention that transformers itself spells out, for the length of the context."""
+    """Give a model the attention that transformers itself spells out, for the length of the context.
+
+    Args:
+        model: The model.
+
+    Yields:
+        Nothing.
+    """
     _use_attention(model, "eager")
     try:
         yield
@@ -140,7 +167,7 @@ def _attend(
     softcap: float | None,
     dropout: float,
 ) -> Tensor:
-    """Causal attention of the last of `key`'s positions."""
+    """Return causal attention of the last of `key`'s positions."""
     queries, keys = query.shape[2], key.shape[2]
     windowed = window is not None and keys > window
     mask = None

@@ -30,7 +30,7 @@ def varlen_attention(
     """Causal attention of packed sequences, right-aligned where a sequence has more keys than queries.
 
     `query`: [1, heads, Tq, D]; `key`, `value`: [1, kv_heads, Tk, D]; `cu_seq_lens_q`, `cu_seq_lens_k`: [sequences + 1]
-    boundaries. Without boundaries every batch row is one sequence. Returns [batch, Tq, heads, D].
+    boundaries. Without boundaries every batch row is one sequence. AdvantagesAndReturns [batch, Tq, heads, D].
     """
     if cache is not None:
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, kwargs=kwargs)

@@ -1,4 +1,4 @@
-"""Scores of a pack: of every kind of model, in chunks as at once, and with attention as a GPU computes it."""
+"""TokenLogprobs of a pack: of every kind of model, in chunks as at once, and with attention as a GPU computes it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 import torch
 import transformers
 
-import agentrl.trainer.model.scored_model as scored_model
 from agentrl.errors import ConfigError
-from agentrl.trainer.model.scored_model import ScoredModel, token_scores
+from agentrl.trainer.model import packed_model as packed_model_module
+from agentrl.trainer.model.packed_model import PackedModel, logprobs_and_entropies
 from agentrl.trainer.model.tree_attention import tree_attention
-from agentrl.trainer.packing import pack, prefix_tree
+from agentrl.trainer.packing import pack_sequences, prefix_tree
 from tests.trainer.random_trees import random_tree
 
 SMALL: dict[str, Any] = {
@@ -62,12 +62,12 @@ def test_a_pack_has_the_logprobs_that_transformers_gives_its_paths(kind: str, op
         expected.append(tempered.gather(-1, s.token_ids[trained, None]).squeeze(-1))
         entropies = -(tempered.exp() * tempered).sum(-1)
         expected[-1] = torch.stack([expected[-1], entropies])
-    scored = ScoredModel(model)
-    scored.check()
+    packed_model = PackedModel(model)
+    packed_model.check()
     with torch.no_grad():
-        scores = scored(prefix_tree(sorted(sequences, key=lambda s: s.token_ids.tolist())))
-    assert torch.allclose(scores.logprobs.double(), torch.cat(expected, 1)[0], atol=2e-5)
-    assert torch.allclose(scores.entropy.double(), torch.cat(expected, 1)[1], atol=2e-5)
+        found = packed_model(prefix_tree(sorted(sequences, key=lambda s: s.token_ids.tolist())))
+    assert torch.allclose(found.logprobs.double(), torch.cat(expected, 1)[0], atol=2e-5)
+    assert torch.allclose(found.entropies.double(), torch.cat(expected, 1)[1], atol=2e-5)
 
 
 def test_a_model_whose_logits_the_trainer_does_not_know_is_refused() -> None:
@@ -75,7 +75,7 @@ def test_a_model_whose_logits_the_trainer_does_not_know_is_refused() -> None:
     plain = model.forward
     model.forward = lambda *args, **kwargs: _doubled(plain(*args, **kwargs))
     with pytest.raises(ConfigError, match="Qwen3ForCausalLM cannot be trained: its logprobs in a prefix tree differ"):
-        ScoredModel(model).check()
+        PackedModel(model).check()
 
 
 def _doubled(out: Any) -> Any:
@@ -84,22 +84,22 @@ def _doubled(out: Any) -> Any:
 
 
 @pytest.mark.parametrize("entropy_gradient", [False, True])
-def test_chunks_have_the_scores_and_gradients_of_all_logits_at_once(
+def test_chunks_have_the_logprobs_and_gradients_of_all_logits_at_once(
     monkeypatch: pytest.MonkeyPatch, entropy_gradient: bool
 ) -> None:
-    scored = ScoredModel(small_model("Qwen3"))
-    (batch,) = pack(random_tree(random.Random(2), depth=3), 10_000)
+    packed_model = PackedModel(small_model("Qwen3"))
+    (batch,) = pack_sequences(random_tree(random.Random(2), depth=3), 10_000)
     results = []
     for rows in (1000, 7):
-        monkeypatch.setattr(scored_model, "LOGITS_AT_ONCE", rows * 480)
-        scored.zero_grad()
-        scores = scored(batch, entropy_gradient=entropy_gradient)
-        weights = torch.linspace(-1, 1, batch.tokens)
-        loss = (scores.logprobs * weights).sum()
+        monkeypatch.setattr(packed_model_module, "LOGITS_AT_ONCE", rows * 480)
+        packed_model.zero_grad()
+        found = packed_model(batch, entropy_gradient=entropy_gradient)
+        weights = torch.linspace(-1, 1, batch.trained_tokens)
+        loss = (found.logprobs * weights).sum()
         if entropy_gradient:
-            loss = loss + (scores.entropy * weights.flip(0)).sum()
+            loss = loss + (found.entropies * weights.flip(0)).sum()
         loss.backward()
-        results.append([scores.logprobs, scores.entropy, *(p.grad.clone() for p in scored.parameters())])
+        results.append([found.logprobs, found.entropies, *(p.grad.clone() for p in packed_model.parameters())])
     for one, other in zip(*results, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
 
@@ -110,10 +110,10 @@ def test_the_entropy_gradient_is_that_of_finite_differences() -> None:
     temperatures = torch.tensor([0.7, 1.0, 1.4], dtype=torch.float64)
 
     def entropies(values: torch.Tensor) -> torch.Tensor:
-        return token_scores(values, torch.tensor([0, 1, 2]), temperatures, entropy_gradient=True)[1]
+        return logprobs_and_entropies(values, torch.tensor([0, 1, 2]), temperatures, entropy_gradient=True)[1]
 
     assert torch.autograd.gradcheck(entropies, (logits,))
-    _, entropy = token_scores(logits, torch.tensor([0, 1, 2]), temperatures)
+    _, entropy = logprobs_and_entropies(logits, torch.tensor([0, 1, 2]), temperatures)
     assert not entropy.requires_grad
 
 
@@ -134,7 +134,7 @@ def test_entropy_is_never_negative_and_that_of_float64(scale: float, masked: int
 
     logits = exact.float().requires_grad_()
     exact = logits.detach().double().requires_grad_()
-    _, entropy = token_scores(logits, torch.zeros(64, dtype=torch.long), temperatures, entropy_gradient=True)
+    _, entropy = logprobs_and_entropies(logits, torch.zeros(64, dtype=torch.long), temperatures, entropy_gradient=True)
     expected = oracle(exact)
     assert bool((entropy >= 0).all())
     assert torch.allclose(entropy.double(), expected, atol=1e-5, rtol=1e-5)
@@ -148,7 +148,7 @@ def test_entropy_is_never_negative_and_that_of_float64(scale: float, masked: int
 def test_the_gpus_block_mask_says_what_the_cpus_segments_say(seed: int) -> None:
     from torch.nn.attention.flex_attention import flex_attention
 
-    (batch,) = pack(random_tree(random.Random(seed), depth=4), 10_000)
+    (batch,) = pack_sequences(random_tree(random.Random(seed), depth=4), 10_000)
     generator = torch.Generator().manual_seed(seed)
     query, key, value = (torch.randn(1, heads, len(batch), 16, generator=generator) for heads in (4, 2, 2))
     with torch.no_grad():

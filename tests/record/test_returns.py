@@ -1,4 +1,4 @@
-"""docs/credit.md in closed form: from rewards to the score of every turn."""
+"""docs/credit.md in closed form: from rewards to the return of every turn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.config import TrainerConfig
-from agentrl.record.credit import turn_returns
+from agentrl.record.returns import turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.trainer.algorithms.advantages import mask_turns, turn_advantages
@@ -197,5 +197,5 @@ def test_bad_turns_are_trained_masked_or_penalised(kind: str) -> None:
     assert penalised == [[-1.5, 0.5], [-0.5]]
     records = group()
     mask_turns(records[0], TrainerConfig(**{f"{kind}_turns": "mask"}))
-    (path,) = records[0].trajectories([1.0, 1.0])
+    (path,) = records[0].trajectories()
     assert path.loss_mask == [False, False, False, True]

@@ -1,6 +1,6 @@
 """Peak memory of logprobs and entropies with their gradients: in chunks, against all logits at once, in one run.
 
-    python benchmarks/score_memory.py [--tokens 4096] [--vocabulary 151936] [--width 256]
+    python benchmarks/logprob_memory.py [--tokens 4096] [--vocabulary 151936] [--width 256]
 
 Each way runs in a process of its own, forward and backward over the head alone; the peak is the growth of its resident set
 over what it was before. The two ways' logprobs and gradients are compared.
@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-import agentrl.trainer.model.scored_model as scored_model
-from agentrl.trainer.model.scored_model import ScoredModel, token_scores
+import agentrl.trainer.model.packed_model as packed_model
+from agentrl.trainer.model.packed_model import PackedModel, logprobs_and_entropies
 
 
 def measured(way: str, tokens: int, vocabulary: int, width: int) -> dict[str, Any]:
@@ -30,16 +30,16 @@ def measured(way: str, tokens: int, vocabulary: int, width: int) -> dict[str, An
     config = Qwen3Config(
         vocab_size=vocabulary, hidden_size=width, intermediate_size=width, num_hidden_layers=1, num_attention_heads=4
     )
-    model = ScoredModel(Qwen3ForCausalLM(config))
+    model = PackedModel(Qwen3ForCausalLM(config))
     head = model.model.get_output_embeddings()
     hidden = torch.randn(tokens, width, requires_grad=True)
     targets, temperatures = torch.randint(vocabulary, (tokens,)), torch.ones(tokens)
     head.weight.grad = torch.zeros_like(head.weight)
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     if way == "plain":
-        logprobs, entropy = token_scores(head(hidden).float(), targets, temperatures)
+        logprobs, entropy = logprobs_and_entropies(head(hidden).float(), targets, temperatures)
     else:
-        logprobs, entropy = model.scores(hidden, targets, temperatures)
+        logprobs, entropy = model.head_logprobs(hidden, targets, temperatures)
     logprobs.sum().backward()
     assert hidden.grad is not None
     return {
@@ -73,7 +73,7 @@ def main() -> None:
             raise SystemExit(f"the two ways differ in {name}: {found}")
     matrix = args.tokens * args.vocabulary * 4 / 2**20
     print(
-        f"one float32 matrix of [{args.tokens}, {args.vocabulary}] is {matrix:,.0f} MiB; chunks hold {scored_model.LOGITS_AT_ONCE:,} numbers"
+        f"one float32 matrix of [{args.tokens}, {args.vocabulary}] is {matrix:,.0f} MiB; chunks hold {packed_model.LOGITS_AT_ONCE:,} numbers"
     )
     ratio = found["plain"]["peak_mib"] / found["chunks"]["peak_mib"]
     print(f"{ratio:.1f} times less memory, {found['chunks']['seconds'] / found['plain']['seconds']:.2f} of the time")

@@ -1,0 +1,62 @@
+"""Stored episodes as training sequences: rewards become advantages, and each trajectory becomes tensors, once a step.
+
+episodes of whole groups ─► rewards, penalties taken off ─► advantages (or rewards, for a critic) of turns ─► tensors of trajectories
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from agentrl.config import TrainerConfig
+from agentrl.record.trajectory import Trajectory
+from agentrl.rollout.store import StoredEpisode
+from agentrl.trainer.algorithms.advantages import group_advantages
+from agentrl.trainer.packing import TrainingSequence
+
+
+def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig) -> list[list[TrainingSequence]]:
+    """Make the training sequences of whole groups.
+
+    Args:
+        episodes: The episodes, those of a group next to each other. Their turns are marked as not trained where the configuration
+            masks them.
+        config: How rewards become advantages.
+
+    Returns:
+        [episode][path] sequences. A path without a trained token has none.
+    """
+    sequences: list[list[TrainingSequence]] = []
+    for _, members in groupby(episodes, key=lambda episode: episode.group_id):
+        group = list(members)
+        per_turn = group_advantages([e.record for e in group], [e.reward for e in group], config)
+        for episode, own in zip(group, per_turn, strict=True):
+            trajectories = [path for path in episode.record.trajectories() if any(path.loss_mask)]
+            sequences.append([_training_sequence(path, own, config) for path in trajectories])
+    return sequences
+
+
+def _training_sequence(path: Trajectory, per_turn: Sequence[float], config: TrainerConfig) -> TrainingSequence:
+    """Make tensors of a trajectory. `per_turn`: the advantage of each turn of its record, or its reward where there is a critic."""
+    # numpy reads a list five times as fast as torch.tensor does.
+    loss_mask = np.array(path.loss_mask, dtype=np.bool_)
+    turn_index = np.array(path.turn_index, dtype=np.int64)
+    per_token = np.array(per_turn, dtype=np.float32)[turn_index]
+    rewards = np.zeros_like(per_token)
+    if config.advantage == "gae":
+        last = np.append(turn_index[1:] != turn_index[:-1], True) & loss_mask
+        rewards[last] = per_token[last]  # a turn is rewarded at its last token
+    return TrainingSequence(
+        token_ids=torch.from_numpy(np.array(path.token_ids, dtype=np.int64)),
+        loss_mask=torch.from_numpy(loss_mask),
+        behaviour_logprobs=torch.from_numpy(np.array(path.logprobs, dtype=np.float32)),
+        versions=torch.from_numpy(np.array(path.versions, dtype=np.int64)),
+        temperatures=torch.from_numpy(np.array(path.temperatures, dtype=np.float32)),
+        advantages=torch.from_numpy(per_token),
+        rewards=torch.from_numpy(rewards),
+        turn_index=torch.from_numpy(turn_index),
+        truncated=path.truncated,
+    )
