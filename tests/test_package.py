@@ -73,15 +73,15 @@ def test_the_nano_weights_are_small_enough_to_ship(name: str) -> None:
 
 
 ERRORS = (
-    "AgentRLError BadRewardError CheckpointError ConfigError DiskError EngineError EpisodeError EpisodeTimeoutError NoModelCallError "
-    "SandboxError SandboxLostError StoreError TaskFileError ToolCallError ToolDefinitionError TooManyFailuresError TrainerError "
+    "AgentRLError BadRewardError CheckFailedError CheckpointError ConfigError DiskError EngineError EpisodeError EpisodeTimeoutError NoModelCallError "
+    "RewardFunctionError SandboxError SandboxLostError StoreError TaskFileError ToolCallError ToolDefinitionError TooManyFailuresError TrainerError "
     "UsageError WorkerError WorkflowError"
 )
 """Those that a user can meet. What the others say is within agentrl, or a kind of one of these."""
 
 
 def test_the_public_names_are_these() -> None:
-    names = "Episode Evaluation Reward Role Run RunConfig ToolEnv Trajectory evaluate open_run serve tool train"
+    names = "Episode Evaluation Reward Role Rubric Run RunConfig ToolEnv Trajectory evaluate open_run serve tool train"
     assert sorted(agentrl.__all__) == sorted(f"{names} {ERRORS}".split())
     assert set(dir(agentrl)) == {*agentrl.__all__, "__version__"}
     for name in agentrl.__all__:
