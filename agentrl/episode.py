@@ -314,7 +314,7 @@ class Episode(Generic[TaskT]):
         """The numbers logged so far. Add to them with `log`."""
         return MappingProxyType(self._kept.metrics)
 
-    def log(self, **metrics: float) -> None:
+    def log(self, /, **metrics: float) -> None:
         """Chart numbers of this episode; a later value of a name replaces the earlier.
 
         The first `MAX_METRICS` names are kept. Raises BadRewardError as `Reward` does, EpisodeError once the episode has ended.

@@ -139,11 +139,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         Returns:
             The user's text, or the messages.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define on_reset(task), which opens the conversation")
 
     def on_answer(self, content: str) -> Any:
         """Return the reward of the agent's answer, or a `Result`. It may be `async def`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define on_answer(content), which returns the reward")
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
         """Start an episode of the task in `options`, for code without an event loop."""

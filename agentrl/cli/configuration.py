@@ -54,4 +54,10 @@ def run_configuration(
         return with_run_dir(configuration(keys, files, workflow, *required), run_dir)
     if workflow or files or keys.keys() & {"workflow", "tasks", "model.path"}:
         raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
-    return read_config(resume, keys)
+    config = read_config(resume, keys)
+    if not (config.workflow and config.tasks):
+        raise ConfigError(
+            f"the run in {resume} was started from Python, with a workflow or tasks that are in no file: go on with it there, by "
+            "agentrl.train(config, workflow=..., tasks=..., resume=True)"
+        )
+    return config

@@ -46,7 +46,7 @@ def load_config(
             raise ConfigError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
-    content.update({name: value for name, value in values.items() if value not in (None, "")})
+    _merge(content, _with_model({name: value for name, value in values.items() if value not in (None, "")}))
     return config_of(content, overrides)
 
 

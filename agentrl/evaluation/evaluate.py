@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -115,8 +117,10 @@ def _name_of(sources: Sources) -> str:
     """The workflow's name in the log of an evaluation."""
     if sources.workflow is None:
         return sources.config.workflow
-    kind = type(sources.workflow)
-    own = sources.workflow if hasattr(sources.workflow, "__qualname__") else kind
+    given: Any = sources.workflow
+    while isinstance(given, partial):
+        given = given.func
+    own = given if hasattr(given, "__qualname__") else type(given)
     return f"{own.__module__}.{own.__qualname__}"
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from agentrl.errors import DiskError, StoreError
+from agentrl.errors import DiskError, StoreError, one_line
 from agentrl.machine.disk import sync
 from agentrl.machine.privacy import private
 
@@ -86,6 +86,18 @@ def check_pages(db: sqlite3.Connection, path: Path) -> None:
         (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
             raise sqlite3.DatabaseError(verdict.replace("\n", " "))
+
+
+@contextmanager
+def reading(what: str, run_dir: Path) -> Iterator[None]:
+    """Raise StoreError, which names `what` of the run is read within the context, where the store's content is not what it should be."""
+    try:
+        yield
+    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
+        raise StoreError(
+            f"{what} cannot be read from {run_dir / 'store.sqlite'}: {one_line(error)}; agentrl audit {run_dir} tells what else is "
+            "damaged"
+        ) from error
 
 
 @contextmanager

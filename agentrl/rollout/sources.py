@@ -21,7 +21,7 @@ class Sources:
     """Where the workflow and the tasks come from."""
 
     config: RunConfig
-    """It names every source that has a name."""
+    """It names every source that has a name, and no other."""
     workflow: Workflow | None
     """None: it is in the file that the configuration names."""
     tasks: Iterable[Any] | Callable[[], Iterable[Any]] | None
@@ -47,6 +47,9 @@ def sources_of(config: RunConfig, workflow: GivenWorkflow | None, tasks: GivenTa
         check_set(config, "workflow")
     else:
         check_workflow(workflow, "the workflow")
+        config = config.model_copy(update={"workflow": ""})
     if tasks is None:
         check_set(config, "tasks")
+    else:
+        config = config.model_copy(update={"tasks": ""})
     return Sources(config, workflow, tasks)

@@ -53,7 +53,7 @@ def to_column(values: Sequence[Any], types: str) -> bytes:
 
 
 def from_column(column: bytes) -> list[Any]:
-    """The inverse of `to_column`. Raises ValueError for what it did not write."""
+    """The inverse of `to_column`. What that did not write raises an error of `_UNREADABLE`, or reads as something else."""
     code, content = column[:1], column[1:]
     if code == _AS_JSON:
         return list(json.loads(content))

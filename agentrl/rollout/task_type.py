@@ -8,9 +8,9 @@ tasks.jsonl ─► dict, checked against MyTask when it is read ─► store, wo
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, is_dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, get_args, get_origin, is_typeddict
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -51,18 +51,21 @@ class TaskType:
             ) from error
 
 
-@lru_cache(maxsize=64)
 def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
     """Return the class of tasks that a workflow's first parameter names; None where it names none, and tasks are dicts.
 
     Raises:
         WorkflowError: What is named cannot be found, or is no class of tasks.
     """
+    return _known_task_type(workflow) if isinstance(workflow, Hashable) else _task_type(workflow)
+
+
+def _task_type(workflow: Callable[..., Any]) -> TaskType | None:
     parameter = next(iter(inspect.signature(workflow).parameters.values()), None)
     annotation = None if parameter is None else parameter.annotation
     if isinstance(annotation, str):
         try:
-            annotation = eval(annotation, dict(getattr(inspect.unwrap(workflow), "__globals__", {})))  # noqa: S307
+            annotation = eval(annotation, dict(_globals_of(workflow)))  # noqa: S307
         except Exception as error:
             if "Episode[" not in annotation:
                 return None  # an annotation for type checkers alone
@@ -82,6 +85,21 @@ def task_type_of(workflow: Callable[..., Any]) -> TaskType | None:
             "model, or nothing for dicts"
         )
     return TaskType(getattr(named, "__name__", str(named)), TypeAdapter(named))
+
+
+_known_task_type = lru_cache(maxsize=64)(_task_type)
+
+
+def _globals_of(workflow: Callable[..., Any]) -> dict[str, Any]:
+    """Return the names that a workflow's annotations are written with, be it a function, an object that is called, or a part of one."""
+    function: Any = workflow
+    while isinstance(function, partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not hasattr(function, "__globals__"):
+        function = inspect.unwrap(type(function).__call__)
+    found: dict[str, Any] = getattr(function, "__globals__", {})
+    return found
 
 
 def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:

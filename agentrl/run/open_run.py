@@ -19,6 +19,7 @@ from agentrl.errors import AgentRLError, StoreError, UsageError
 from agentrl.machine.evidence import regular, stored_json
 from agentrl.models.text import TokenText, token_text
 from agentrl.reporting.html import html_table
+from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
 from agentrl.rollout.rewards import best_checkpoint
 from agentrl.rollout.store import Store
@@ -148,12 +149,13 @@ class Run:
         """Return one episode, by its id. Raises StoreError when there is none."""
         found = self._listed(EpisodeFilter(id=episode_id))
         if not found:
-            with self.open_store() as store:
+            with self.open_store() as store, reading(f"episode {episode_id}", self.path):
                 store.episode(episode_id)  # says which there are
+            found = self._listed(EpisodeFilter(id=episode_id))  # it was stored this moment
         return found[0]
 
     def _listed(self, chosen: EpisodeFilter) -> list[RunEpisode]:
-        with self.open_store() as store:
+        with self.open_store() as store, reading("the list of episodes", self.path):
             return [RunEpisode(self, row) for row in store.read(lambda db: list_episodes(db, chosen))]
 
     @contextmanager

@@ -13,6 +13,7 @@ from agentrl.errors import AgentRLError
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.reporting.html import html_rows, html_table, html_text
+from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import ListedEpisode, Status
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ class RunEpisode:
     @cached_property
     def record(self) -> TokenRecord:
         """Its token record: the tree of its turns."""
-        with self.run.open_store() as store:
+        with self.run.open_store() as store, reading(f"episode {self.id}", self.run.path):
             return store.episode(self.id).record
 
     def transcript(self) -> str:
@@ -194,10 +195,12 @@ class RunEpisode:
             return self.record, None
         from agentrl.trainer.algorithms.advantages import group_advantages  # loads torch
 
-        with self.run.open_store() as store:
+        with self.run.open_store() as store, reading(f"group {self.group}", self.run.path):
             members = store.episodes([self.group])
         found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)
-        return next((member.record, own) for member, own in zip(members, found, strict=True) if member.id == self.id)
+        weighed = zip(members, found, strict=True)
+        # It is no member any more where it has been set aside since it was listed.
+        return next(((member.record, own) for member, own in weighed if member.id == self.id), (self.record, None))
 
     def __repr__(self) -> str:
         trained = f", trained in step {self.step}" if self.step is not None else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.episode import Task
-from agentrl.errors import EngineError, StoreError, one_line
+from agentrl.errors import EngineError, StoreError, UsageError
 from agentrl.models import model_name
 from agentrl.proxy import (
     RecordedCalls,
@@ -23,6 +22,7 @@ from agentrl.proxy import (
 )
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
+from agentrl.rollout.database import reading
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.outcome import Outcome
@@ -167,15 +167,14 @@ def _found(
     if not (run_dir / "store.sqlite").is_file():
         raise StoreError(f"{run_dir} holds no run")
     config = read_config(run_dir)
-    try:
-        with Store(run_dir / "store.sqlite", must_exist=True) as store:
-            recorded = store.episode(episode_id)
-            digest = store.task_digest(recorded.group_id)
-    except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
-        raise StoreError(
-            f"episode {episode_id} cannot be read from {run_dir / 'store.sqlite'}: {one_line(error)}; agentrl audit {run_dir} "
-            "tells what else is damaged"
-        ) from error
+    with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", must_exist=True) as store:
+        recorded = store.episode(episode_id)
+        digest = store.task_digest(recorded.group_id)
+    if (workflow is None and not config.workflow) or (tasks is None and not config.tasks):
+        raise UsageError(
+            f"the run in {run_dir} was started from Python, with a workflow or tasks that are in no file: replay it there, by "
+            "agentrl.run.replay.replay(run_dir, episode, workflow=..., tasks=...)"
+        )
     workflow = workflow or load_workflow(Path(config.workflow))
     source, _ = training_and_held_out(config, tasks, task_type_of(workflow))
     found = source.of_group(recorded.group_id)

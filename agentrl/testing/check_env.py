@@ -14,10 +14,11 @@ import anyio
 import gymnasium
 from gymnasium.utils.env_checker import check_env as check_gymnasium_env
 
-from agentrl.concurrency.loop_watchdog import watch_loop
+from agentrl.concurrency.loop_watchdog import LoopBlocked, watch_loop
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.envs import AsyncToolEnv, GymEnv
-from agentrl.errors import one_line
+from agentrl.envs.async_env import CLOSE_TIMEOUT_S
+from agentrl.errors import UsageError, one_line
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.testing.exercise import exercising_reply
 from agentrl.testing.leaks import REMEDIES, held_now
@@ -25,6 +26,8 @@ from agentrl.testing.problems import Problems
 from agentrl.testing.scripted_model import as_message
 
 BLOCKED_AFTER_S = 0.2
+INTERRUPTED_AFTER_S = 5.0
+"""When what blocks the event loop is interrupted."""
 ROUNDS = 4
 """How often an environment is made and closed to see what it leaves."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -66,10 +69,13 @@ async def check_env(
 
     Raises:
         CheckFailedError: Something is wrong. The message lists every problem with its remedy.
+        UsageError: There is no task.
     """
+    if not tasks:
+        raise UsageError("tasks is empty, so nothing would be checked; give a few of your tasks, or leave it out")
     problems = Problems(f"the environment {env if isinstance(env, str) else getattr(env, '__name__', env)}")
     async with open_environments() as make_env:
-        with watch_loop(BLOCKED_AFTER_S) as watchdog:
+        with watch_loop(BLOCKED_AFTER_S, min(step_timeout_s, INTERRUPTED_AFTER_S)) as watchdog:
             for task in tasks:
                 subject = _Checked(lambda: make_env(env, **kwargs), task, seed, max_steps, step_timeout_s, problems)
                 await subject.check()
@@ -101,12 +107,12 @@ class _Checked:
             await self._check_gymnasium(env)
             again = await self._play(env)
         finally:
-            await env.close()
+            await self._close(env)
         other = self.make()
         try:
             second = await self._play(other)
         finally:
-            await other.close()
+            await self._close(other)
         if again is None or second is None:
             return
         self._compare(first, again, second)
@@ -142,11 +148,14 @@ class _Checked:
         try:
             with anyio.fail_after(self.step_timeout_s):
                 await env.reset(seed=self.seed, options=self.task)
+        except LoopBlocked:
+            return None
         except Exception as error:
-            add(
-                f"reset with the task {_shown(self.task)} raised {_named(error)}",
-                "on_reset must open every task of yours; pass tasks of the right form as check_env(env, tasks=[...])",
-            )
+            if isinstance(error, TimeoutError):
+                remedy = "bound every wait in on_reset, or raise step_timeout_s"
+            else:
+                remedy = "on_reset must open every task of yours; pass tasks of the right form as check_env(env, tasks=[...])"
+            add(f"reset with the task {_shown(self.task)} raised {_named(error)}", remedy)
             return None
         if not (self._check_messages("reset", env.messages, opening=True) and self._check_tools(env)):
             return None
@@ -158,6 +167,8 @@ class _Checked:
             try:
                 with anyio.fail_after(self.step_timeout_s):
                     reward = await env.step(message)
+            except LoopBlocked:  # the watchdog has noted where
+                return None
             except Exception as error:
                 add(
                     f"the message {_shown(message)} made step raise {_named(error)}",
@@ -255,12 +266,40 @@ class _Checked:
                 "mend the environment as gymnasium's documentation says",
             )
 
+    async def _close(self, env: AsyncToolEnv) -> None:
+        """Close an environment, whatever becomes of the check."""
+        with anyio.CancelScope(shield=True):
+            before = anyio.current_time()
+            try:
+                await env.close()
+            except LoopBlocked:
+                return
+            except Exception as error:
+                self.problems.add(
+                    f"closing it raised {_named(error)}",
+                    "let aclose and close give back what there is, also when they are called after a fault",
+                )
+            if anyio.current_time() - before >= CLOSE_TIMEOUT_S:
+                self.problems.add(
+                    f"closing it took longer than {CLOSE_TIMEOUT_S:g} s, after which a run leaves it",
+                    "bound every wait in aclose and close",
+                )
+
     async def _check_leaks(self) -> None:
         before = await held_now()
-        for _ in range(ROUNDS):
+        for number in range(ROUNDS):
             env = self.make()
-            await env.reset(seed=self.seed, options=self.task)
-            await env.close()
+            try:
+                with anyio.fail_after(self.step_timeout_s):
+                    await env.reset(seed=self.seed, options=self.task)
+            except Exception as error:
+                self.problems.add(
+                    f"reset raised {_named(error)} where {number} others had been made and closed before",
+                    "let aclose and close give back what on_reset has taken",
+                )
+                return
+            finally:
+                await self._close(env)
         for kind, names in (await held_now()).leaked_since(before, ROUNDS).items():
             self.problems.add(
                 f"made and closed {ROUNDS} times, it leaves {kind} behind: {', '.join(names)}", REMEDIES[kind]

@@ -16,15 +16,16 @@ from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.episode import Episode, Reward
-from agentrl.errors import error_line, one_line
-from agentrl.models import model_directory
+from agentrl.errors import UsageError, error_line, one_line
+from agentrl.rollout.check_start import with_model
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
 from agentrl.rollout.task_type import task_type_of
 from agentrl.rollout.tasks import as_task
 from agentrl.rollout.workflow import Workflow, load_workflow
-from agentrl.testing.check_env import BLOCKED_AFTER_S
+from agentrl.rollout.workflow import check_workflow as check_is_workflow
+from agentrl.testing.check_env import BLOCKED_AFTER_S, INTERRUPTED_AFTER_S
 from agentrl.testing.exercise import exercise
 from agentrl.testing.problems import Problems
 from agentrl.testing.scripted_model import Reply, Request, ScriptedModel
@@ -81,14 +82,17 @@ async def check_workflow(
 
     Raises:
         CheckFailedError: Something is wrong. The message lists every problem with its remedy.
-        UsageError: The workflow's file cannot be loaded, or a task is none.
+        UsageError: The workflow's file cannot be loaded, it is not async, a task is none, or there is no task.
     """
     run = await in_thread(load_workflow, Path(workflow)) if isinstance(workflow, str | Path) else workflow
     problems = Problems(
         f"the workflow {workflow if isinstance(workflow, str | Path) else getattr(run, '__name__', run)}"
     )
+    check_is_workflow(run, "the workflow")
     task_type = task_type_of(run)
     checked = [as_task(task, f"task {index}", task_type) for index, task in enumerate(tasks)]
+    if not checked:
+        raise UsageError("tasks is empty, so nothing would be checked; give a few of your tasks")
     async with (
         _model_of(model, config or RunConfig()) as source,
         open_run_sandboxes(config or RunConfig()) as sandboxes,
@@ -103,7 +107,7 @@ async def check_workflow(
             ):
                 yield opened
 
-        with watch_loop(BLOCKED_AFTER_S) as watchdog:
+        with watch_loop(BLOCKED_AFTER_S, min(timeout_s, INTERRUPTED_AFTER_S)) as watchdog:
             async with runner(run, timeout_s=timeout_s) as episodes:
                 for task in checked:
                     await _check_task(episodes, watched, task, seed, problems)
@@ -128,9 +132,8 @@ async def _model_of(model: ScriptedModel | str | Path, config: RunConfig) -> Asy
     elif model == "scripted":
         yield ScriptedModel(exercise)
     else:
-        values = config.model_dump()
-        values["model"]["path"] = model_directory(str(model))
-        async with served_model(RunConfig.model_validate(values)) as served:
+        named = config.model_copy(update={"model": config.model.model_copy(update={"path": str(model)})})
+        async with served_model(await in_thread(with_model, named)) as served:
             yield served
 
 

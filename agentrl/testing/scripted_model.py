@@ -20,6 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import anyio
 import httpx2
 from aiohttp import web
 from openai import AsyncOpenAI
@@ -171,7 +172,8 @@ async def scripted_episode(
                 kept=kept,
             )
         finally:
-            await kept.close()
+            with anyio.CancelScope(shield=True):
+                await kept.close()
 
 
 def _in_turn(replies: Sequence[Any]) -> Script:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import openai
 from openai import AsyncOpenAI
 
+from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.launch import open_engine
+from agentrl.models import model_name
 from agentrl.proxy import SamplingDefaults, open_proxy
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedModel
@@ -23,20 +23,15 @@ from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedMode
 async def served_model(config: RunConfig) -> AsyncIterator[ScriptedModel]:
     """Serve the model of a configuration for the length of the context. Yields it with the face of a scripted one."""
     chat_format = await chat_format_of(config.model)
-    scratch = await in_thread(lambda: tempfile.TemporaryDirectory(prefix="agentrl-testing-"))
-    try:
-        async with (
-            open_engine(
-                config.model.path, config.engine, log=Path(scratch.name) / "engine.log", seed=config.seed
-            ) as engine,
-            open_proxy(engine, chat_format, Path(config.model.path).name) as proxy,
-        ):
-            session = proxy.open_session(SamplingDefaults(max_tokens=config.rollout.max_tokens))
-            make = lambda: AsyncOpenAI(base_url=proxy.base_url, api_key=session.key, max_retries=0)  # noqa: E731
-            async with await in_thread(make) as client:  # making it reads certificates
-                yield ScriptedModel(lambda request: _forwarded(client, proxy.model, request))
-    finally:
-        await in_thread(scratch.cleanup)
+    async with (
+        scratch_directory("agentrl-testing-") as scratch,
+        open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
+        open_proxy(engine, chat_format, model_name(config.model.path)) as proxy,
+    ):
+        session = proxy.open_session(SamplingDefaults(max_tokens=config.rollout.max_tokens))
+        make = lambda: AsyncOpenAI(base_url=proxy.base_url, api_key=session.key, max_retries=0)  # noqa: E731
+        async with await in_thread(make) as client:  # making it reads certificates
+            yield ScriptedModel(lambda request: _forwarded(client, proxy.model, request))
 
 
 async def _forwarded(client: AsyncOpenAI, model: str, request: Request) -> Reply:

@@ -118,3 +118,10 @@ def test_a_complaint_about_a_url_does_not_show_its_password() -> None:
     with pytest.raises(ConfigError, match=r"engine\.urls") as refused:
         load_config(overrides={"engine.urls": "http://someone:s3cr3t@host:30000"})
     assert "s3cr3t" not in str(refused.value)
+
+
+def test_values_add_to_what_a_file_says_of_their_section(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[rollout]\ngroup_size = 7\nbatch_size = 21\n[model.renderer_options]\nthinking = false\n")
+    config = load_config(file, rollout={"batch_size": 14}, model="elsewhere")
+    assert (config.rollout.group_size, config.rollout.batch_size, config.model.path) == (7, 14, "elsewhere")

@@ -32,6 +32,8 @@ def test_a_function_or_an_object_that_is_called_stands_in_for_the_file() -> None
     for given in (run, Workflow()):
         found = sources_of(NAMED, given, [{"n": 1}])
         assert (found.load_workflow(), found.tasks) == (given, [{"n": 1}])
+        # What is written down would else be taken for what the run was started with.
+        assert (found.config.workflow, found.config.tasks) == ("", "")
 
 
 def test_a_path_is_what_the_configuration_names_from_then_on(tmp_path: Path) -> None:

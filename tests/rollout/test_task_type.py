@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -36,6 +37,28 @@ class Row(TypedDict):
 
 async def sums(episode: Episode[Sum]) -> float:
     return float(episode.task.answer)
+
+
+async def weighted(episode: Episode[Sum], weight: float) -> float:
+    return weight * episode.task.answer
+
+
+@dataclass
+class Agent:
+    """A workflow that is an object, which has no hash."""
+
+    weight: float
+
+    async def __call__(self, episode: Episode[Sum]) -> float:
+        return self.weight * episode.task.answer
+
+    async def run(self, episode: Episode[Sum]) -> float:
+        return self.weight * episode.task.answer
+
+
+@pytest.mark.parametrize("workflow", [partial(weighted, weight=2.0), Agent(2.0), Agent(2.0).run])
+def test_a_workflow_may_be_an_object_that_is_called(workflow: Any) -> None:
+    assert task_of_episode(workflow, {"question": "2 + 3 =", "answer": 5}) == Sum("2 + 3 =", 5)
 
 
 async def questions(episode: Episode[Question]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -180,3 +181,13 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
     warm_start = open_run(tmp_path)
     with pytest.raises(StoreError, match="holds no store, so it has no episodes"):
         warm_start.episodes()
+
+
+def test_an_episode_that_is_damaged_is_named(run: Run) -> None:
+    whole, damaged = run.episode(1), run.episode(2)
+    with sqlite3.connect(run.path / "store.sqlite") as db:
+        db.execute("UPDATE calls SET output_ids = x'00' WHERE episode = 2")
+    assert whole.record.turns
+    with pytest.raises(StoreError, match=r"episode 2 cannot be read from .*store.sqlite: .*; agentrl audit"):
+        _ = damaged.record
+    assert "cannot be read" in damaged._repr_html_()

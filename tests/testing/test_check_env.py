@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import random
+import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import anyio
 import gymnasium
 import numpy as np
 import pytest
 
 from agentrl.envs import Result, ToolEnv, tool
-from agentrl.errors import CheckFailedError
+from agentrl.errors import CheckFailedError, UsageError
 from agentrl.testing import check_env
 
 pytestmark = pytest.mark.anyio
@@ -195,3 +197,52 @@ async def test_what_is_wrong_is_named_with_its_remedy(env: Any, complaint: str) 
     with pytest.raises(CheckFailedError, match=complaint) as caught:
         await check_env(env)
     assert str(caught.value).startswith(f"the environment {env.__name__} has 1 problem:\n1. ")
+
+
+class ClosesBadly(Sound):
+    async def aclose(self) -> None:
+        raise RuntimeError("already closed")
+
+
+class NeverCloses(Sound):
+    async def aclose(self) -> None:
+        await anyio.sleep_forever()
+
+
+class OpensThreeTimes(Sound):
+    opened = 0
+
+    def on_reset(self, task: Any) -> str:
+        type(self).opened += 1
+        if type(self).opened > 5:
+            raise OSError("too many connections")
+        return super().on_reset(task)
+
+
+class WaitsForItself(Sound):
+    async def on_answer(self, content: str) -> float:  # type: ignore[override]
+        while True:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        (ClosesBadly, "closing it raised RuntimeError: already closed"),
+        (NeverCloses, "closing it took longer than 0.3 s"),
+        (OpensThreeTimes, r"reset raised OSError: too many connections where \d others had been made"),
+        (WaitsForItself, "blocks the event loop"),
+    ],
+)
+async def test_what_happens_at_the_end_or_never_ends_is_named(
+    env: type[ToolEnv], problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("agentrl.envs.async_env", "agentrl.testing.check_env"):
+        monkeypatch.setattr(sys.modules[module], "CLOSE_TIMEOUT_S", 0.3)
+    with anyio.fail_after(60), pytest.raises(CheckFailedError, match=problem):
+        await check_env(env, step_timeout_s=2)
+
+
+async def test_nothing_to_check_is_refused() -> None:
+    with pytest.raises(UsageError, match="tasks is empty"):
+        await check_env(Sound, tasks=[])
