@@ -75,7 +75,7 @@ async def evaluate(
         AgentRLError: The evaluation cannot go on.
     """
     sources = sources_of(config, workflow, tasks)
-    run, config, view = sources.load_workflow(), sources.config, view or PrintedEvaluation()
+    run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or PrintedEvaluation()
     check_set(config, "model.path")
     given = config.tasks if sources.tasks is None else sources.tasks
     chosen = await in_users_thread(finite_tasks, given, config.eval.limit, task_type_of(run))

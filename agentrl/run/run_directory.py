@@ -265,11 +265,15 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of the run's steps; where a step was taken again after a crash, the last time counts. A line that is none of a
-    step, which the audit reports, is passed over."""
+    """The metrics of the run's steps; where steps were lost by a crash, and the run went on from before them, they are those of the later
+    start. A line that is none of a step, which the audit reports, is passed over."""
     path = run_dir / "metrics.jsonl"
     rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
-    return list({row["step"]: row for row in rows if isinstance(row, dict) and type(row.get("step")) is int}.values())
+    steps: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        if isinstance(row, dict) and type(row.get("step")) is int:
+            steps = {step: known for step, known in steps.items() if step < row["step"]} | {row["step"]: row}
+    return list(steps.values())
 
 
 def read_mean_reward(evaluation: Path) -> float | None:

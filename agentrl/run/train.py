@@ -151,7 +151,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
             f"nothing is left to train: run {run_dir} ended with step {summary['steps']}, and steps = {config.steps}"
         )
         return
-    workflow = sources.load_workflow()
+    workflow = await in_users_thread(sources.load_workflow)
     source, eval_tasks = await in_users_thread(training_and_held_out, config, sources.tasks, task_type_of(workflow))
     if config.rollout.workers:
         check_for_workers(sources.workflow, source, eval_tasks)

@@ -120,7 +120,7 @@ async def check_workflow(
         for place in watchdog.blocked:
             problems.add(
                 f"{place} blocks the event loop, and with it every episode",
-                "await an asynchronous call there, such as one of episode.client, or call asyncio.to_thread(...)",
+                "await an asynchronous call there, such as one of episode.client, or call `asyncio.to_thread(...)`",
             )
     problems.raise_any()
 

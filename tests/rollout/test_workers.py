@@ -387,13 +387,14 @@ async def test_no_worker_outlives_the_main_process(server_url: str, workflow: Pa
 
 async def test_what_cannot_be_sent_to_a_worker_is_refused_before_work_starts(server_url: str, tmp_path: Path) -> None:
     workflow = tmp_path / "flow.py"
-    workflow.write_text("import nothing_of_that_name\n")
+    workflow.write_text("async def run(episode): ...\n")
     config = settings(workflow).model_copy(update={"run_dir": str(tmp_path / "run"), "tasks": "-"})
     with pytest.raises(ConfigError, match="workflow"):
         await train(config, workflow=unused, tasks=[{"n": 1}])
     with pytest.raises(TaskFileError, match=r"task 1 .* 'when' \(tuple\)"):
         await train(config, tasks=[{"n": 1}, {"n": 2, "when": (1, 2)}])
     assert not (tmp_path / "run").exists()
+    workflow.write_text("import nothing_of_that_name\n")
     with pytest.raises(ConfigError, match=r"proxy\.port"):
         load_config(overrides={"rollout.workers": "2", "proxy.port": "8000"})
     with pytest.raises(WorkflowError, match="nothing_of_that_name"):
@@ -410,7 +411,7 @@ numbers = st.floats(allow_nan=False)
 spans = st.lists(st.builds(VersionSpan, *[st.integers(0, 9)] * 3))
 generations = st.builds(
     Generation,
-    output_ids=st.lists(st.integers()),
+    output_ids=st.lists(st.integers(-(2**63), 2**63 - 1)),
     logprobs=st.lists(numbers),
     versions=spans,
     finish=st.sampled_from(["stop", "length", "abort"]),

@@ -24,7 +24,7 @@ from agentrl.sandboxes import (
     Tokens,
 )
 
-OURS = {"CodeBlock", "CodeTask", "Completed", "Executed", "PoolMetrics", "TestResult", "Verdict"}
+OURS = {"CodeBlock", "CodeTask", "Completed", "Executed", "PoolMetrics", "RunSandboxes", "TestResult", "Verdict"}
 """Values that a user is given, and never makes."""
 RIGHT: dict[type, dict[str, Any]] = {
     Language: {"file": "main.rs", "run": ("./main",)},
