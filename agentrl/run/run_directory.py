@@ -269,11 +269,13 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
     start. A line that is none of a step, which the audit reports, is passed over."""
     path = run_dir / "metrics.jsonl"
     rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
-    steps: dict[int, dict[str, Any]] = {}
+    steps: list[dict[str, Any]] = []
     for row in rows:
         if isinstance(row, dict) and type(row.get("step")) is int:
-            steps = {step: known for step, known in steps.items() if step < row["step"]} | {row["step"]: row}
-    return list(steps.values())
+            while steps and steps[-1]["step"] >= row["step"]:
+                steps.pop()
+            steps.append(row)
+    return steps
 
 
 def read_mean_reward(evaluation: Path) -> float | None:

@@ -146,7 +146,7 @@ class Candidate:
     def _renamed(self) -> dict[str, str | None]:
         """The kinds of the names that the program has made, or given to another function or class, since the tests were told; None where
         it has deleted one."""
-        now = {name: value if is_named_kind(value) else VALUE for name, value in [*vars(self.module).items()]}
+        now = {name: VALUE if kind_of(value) == "value" else value for name, value in [*vars(self.module).items()]}
         renamed: dict[str, str | None] = dict.fromkeys(self._known.keys() - now.keys())
         for name, value in now.items():
             if name not in self._known or self._known[name] is not value:
@@ -363,11 +363,6 @@ def number_of(data: Any) -> int | None:
     if type(data) is not dict:
         return None
     return data["lent"] if "lent" in data else data["lend"][0] if "lend" in data else None
-
-
-def is_named_kind(value: Any) -> bool:
-    """Whether the tests mean one thing by its name for as long as they hold it: a function or a class, and no data."""
-    return issubclass(type(value), type) or callable(value)
 
 
 def kind_of(value: Any) -> str:
