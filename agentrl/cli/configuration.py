@@ -55,7 +55,7 @@ def run_configuration(
     if workflow or files or keys.keys() & {"workflow", "tasks", "model.path"}:
         raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
     config = read_config(resume, keys)
-    if not (config.workflow and config.tasks):
+    if any(key in required and not getattr(config, key) for key in ("workflow", "tasks")):
         raise ConfigError(
             f"the run in {resume} was started from Python, with a workflow or tasks that are in no file: go on with it there, by "
             "agentrl.train(config, workflow=..., tasks=..., resume=True)"
