@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from agentrl.envs import AsyncToolEnv
     from agentrl.proxy import Session
     from agentrl.record.trajectory import Turn
-    from agentrl.sandboxes import Box, Language, Limits, Test, Verdict
+    from agentrl.sandboxes import Language, Limits, Sandbox, Test, Verdict
     from agentrl.sandboxes.pool import Lease
 
 Task = dict[str, Any]
@@ -85,7 +85,7 @@ class EpisodeSandboxes(Protocol):
     """The sandboxes of a run: `agentrl.sandboxes.RunSandboxes`."""
 
     async def acquire(self, *, image: str | None, limits: Limits | None, cpus: float, network: bool) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is given back."""
+        """Return a sandbox, as new, that is the caller's until it is released."""
         ...
 
     async def grade(
@@ -127,7 +127,7 @@ class Kept:
             for env in self.envs:
                 stack.push_async_callback(env.close)
             for lease in self.leases:
-                stack.callback(lease.give_back)
+                stack.callback(lease.release)
 
     def check_open(self) -> None:
         """Raise EpisodeError once the episode has ended."""
@@ -207,24 +207,24 @@ class Episode(Generic[TaskT]):
         self._kept.envs.append(made)
         return made
 
-    @says_await("box = await episode.sandbox()")
+    @says_await("sandbox = await episode.sandbox()")
     async def sandbox(
         self, *, image: str | None = None, limits: Limits | None = None, cpus: float = 1.0, network: bool = False
-    ) -> Box:
+    ) -> Sandbox:
         """A locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
 
-            box = await episode.sandbox()
-            done = await box.run(["python3", "-c", code], timeout_s=5)
+            sandbox = await episode.sandbox()
+            done = await sandbox.run(["python3", "-c", code], timeout_s=5)
 
         Raises SandboxError when there is none to be had, saying what to do.
         """
         kept = self._kept
         lease = await self._of_run().acquire(image=image, limits=limits, cpus=cpus, network=network)
         if kept.closed:  # meanwhile
-            lease.give_back()
+            lease.release()
         kept.check_open()
         kept.leases.append(lease)
-        return lease.box
+        return lease.sandbox
 
     @says_await("verdict = await episode.grade(source, tests)")
     async def grade(

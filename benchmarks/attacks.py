@@ -3,7 +3,7 @@ that it wants to pass: who is rewarded, who harms the next, how long the host st
 
     python benchmarks/attacks.py [--backend docker] [--ordinary] [--seconds 600]
 
---ordinary starts bubblewrap's boxes as an ordinary user, when root runs this
+--ordinary starts bubblewrap's sandboxes as an ordinary user, when root runs this
 --seconds  tries as many programs as that takes, in an order at random, and says how many those are
 """
 
@@ -23,8 +23,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, SandboxPool, Test, grade, open_pool
-from tests.real_boxes import as_an_ordinary_user
+from agentrl.sandboxes import AssertTest, BackendName, SandboxPool, SandboxSpec, Test, grade, open_pool
+from tests.real_sandboxes import as_an_ordinary_user
 from tests.sandboxes import (
     candidate_classes,
     consistency_cases,
@@ -77,7 +77,7 @@ async def main(backend: BackendName, seconds: float) -> None:
                 wrong.extend(found)
 
         async with AsyncExitStack() as stack:
-            spec = BoxSpec(limits=LIMITS)
+            spec = SandboxSpec(limits=LIMITS)
             pools = [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(POOLS)]
             # A kind of test that cannot run here would reward nobody.
             verdict = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pools[0])

@@ -20,7 +20,7 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import BackendName, BoxSpec, IOTest, Limits, SandboxPool, grade, open_pool
+from agentrl.sandboxes import BackendName, IOTest, Limits, SandboxPool, SandboxSpec, grade, open_pool
 from tests.sandboxes.adversaries import against_the_place
 
 HOSTILE = ("a fork bomb", "a memory bomb", "a full disk", "a gigabyte of output", "an endless loop", "a thread bomb")
@@ -30,7 +30,7 @@ ROUNDS = 3
 
 
 async def latencies(pool: SandboxPool, verdicts: int) -> list[float]:
-    """Seconds of each honest verdict, waiting for a box included."""
+    """Seconds of each honest verdict, waiting for a sandbox included."""
     found = []
     for _ in range(verdicts):
         started = time.perf_counter()
@@ -44,7 +44,7 @@ async def main(backend: BackendName, verdicts: int) -> None:
     limits = Limits(timeout_s=0.5, memory_mb=200, disk_mb=16, output_mb=1, processes=32)
     alone: list[float] = []
     beside: list[float] = []
-    async with open_pool(BoxSpec(limits=limits), backend=backend, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=limits), backend=backend, size=2) as pool:
 
         async def attack() -> None:
             while True:

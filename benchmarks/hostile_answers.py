@@ -17,7 +17,7 @@ import anyio
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, grade, open_pool
+from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool
 from tests.sandboxes.hostile_answers import (
     ANSWERS,
     OUTPUTS,
@@ -33,7 +33,7 @@ async def main(backend: BackendName) -> None:
     cases = [(name, answering(answer), call_tests()) for name, answer in ANSWERS.items()]
     cases += [(f"printed: {name}", printing(output), output_tests()) for name, output in OUTPUTS.items()]
     worst_s, worst_bytes = 0.0, 0
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=backend, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=backend, size=2) as pool:
         await grade("def f(): return 3", [call_tests()["call, long"]], pool=pool)  # imports, caches
         print(f"{'':50}{'test':16}{'status':16}{'stall, ms':>10}{'memory, MB':>12}{'time, s':>9}")
         for name, source, tests in cases:

@@ -4,7 +4,7 @@
 
 docker run, a test       a new container for each of the five tests
 docker run, a verdict    a new container for each verdict, which runs the five tests one after another
-warm pool                boxes of a pool, reset after each verdict, the program started afresh for each test
+warm pool                sandboxes of a pool, reset after each verdict, the program started afresh for each test
 plain subprocess         no isolation at all: `python3 main.py`, five times
 """
 
@@ -74,8 +74,8 @@ async def rate(verdict: Verdict, seconds: float, at_once: int) -> float:
     return done / (time.perf_counter() - started)
 
 
-def memory_of_boxes_mb() -> float:
-    """Memory of all processes of boxes on this machine in MB, pages that processes share counted once."""
+def memory_of_sandboxes_mb() -> float:
+    """Memory of all processes of sandboxes on this machine in MB, pages that processes share counted once."""
     total = 0
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -87,14 +87,14 @@ def memory_of_boxes_mb() -> float:
     return total / 1024
 
 
-async def memory_of_a_box(backend: BackendName, boxes: int = 4) -> float:
-    """MB that one more idle box takes. Read as root, which may look at them."""
-    async with open_pool(backend=backend, size=boxes) as pool, pool.take(1):
-        before = await anyio.to_thread.run_sync(memory_of_boxes_mb)
+async def memory_of_a_sandbox(backend: BackendName, sandboxes: int = 4) -> float:
+    """MB that one more idle sandbox takes. Read as root, which may look at them."""
+    async with open_pool(backend=backend, size=sandboxes) as pool, pool.take(1):
+        before = await anyio.to_thread.run_sync(memory_of_sandboxes_mb)
         started = pool.metrics.started
-        async with pool.take(boxes - 1):
-            after = await anyio.to_thread.run_sync(memory_of_boxes_mb)
-    return (after - before) / (boxes - started) if boxes > started else float("nan")
+        async with pool.take(sandboxes - 1):
+            after = await anyio.to_thread.run_sync(memory_of_sandboxes_mb)
+    return (after - before) / (sandboxes - started) if sandboxes > started else float("nan")
 
 
 async def pool_rate(backend: BackendName, seconds: float) -> tuple[float, float]:
@@ -134,9 +134,9 @@ async def main(seconds: float, rounds: int) -> None:
         print(f"{name:24}{median[name]:12.1f}{median[name] / cold:24.1f}{median[name] / floor:22.2f}")
     for backend in BACKENDS:
         values = resets[backend]
-        memory_mb = await memory_of_a_box(backend)
+        memory_mb = await memory_of_a_sandbox(backend)
         print(
-            f"\na reset with {backend} takes {1000 * statistics.median(values):.1f} ms, a box {memory_mb:.1f} MB",
+            f"\na reset with {backend} takes {1000 * statistics.median(values):.1f} ms, a sandbox {memory_mb:.1f} MB",
             end="",
         )
     print()

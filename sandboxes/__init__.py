@@ -2,8 +2,7 @@
 
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
-from agentrl.sandboxes.box import Box
-from agentrl.sandboxes.choose import BackendName, choose_backend, sandbox
+from agentrl.sandboxes.choose import BackendName, choose_backend, open_sandbox
 from agentrl.sandboxes.grading.code_tasks import CodeTask, load_code_task
 from agentrl.sandboxes.grading.comparison import Comparison, Exact, Floats, Tokens
 from agentrl.sandboxes.grading.do_nothing import grade_partial
@@ -26,9 +25,10 @@ from agentrl.sandboxes.grading.verdict import (
 )
 from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
-from agentrl.sandboxes.python_session import Executed, PythonSession, python_session
+from agentrl.sandboxes.protocol import Backend, EndReason, ExecResult, Limits, SandboxSpec
+from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
 from agentrl.sandboxes.run_sandboxes import RunSandboxes
+from agentrl.sandboxes.sandbox import Sandbox
 
 __all__ = [
     "CPP",
@@ -36,19 +36,16 @@ __all__ = [
     "AssertTest",
     "Backend",
     "BackendName",
-    "Box",
-    "BoxSpec",
     "Bubblewrap",
     "CallTest",
     "Checker",
     "CodeBlock",
     "CodeTask",
     "Comparison",
-    "Completed",
     "Docker",
-    "Ended",
+    "EndReason",
     "Exact",
-    "Executed",
+    "ExecResult",
     "Floats",
     "IOTest",
     "Language",
@@ -57,8 +54,11 @@ __all__ = [
     "Process",
     "PythonSession",
     "RunSandboxes",
+    "Sandbox",
     "SandboxPool",
+    "SandboxSpec",
     "Sandboxes",
+    "SessionResult",
     "Status",
     "Test",
     "TestFile",
@@ -73,7 +73,7 @@ __all__ = [
     "load_code_task",
     "load_tests",
     "open_pool",
+    "open_sandbox",
     "open_sandboxes",
     "python_session",
-    "sandbox",
 ]

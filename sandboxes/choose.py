@@ -10,8 +10,8 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
-from agentrl.sandboxes.box import Box, open_box
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE, Backend, BoxSpec, Limits
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
+from agentrl.sandboxes.sandbox import Sandbox, start_sandbox
 
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
@@ -20,9 +20,9 @@ AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
 
 async def choose_backend(
-    name: BackendName | Backend, spec: BoxSpec, order: Sequence[BackendName] = AUTO_ORDER
+    name: BackendName | Backend, spec: SandboxSpec, order: Sequence[BackendName] = AUTO_ORDER
 ) -> Backend:
-    """The backend of that name, ready for boxes of `spec`. Raises SandboxError when it, or all of `order`, cannot be used."""
+    """The backend of that name, ready for sandboxes of `spec`. Raises SandboxError when it, or all of `order`, cannot be used."""
     if not isinstance(name, str):
         await name.prepare(spec)
         return name
@@ -43,7 +43,7 @@ async def choose_backend(
 
 
 @asynccontextmanager
-async def sandbox(
+async def open_sandbox(
     *,
     image: str = DEFAULT_IMAGE,
     backend: BackendName | Backend = "auto",
@@ -51,15 +51,15 @@ async def sandbox(
     cpus: float = 1.0,
     network: bool = False,
     runtime: str | None = None,
-) -> AsyncIterator[Box]:
-    """A box of its own, started now and destroyed at the end. For many, use a `SandboxPool`; in a workflow, `episode.sandbox()`.
+) -> AsyncIterator[Sandbox]:
+    """A sandbox of its own, started now and destroyed at the end. For many, use a `SandboxPool`; in a workflow, `episode.sandbox()`.
 
-        async with sandbox(backend="bubblewrap") as box:
-            await box.write("main.py", "print(sum(map(int, input().split())))")
-            done = await box.run(["python3", "main.py"], stdin=b"1 2 3", timeout_s=2)
+        async with open_sandbox(backend="bubblewrap") as sandbox:
+            await sandbox.write("main.py", "print(sum(map(int, input().split())))")
+            done = await sandbox.run(["python3", "main.py"], stdin=b"1 2 3", timeout_s=2)
 
     Raises SandboxError when the backend cannot be used, saying what to do.
     """
-    spec = BoxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
-    async with open_box(await choose_backend(backend, spec), spec) as box:
-        yield box
+    spec = SandboxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
+    async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
+        yield sandbox

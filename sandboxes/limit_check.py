@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from agentrl.sandboxes.backends.box_start import FILES
-from agentrl.sandboxes.box import Box, open_box
+from agentrl.sandboxes.backends.start_arguments import FILES
 from agentrl.sandboxes.choose import BackendName, choose_backend
-from agentrl.sandboxes.protocol import Backend, BoxSpec, Completed, Ended, Limits
+from agentrl.sandboxes.protocol import Backend, EndReason, ExecResult, Limits, SandboxSpec
+from agentrl.sandboxes.sandbox import Sandbox, start_sandbox
 
 LIMITS = Limits(
     timeout_s=1.0, memory_mb=256, disk_mb=32, file_mb=8, output_mb=1, processes=16, open_files=32, cpu_s=None
@@ -25,7 +25,7 @@ class Attempt:
     limit: str
     does: str
     code: str
-    holds: Callable[[Completed], bool]
+    holds: Callable[[ExecResult], bool]
     limits: Limits = LIMITS
     needs_control_group: bool = False
     """Whether it holds only where a control group counts."""
@@ -36,7 +36,7 @@ class Observed:
     """What became of an attempt."""
 
     attempt: Attempt
-    done: Completed
+    done: ExecResult
     holds: bool
 
     @property
@@ -44,28 +44,30 @@ class Observed:
         """In a few words."""
         done = self.done
         said = done.stdout[-60:].decode(errors="replace").strip() if len(done.stdout) < 1000 else ""
-        shown = said or {"exit": f"exit code {done.exit_code}", "signal": f"signal {done.signal}"}.get(done.ended, "")
-        parts = [done.ended.replace("_", " ")] if done.ended not in ("exit", "signal") else []
+        shown = said or {"exit": f"exit code {done.exit_code}", "signal": f"signal {done.signal}"}.get(
+            done.end_reason, ""
+        )
+        parts = [done.end_reason.replace("_", " ")] if done.end_reason not in ("exit", "signal") else []
         parts += [shown] if shown and not parts else []
-        if done.ended == Ended.TIMEOUT:
+        if done.end_reason == EndReason.TIMEOUT:
             parts.append(f"after {done.duration_s:.2f} s, {done.cpu_s:.2f} s of CPU")
-        if done.ended == Ended.OUT_OF_MEMORY:
+        if done.end_reason == EndReason.OUT_OF_MEMORY:
             parts.append(f"at {done.peak_memory_bytes / 2**20:.0f} MB")
-        if done.ended == Ended.OUTPUT_LIMIT:
+        if done.end_reason == EndReason.OUTPUT_LIMIT:
             parts.append(f"at {len(done.stdout + done.stderr) / 2**20:.1f} MB")
         fails = "DOES NOT HOLD without a control group: " if self.attempt.needs_control_group else "DOES NOT HOLD: "
         return ("" if self.holds else fails) + ", ".join(parts)
 
 
-def _said(text: str) -> Callable[[Completed], bool]:
+def _said(text: str) -> Callable[[ExecResult], bool]:
     return lambda done: done.stdout.decode(errors="replace").strip() == text
 
 
-def _ended(how: Ended) -> Callable[[Completed], bool]:
-    return lambda done: done.ended is how
+def _ended(how: EndReason) -> Callable[[ExecResult], bool]:
+    return lambda done: done.end_reason is how
 
 
-def _counts(most: int) -> Callable[[Completed], bool]:
+def _counts(most: int) -> Callable[[ExecResult], bool]:
     return lambda done: done.stdout.strip().isdigit() and int(done.stdout) <= most
 
 
@@ -74,20 +76,20 @@ ATTEMPTS = (
         limit="timeout_s = 1",
         does="sleeps for ever",
         code="import time\ntime.sleep(1000)",
-        holds=lambda done: done.ended is Ended.TIMEOUT and done.duration_s < 2,
+        holds=lambda done: done.end_reason is EndReason.TIMEOUT and done.duration_s < 2,
     ),
     Attempt(
         limit="timeout_s = 1",
         does="ignores every signal and loops",
         code="import signal\nfor n in range(1, 65):\n    try: signal.signal(n, signal.SIG_IGN)\n    except (OSError, ValueError): pass\nwhile True: pass",
-        holds=_ended(Ended.TIMEOUT),
+        holds=_ended(EndReason.TIMEOUT),
     ),
     Attempt(
         limit="cpu_s = 0.5",
         does="loops in four processes",
         code="import os\nos.fork(); os.fork()\nwhile True: pass",
         limits=LIMITS.but(timeout_s=10, cpu_s=0.5),
-        holds=lambda done: done.ended is Ended.TIMEOUT and done.cpu_s < 1.5,
+        holds=lambda done: done.end_reason is EndReason.TIMEOUT and done.cpu_s < 1.5,
     ),
     Attempt(
         limit="cpus = 1",
@@ -99,20 +101,20 @@ ATTEMPTS = (
         limit="memory_mb = 256",
         does="hoards, 1 MB at a time",
         code="hoard = []\nwhile True: hoard.append(bytearray(b'x') * 2**20)",
-        holds=_ended(Ended.OUT_OF_MEMORY),
+        holds=_ended(EndReason.OUT_OF_MEMORY),
     ),
     Attempt(
         limit="memory_mb = 256",
         does="hoards 40 MB in each of 10 processes",
         code="import os, time\nfor _ in range(9):\n    if os.fork() == 0: break\nhoard = bytearray(b'x') * (40 * 2**20)\ntime.sleep(100)",
-        holds=_ended(Ended.OUT_OF_MEMORY),
+        holds=_ended(EndReason.OUT_OF_MEMORY),
     ),
     Attempt(
         limit="memory_mb = 256",
         does="hoards in a thread when its first thread has ended",
         code="import ctypes, os, threading, time\ndef hoard():\n    time.sleep(0.02)\n    kept = []\n    for _ in range(45):\n        kept.append(bytearray(b'x') * 10_000_000)\n        time.sleep(0.01)\n    os._exit(0)\nthreading.Thread(target=hoard).start()\nctypes.CDLL(None).syscall(60 if os.uname().machine == 'x86_64' else 93, 0)",
         limits=LIMITS.but(timeout_s=5),
-        holds=_ended(Ended.OUT_OF_MEMORY),
+        holds=_ended(EndReason.OUT_OF_MEMORY),
     ),
     Attempt(
         limit="memory_mb = 256",
@@ -131,28 +133,28 @@ ATTEMPTS = (
         does="hoards shared memory, and gives its pages back",
         code="import mmap\nhoard = []\ntry:\n    while len(hoard) < 1500:\n        hoard.append(mmap.mmap(-1, 2**20))\n        hoard[-1].write(b'x' * 2**20)\n        hoard[-1].madvise(mmap.MADV_DONTNEED)\nexcept OSError: pass\nprint(len(hoard))",
         limits=LIMITS.but(timeout_s=10),
-        holds=lambda done: done.ended is Ended.OUT_OF_MEMORY or _counts(0)(done),
+        holds=lambda done: done.end_reason is EndReason.OUT_OF_MEMORY or _counts(0)(done),
     ),
     Attempt(
         limit="memory_mb = 256",
         does="hoards in files of memory that nobody maps",
         code="import os\nn = 0\ntry:\n    while n < 1500:\n        os.write(os.memfd_create(str(n)), b'x' * 2**23)\n        n += 8\nexcept OSError: pass\nprint(n)",
         limits=LIMITS.but(timeout_s=10, open_files=512),
-        holds=lambda done: done.ended is Ended.OUT_OF_MEMORY or _counts(0)(done),
+        holds=lambda done: done.end_reason is EndReason.OUT_OF_MEMORY or _counts(0)(done),
     ),
     Attempt(
         limit="memory_mb = 256",
         does="hoards page tables",
         code="import ctypes\nl = ctypes.CDLL(None)\nl.mmap.restype = ctypes.c_void_p\nl.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]\nwhile True:\n    start = l.mmap(None, 2**30, 1, 0x4022, -1, 0)\n    for page in range(start, start + 2**30, 2**21): ctypes.c_char.from_address(page).value",
         limits=LIMITS.but(timeout_s=30),
-        holds=_ended(Ended.OUT_OF_MEMORY),
+        holds=_ended(EndReason.OUT_OF_MEMORY),
     ),
     Attempt(
         limit="memory_mb = 256",
         does="fills the buffers of sockets",
         code="import os, socket, time\nos.fork(); os.fork(); os.fork()\nhoard = []\ntry:\n    while True:\n        hoard.append(socket.socketpair())\n        for end in hoard[-1]:\n            end.setblocking(False)\n            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**24)\n            try:\n                while True: end.send(b'x' * 65536)\n            except BlockingIOError: pass\nexcept OSError: time.sleep(100)",
         limits=LIMITS.but(timeout_s=4, open_files=512),
-        holds=_ended(Ended.OUT_OF_MEMORY),
+        holds=_ended(EndReason.OUT_OF_MEMORY),
         needs_control_group=True,
     ),
     Attempt(
@@ -160,14 +162,14 @@ ATTEMPTS = (
         does="loops in children that nobody waits for",
         code="import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n    if os.fork() == 0:\n        while time.process_time() < 0.1: pass\n        os._exit(0)\n    try: os.wait()\n    except OSError: pass",
         limits=LIMITS.but(timeout_s=10, cpu_s=0.5),
-        holds=lambda done: done.ended is Ended.TIMEOUT and 0.5 < done.cpu_s < 1.5,
+        holds=lambda done: done.end_reason is EndReason.TIMEOUT and 0.5 < done.cpu_s < 1.5,
     ),
     Attempt(
         limit="cpu_s = 0.5",
         does="loops in short-lived children that nobody waits for",
         code="import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n    if os.fork() == 0:\n        while time.process_time() < 0.004: pass\n        os._exit(0)\n    try: os.wait()\n    except OSError: pass",
         limits=LIMITS.but(timeout_s=8, cpu_s=0.5),
-        holds=lambda done: done.ended is Ended.TIMEOUT and 0.5 < done.cpu_s < 1.5,
+        holds=lambda done: done.end_reason is EndReason.TIMEOUT and 0.5 < done.cpu_s < 1.5,
         needs_control_group=True,
     ),
     Attempt(
@@ -198,13 +200,13 @@ ATTEMPTS = (
     Attempt(
         limit="disk_mb = 32",
         does="writes files until it may not",
-        code="n = 0\ntry:\n    while True:\n        open(f'/box/{n}', 'wb').write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
+        code="n = 0\ntry:\n    while True:\n        open(f'/sandbox/{n}', 'wb').write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
         holds=_counts(LIMITS.disk_mb),
     ),
     Attempt(
         limit="file_mb = 8",
         does="writes one file until it may not",
-        code="import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nf, n = open('/box/f', 'wb', 0), 0\ntry:\n    while True:\n        f.write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
+        code="import signal\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nf, n = open('/sandbox/f', 'wb', 0), 0\ntry:\n    while True:\n        f.write(b'x' * 2**20)\n        n += 1\nexcept OSError: print(n)",
         holds=_counts(LIMITS.file_mb),
     ),
     Attempt(
@@ -217,7 +219,7 @@ ATTEMPTS = (
         limit="output_mb = 1",
         does="writes 1 GB to its output",
         code="import os\nfor _ in range(2**14): os.write(1, b'x' * 2**16)",
-        holds=_ended(Ended.OUTPUT_LIMIT),
+        holds=_ended(EndReason.OUTPUT_LIMIT),
     ),
     Attempt(
         limit="network = false",
@@ -234,7 +236,7 @@ ATTEMPTS = (
     Attempt(
         limit="no privileges",
         does="becomes root, mounts, unshares, traces process 1",
-        code="import ctypes, os\nl = ctypes.CDLL(None)\nn = [l.setuid(0), l.mount(b'x', b'/box', b'tmpfs', 0, 0), l.unshare(0x10000000), l.unshare(0x20000), l.ptrace(16, 1, 0, 0), l.chroot(b'/box')]\ncaps = [x.split()[1] for x in open('/proc/self/status') if x.startswith('CapEff')][0]\nprint('refused' if set(n) == {-1} and int(caps, 16) == 0 and os.getuid() else (n, caps))",
+        code="import ctypes, os\nl = ctypes.CDLL(None)\nn = [l.setuid(0), l.mount(b'x', b'/sandbox', b'tmpfs', 0, 0), l.unshare(0x10000000), l.unshare(0x20000), l.ptrace(16, 1, 0, 0), l.chroot(b'/sandbox')]\ncaps = [x.split()[1] for x in open('/proc/self/status') if x.startswith('CapEff')][0]\nprint('refused' if set(n) == {-1} and int(caps, 16) == 0 and os.getuid() else (n, caps))",
         holds=_said("refused"),
     ),
     Attempt(
@@ -253,15 +255,15 @@ ATTEMPTS = (
 
 
 async def check_limits(backend: BackendName | Backend, attempts: Sequence[Attempt] = ATTEMPTS) -> list[Observed]:
-    """Run the attempts in one box. Raises SandboxError when the backend does not work here."""
-    spec = BoxSpec(limits=LIMITS)
-    async with open_box(await choose_backend(backend, spec), spec, core=0) as box:
-        return [await _observe(box, attempt) for attempt in attempts]
+    """Run the attempts in one sandbox. Raises SandboxError when the backend does not work here."""
+    spec = SandboxSpec(limits=LIMITS)
+    async with start_sandbox(await choose_backend(backend, spec), spec, core=0) as sandbox:
+        return [await _observe(sandbox, attempt) for attempt in attempts]
 
 
-async def _observe(box: Box, attempt: Attempt) -> Observed:
-    await box.clear()
-    done = await box.run_python(code=attempt.code, limits=attempt.limits)
+async def _observe(sandbox: Sandbox, attempt: Attempt) -> Observed:
+    await sandbox.clear()
+    done = await sandbox.run_python(code=attempt.code, limits=attempt.limits)
     return Observed(attempt=attempt, done=done, holds=attempt.holds(done))
 
 

@@ -1,10 +1,10 @@
-"""Boxes prepared ahead, lent out one at a time, and made as new in between.
+"""Sandboxes prepared ahead, leased one at a time, and made as new in between.
 
-    take() ── waits in line ──► ready box ──► user ──► returned ──► reset ──► ready
+    take() ── waits in line ──► ready sandbox ──► user ──► returned ──► reset ──► ready
                                                                 └── lost, or cannot be reset, or fails a self-test: replaced
 
-One task keeps each place of the pool: it starts a box, lends it, resets it, and starts another when the box is lost. So there
-are never more boxes than places, and whatever becomes of a user, its box goes back.
+One task keeps each slot of the pool: it starts a sandbox, leases it, resets it, and starts another when the sandbox is lost. So there
+are never more sandboxes than slots, and whatever becomes of a user, its sandbox goes back.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from agentrl.concurrency.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes.box import Box, open_box
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
 from agentrl.sandboxes.measured_once import MeasuredOnce
-from agentrl.sandboxes.protocol import Backend, BoxSpec
+from agentrl.sandboxes.protocol import Backend, SandboxSpec
+from agentrl.sandboxes.sandbox import Sandbox, start_sandbox
 from agentrl.sandboxes.self_test import USERS_BETWEEN, works
 
 PATIENCE_S = 60.0
-"""How long an engine may start no box, while it is restarted say, before those who wait are told."""
+"""How long an engine may start no sandbox, while it is restarted say, before those who wait are told."""
 RETRY_INTERVAL_S = 0.25
 
 
 def default_size() -> int:
-    """One box a core, and two at least: some verdicts take two."""
+    """One sandbox a core, and two at least: some verdicts take two."""
     return max(2, len(os.sched_getaffinity(0)))
 
 
@@ -50,35 +50,35 @@ class PoolMetrics:
     resets: int = 0
     reset_s: float = 0.0
     started: int = 0
-    """Boxes started, at first and as replacements."""
+    """Sandboxes started, at first and as replacements."""
     lost: int = 0
-    """Boxes that went away, or could not be reset, or failed a self-test."""
+    """Sandboxes that went away, or could not be reset, or failed a self-test."""
     self_tests: int = 0
-    """How often a box was tried with a program that is known to work."""
+    """How often a sandbox was tried with a program that is known to work."""
     failed_self_tests: int = 0
-    """Boxes in which it did not work; they were replaced."""
+    """Sandboxes in which it did not work; they were replaced."""
 
 
 class Lease:
-    """A box in somebody's hands. `give_back` may be called from anywhere, and more than once."""
+    """A sandbox in somebody's hands. `release` may be called from anywhere, and more than once."""
 
-    def __init__(self, box: Box) -> None:
-        self.box = box
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
         self.cleared = anyio.Event()
-        """Set when it was given back and is as new, or is known to be lost."""
-        self._returned = anyio.Event()
+        """Set when it was released and is as new, or is known to be lost."""
+        self._released = anyio.Event()
 
     @property
-    def given_back(self) -> bool:
-        """Whether it has been given back."""
-        return self._returned.is_set()
+    def released(self) -> bool:
+        """Whether it has been released."""
+        return self._released.is_set()
 
-    def give_back(self) -> None:
-        """The box may be reset and lent to the next."""
-        self._returned.set()
+    def release(self) -> None:
+        """The sandbox may be reset and leased to the next."""
+        self._released.set()
 
-    async def returned(self) -> None:
-        await self._returned.wait()
+    async def wait_released(self) -> None:
+        await self._released.wait()
 
 
 @dataclass(eq=False)
@@ -89,15 +89,15 @@ class _Waiter:
     error: SandboxError | None = None
 
 
-Purpose = Literal["grade", "lend"]
+Purpose = Literal["grade", "lease"]
 
 
 class SandboxPool:
-    """Warm boxes of one kind. Open it with `open_pool`."""
+    """Warm sandboxes of one kind. Open it with `open_pool`."""
 
-    def __init__(self, tasks: TaskGroup, backend: Backend, spec: BoxSpec, size: int, wait_timeout_s: float) -> None:
+    def __init__(self, tasks: TaskGroup, backend: Backend, spec: SandboxSpec, size: int, wait_timeout_s: float) -> None:
         self._tasks = tasks
-        self._places = 0
+        self._slots = 0
         self.backend = backend
         self.spec = spec
         self.size = size
@@ -108,33 +108,33 @@ class SandboxPool:
         """Of tests that were graded here, what programs pass that do nothing."""
         self._wait_timeout_s = wait_timeout_s
         self._ready: deque[Lease] = deque()
-        self._lent: set[Lease] = set()
+        self._leased: set[Lease] = set()
         self._line: deque[_Waiter] = deque()
 
     @asynccontextmanager
-    async def take(self, count: int = 1) -> AsyncIterator[Sequence[Box]]:
-        """`count` boxes as new, first come, first served. They go back at the end of the context, whatever happens.
+    async def take(self, count: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
+        """`count` sandboxes as new, first come, first served. They go back at the end of the context, whatever happens.
 
-        Leaving it waits until a box in which something unusual happened is as new: this takes longer, and else it would be those who
+        Leaving it waits until a sandbox in which something unusual happened is as new: this takes longer, and else it would be those who
         come next that wait for it.
 
         Raises SandboxError when none was free within the pool's wait_timeout_s, or none can be started.
         """
         leases = await self.acquire(count)
         try:
-            yield [lease.box for lease in leases]
+            yield [lease.sandbox for lease in leases]
         finally:
             for lease in leases:
-                lease.give_back()
+                lease.release()
         for lease in leases:
-            if lease.box.suspect:
+            if lease.sandbox.suspect:
                 await lease.cleared.wait()
 
     async def acquire(self, count: int = 1) -> list[Lease]:
-        """Like `take`, for boxes that are given back by hand."""
+        """Like `take`, for sandboxes that are released by hand."""
         if count > self.size:
             raise ConfigError(
-                f"{count} boxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or sandbox.boxes = {count}"
+                f"{count} sandboxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or sandbox.graders = {count}"
             )
         if self.closed:
             raise SandboxError("this pool of sandboxes is closed; use it within `async with open_pool()`")
@@ -153,7 +153,7 @@ class SandboxPool:
         if not waiter.leases:
             self._leave(waiter)
             raise SandboxError(
-                f"no sandbox was free within {self._wait_timeout_s:g} s: {len(self._line)} wait for {self.size} boxes"
+                f"no sandbox was free within {self._wait_timeout_s:g} s: {len(self._line)} wait for {self.size} sandboxes"
             )
         waited_s = anyio.current_time() - started
         self.metrics.taken += count
@@ -165,83 +165,83 @@ class SandboxPool:
         if waiter in self._line:
             self._line.remove(waiter)
         for lease in waiter.leases:
-            lease.give_back()
+            lease.release()
         self._serve_line()
 
     def _serve_line(self) -> None:
-        self._ready = deque(lease for lease in self._ready if lease.box.lost is None)
+        self._ready = deque(lease for lease in self._ready if lease.sandbox.lost is None)
         while self._line and len(self._ready) >= self._line[0].count:
             waiter = self._line.popleft()
             waiter.leases = [self._ready.popleft() for _ in range(waiter.count)]
-            self._lent.update(waiter.leases)
+            self._leased.update(waiter.leases)
             waiter.called.set()
-        # Boxes that are neither lent nor ready are on their way.
-        self._lent = {lease for lease in self._lent if not lease.given_back}
-        self.grow(len(self._lent) + sum(waiter.count for waiter in self._line))
+        # Sandboxes that are neither leased nor ready are on their way.
+        self._leased = {lease for lease in self._leased if not lease.released}
+        self.grow(len(self._leased) + sum(waiter.count for waiter in self._line))
 
-    def grow(self, places: int) -> None:
-        """Have so many boxes, or as many as the pool may have."""
-        while self._places < min(places, self.size):
-            self._tasks.start_soon(self.keep, self._places)
-            self._places += 1
+    def grow(self, slots: int) -> None:
+        """Have so many sandboxes, or as many as the pool may have."""
+        while self._slots < min(slots, self.size):
+            self._tasks.start_soon(self.keep, self._slots)
+            self._slots += 1
 
     async def start(self) -> None:
-        """Start the first box, and have one a core started. Raises SandboxError."""
-        self._places = 1
+        """Start the first sandbox, and have one a core started. Raises SandboxError."""
+        self._slots = 1
         await self._tasks.start(self.keep, 0)  # when it fails, so would the others
         self.grow(default_size())
 
-    def _tell_those_who_wait(self, error: SandboxError) -> None:
+    def _fail_waiters(self, error: SandboxError) -> None:
         while self._line:
             waiter = self._line.popleft()
             waiter.error = error
             waiter.called.set()
 
-    async def keep(self, place: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep one place of the pool filled until cancelled. Reports started with its first box, or raises SandboxError."""
+    async def keep(self, slot: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep one slot of the pool filled until cancelled. Reports started with its first sandbox, or raises SandboxError."""
         first = True
         failing_since: float | None = None
         while True:
             try:
-                async with open_box(self.backend, self.spec, core=place) as box:
+                async with start_sandbox(self.backend, self.spec, core=slot) as sandbox:
                     self.metrics.started += 1
                     failing_since = None
                     if first:
                         task_status.started()
                         first = False
                     users = 1
-                    while await self._lend(box, self_test=users % USERS_BETWEEN == 0):
+                    while await self._lease(sandbox, self_test=users % USERS_BETWEEN == 0):
                         users += 1
                     self.metrics.lost += 1
             except SandboxError as error:
-                if first and place == 0:
+                if first and slot == 0:
                     raise
                 failing_since = failing_since or anyio.current_time()
                 if anyio.current_time() - failing_since > PATIENCE_S:
-                    self._tell_those_who_wait(error)
+                    self._fail_waiters(error)
                 await anyio.sleep(RETRY_INTERVAL_S)
 
-    async def _lend(self, box: Box, *, self_test: bool) -> bool:
-        """Lend a box once and make it as new; whether that worked. It is tested when that is asked for, or looks wise."""
-        lease = Lease(box)
-        box.on_lost = lease.give_back
+    async def _lease(self, sandbox: Sandbox, *, self_test: bool) -> bool:
+        """Lease a sandbox once and make it as new; whether that worked. It is tested when that is asked for, or looks wise."""
+        lease = Lease(sandbox)
+        sandbox.on_lost = lease.release
         self._ready.append(lease)
         self._serve_line()
-        await lease.returned()
-        self.metrics.runs += box.runs
-        self.metrics.run_s += box.run_s
-        box.runs, box.run_s = 0, 0.0
+        await lease.wait_released()
+        self.metrics.runs += sandbox.runs
+        self.metrics.run_s += sandbox.run_s
+        sandbox.runs, sandbox.run_s = 0, 0.0
         try:
-            return box.lost is None and await self._clear(box, self_test=self_test or box.suspect)
+            return sandbox.lost is None and await self._clear(sandbox, self_test=self_test or sandbox.suspect)
         finally:
             lease.cleared.set()
 
-    async def _clear(self, box: Box, *, self_test: bool) -> bool:
-        """Make a box as new; whether that worked."""
+    async def _clear(self, sandbox: Sandbox, *, self_test: bool) -> bool:
+        """Make a sandbox as new; whether that worked."""
         started = anyio.current_time()
         try:
-            await box.reset()
-            if self_test and not await self._passes_self_test(box):
+            await sandbox.reset()
+            if self_test and not await self._passes_self_test(sandbox):
                 return False
         except SandboxError:
             return False
@@ -249,34 +249,34 @@ class SandboxPool:
         self.metrics.reset_s += anyio.current_time() - started
         return True
 
-    async def _passes_self_test(self, box: Box) -> bool:
-        """Whether a box works, and is as new after that. Raises SandboxError when it cannot be reset."""
+    async def _passes_self_test(self, sandbox: Sandbox) -> bool:
+        """Whether a sandbox works, and is as new after that. Raises SandboxError when it cannot be reset."""
         self.metrics.self_tests += 1
-        if not await works(box):
+        if not await works(sandbox):
             self.metrics.failed_self_tests += 1
             return False
-        box.runs, box.run_s = 0, 0.0
-        await box.reset()
+        sandbox.runs, sandbox.run_s = 0, 0.0
+        await sandbox.reset()
         return True
 
 
 @asynccontextmanager
 async def open_pool(
-    spec: BoxSpec | None = None,
+    spec: SandboxSpec | None = None,
     *,
     backend: BackendName | Backend = "auto",
     size: int | None = None,
     wait_timeout_s: float = 600.0,
     order: Sequence[BackendName] = AUTO_ORDER,
 ) -> AsyncIterator[SandboxPool]:
-    """A pool of at most `size` boxes (default: one a core). As many as there are cores are started ahead, and more when somebody
+    """A pool of at most `size` sandboxes (default: one a core). As many as there are cores are started ahead, and more when somebody
     waits. Raises SandboxError when they cannot be."""
-    check_argument("spec", spec, BoxSpec | None)
+    check_argument("spec", spec, SandboxSpec | None)
     check_argument("size", size, int | None)
     check_argument("wait_timeout_s", wait_timeout_s, AboveZero)
     if size is not None and size < 1:
-        raise ConfigError(f"a pool of {size} boxes: it needs one at least")
-    spec = spec or BoxSpec()
+        raise ConfigError(f"a pool of {size} sandboxes: it needs one at least")
+    spec = spec or SandboxSpec()
     chosen = await choose_backend(backend, spec, order)
     async with background_tasks() as tasks:
         pool = SandboxPool(tasks, chosen, spec, size or default_size(), wait_timeout_s)
@@ -288,8 +288,8 @@ async def open_pool(
 
 
 class Sandboxes:
-    """The pools of a run, each opened when it is first asked for: for each kind of box one to grade with and one to lend to
-    workflows. They are two, so that a workflow that holds a box and asks for a verdict never waits for itself.
+    """The pools of a run, each opened when it is first asked for: for each kind of sandbox one to grade with and one to lease to
+    workflows. They are two, so that a workflow that holds a sandbox and asks for a verdict never waits for itself.
 
     Open it with `open_sandboxes`.
     """
@@ -307,11 +307,11 @@ class Sandboxes:
         self._order = order
         self._sizes = sizes
         self._wait_timeout_s = wait_timeout_s
-        self._pools: dict[tuple[BoxSpec, Purpose], SandboxPool] = {}
+        self._pools: dict[tuple[SandboxSpec, Purpose], SandboxPool] = {}
         self._opening = anyio.Lock()
 
-    async def pool(self, spec: BoxSpec, purpose: Purpose) -> SandboxPool:
-        """The pool of this kind of box. Raises SandboxError."""
+    async def pool(self, spec: SandboxSpec, purpose: Purpose) -> SandboxPool:
+        """The pool of this kind of sandbox. Raises SandboxError."""
         async with self._opening:
             if (spec, purpose) not in self._pools:
                 self._pools[spec, purpose] = await self._tasks.start(self._keep_open, spec, self._sizes[purpose])
@@ -326,7 +326,7 @@ class Sandboxes:
                 setattr(total, name, max(before, value) if name == "wait_max_s" else before + value)
         return total
 
-    async def _keep_open(self, spec: BoxSpec, size: int | None, *, task_status: TaskStatus[SandboxPool]) -> None:
+    async def _keep_open(self, spec: SandboxSpec, size: int | None, *, task_status: TaskStatus[SandboxPool]) -> None:
         async with open_pool(
             spec, backend=self._backend, size=size, wait_timeout_s=self._wait_timeout_s, order=self._order
         ) as pool:
@@ -340,9 +340,9 @@ async def open_sandboxes(
     backend: BackendName = "auto",
     order: Sequence[BackendName] = AUTO_ORDER,
     graders: int | None = None,
-    lent: int | None = None,
+    leases: int | None = None,
     wait_timeout_s: float = 600.0,
 ) -> AsyncIterator[Sandboxes]:
-    """The sandboxes of a run; `graders` and `lent` bound the boxes of each kind for either purpose (default: one a core)."""
+    """The sandboxes of a run; `graders` and `leases` bound the sandboxes of each kind for either purpose (default: one a core)."""
     async with background_tasks() as tasks:
-        yield Sandboxes(tasks, backend, order, {"grade": graders, "lend": lent}, wait_timeout_s)
+        yield Sandboxes(tasks, backend, order, {"grade": graders, "lease": leases}, wait_timeout_s)

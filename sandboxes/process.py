@@ -1,4 +1,4 @@
-"""A program that runs in a box, as the host sees it: what it prints, how it ends."""
+"""A program that runs in a sandbox, as the host sees it: what it prints, how it ends."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.protocol import MB, Completed, Ended, Limits
+from agentrl.sandboxes.protocol import MB, EndReason, ExecResult, Limits
 
 if TYPE_CHECKING:
-    from agentrl.sandboxes.box import Box
+    from agentrl.sandboxes.sandbox import Sandbox
 
 REPORT_GRACE_S = 10.0
-"""A run that is not reported this long after its limit has taken its box with it."""
+"""A run that is not reported this long after its limit has taken its sandbox with it."""
 
 
 class LongLineError(SandboxError):
@@ -24,10 +24,10 @@ class LongLineError(SandboxError):
 
 
 class Process:
-    """A program that runs in a box. Use `async with`: it is killed when the block is left."""
+    """A program that runs in a sandbox. Use `async with`: it is killed when the block is left."""
 
-    def __init__(self, box: Box, number: int, limits: Limits, total_s: float) -> None:
-        self._box = box
+    def __init__(self, sandbox: Sandbox, number: int, limits: Limits, total_s: float) -> None:
+        self._sandbox = sandbox
         self._number = number
         self._given_up_at = anyio.current_time() + total_s + REPORT_GRACE_S
         self._output_left = int(limits.output_mb * MB)
@@ -42,7 +42,7 @@ class Process:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        if self._report is None and not self._box.lost:
+        if self._report is None and not self._sandbox.lost:
             with anyio.move_on_after(REPORT_GRACE_S, shield=True), suppress(SandboxLostError):
                 await self.kill()
                 await self._until(lambda: self._report is not None)
@@ -64,15 +64,15 @@ class Process:
 
     async def send(self, data: bytes) -> None:
         """Write to its standard input."""
-        await self._box._send(b"I", self._number, data)
+        await self._sandbox._send(b"I", self._number, data)
 
     async def end_input(self) -> None:
         """Close its standard input."""
-        await self._box._send(b"E", self._number)
+        await self._sandbox._send(b"E", self._number)
 
     async def kill(self) -> None:
         """Kill it and what it started."""
-        await self._box._send(b"K", self._number)
+        await self._sandbox._send(b"K", self._number)
 
     async def read_line(self, max_bytes: int | None = None) -> bytes | None:
         """The next line of its standard output, with its end; None when it has ended and nothing is left.
@@ -95,27 +95,27 @@ class Process:
         self._searched = len(self._stdout)
         return max_bytes is not None and self._searched > max_bytes
 
-    async def wait(self) -> Completed:
+    async def wait(self) -> ExecResult:
         """How it ended, with the output that nobody has read. Raises SandboxLostError."""
         await self._until(lambda: self._report is not None)
         report = dict(self._report or {})
-        ended = Ended(report.pop("ended"))
-        return Completed(ended=ended, stdout=bytes(self._stdout), stderr=bytes(self._stderr), **report)
+        end_reason = EndReason(report.pop("end_reason"))
+        return ExecResult(end_reason=end_reason, stdout=bytes(self._stdout), stderr=bytes(self._stderr), **report)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         with anyio.CancelScope(deadline=self._given_up_at) as bound:
             while not condition():
-                self._box._check()
+                self._sandbox._check()
                 await self._news.wait()
         if bound.cancelled_caught:
-            raise self._box._lose("its first process no longer answers")
+            raise self._sandbox._lose("its first process no longer answers")
 
     def _receive(self, kind: bytes, payload: bytes) -> None:
         if kind in b"oe":
-            # The box's first process holds programs to this. It is not asked twice.
+            # The sandbox's first process holds programs to this. It is not asked twice.
             self._output_left -= len(payload)
             if self._output_left < 0:
-                self._box._lose("it sent more output than the program's limit")
+                self._sandbox._lose("it sent more output than the program's limit")
                 return
         if kind == b"o":
             self._stdout += payload
@@ -123,9 +123,13 @@ class Process:
             self._stderr += payload
         else:
             self._report = json.loads(payload)
-            self._box.run_s += self._report["duration_s"]
-            self._box.suspect |= self._report["ended"] not in (Ended.EXIT, Ended.SIGNAL, Ended.KILLED)
-            del self._box._processes[self._number]
+            self._sandbox.run_s += self._report["duration_s"]
+            self._sandbox.suspect |= self._report["end_reason"] not in (
+                EndReason.EXIT,
+                EndReason.SIGNAL,
+                EndReason.KILLED,
+            )
+            del self._sandbox._processes[self._number]
         self._wake()
 
     def _wake(self) -> None:

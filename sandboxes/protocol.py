@@ -1,6 +1,6 @@
 """The values of a sandbox and its seams: what is asked for, what a run came to, what a backend has to do.
 
-Sandboxes ─► SandboxPool ─► Box ─► Link ─► box_init (process 1 of the box) ─► programs
+Sandboxes ─► SandboxPool ─► Sandbox ─► Link ─► first_process (process 1 of the sandbox) ─► programs
                                     └─ made by a Backend: Docker, bubblewrap
 """
 
@@ -16,7 +16,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, WholeAboveZero, check_fields
 
 MB = 2**20
-WORK = "/box"
+WORK = "/sandbox"
 """The folder of the user's files, and where programs run."""
 DEFAULT_IMAGE = "agentrl/sandbox"
 """Built from `images/Dockerfile` where it is missing."""
@@ -33,7 +33,7 @@ class Limits:
     memory_mb: WholeAboveZero = 512
     """Resident memory of all processes together."""
     disk_mb: WholeAboveZero = 64
-    """Size of each writable folder: /box, /tmp and /dev/shm. They are in memory."""
+    """Size of each writable folder: /sandbox, /tmp and /dev/shm. They are in memory."""
     file_mb: WholeAboveZero = 64
     """Size of one file."""
     output_mb: AboveZero = 4
@@ -46,12 +46,14 @@ class Limits:
     def __post_init__(self) -> None:
         check_fields(self)
 
-    def check_within(self, box: Limits) -> None:
-        """Raise ConfigError where these ask for more than a box with the limits `box` has."""
+    def check_within(self, sandbox: Limits) -> None:
+        """Raise ConfigError where these ask for more than a sandbox with the limits `sandbox` has."""
         for name in ("memory_mb", "disk_mb", "processes"):
-            wanted, there = getattr(self, name), getattr(box, name)
+            wanted, there = getattr(self, name), getattr(sandbox, name)
             if wanted > there:
-                raise ConfigError(f"{name} = {wanted} is more than the {there} of the box; make the box with more")
+                raise ConfigError(
+                    f"{name} = {wanted} is more than the {there} of the sandbox; make the sandbox with more"
+                )
 
     def but(self, **changes: Any) -> Limits:
         """These limits with some changed; None leaves one as it is."""
@@ -59,14 +61,14 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BoxSpec:
-    """A kind of box. Boxes of one spec are interchangeable."""
+class SandboxSpec:
+    """A kind of sandbox. Sandboxes of one spec are interchangeable."""
 
     image: str = DEFAULT_IMAGE
     """Docker image; it needs a `python3` of 3.10 or later. bubblewrap shows this machine's own /usr instead."""
     limits: Limits = field(default_factory=Limits)
     cpus: AboveZero = 1.0
-    """Cores of the whole box."""
+    """Cores of the whole sandbox."""
     network: bool = False
     """Whether programs reach the network."""
     runtime: str | None = None
@@ -76,7 +78,7 @@ class BoxSpec:
         check_fields(self)
 
 
-class Ended(StrEnum):
+class EndReason(StrEnum):
     """How a run ended."""
 
     EXIT = "exit"
@@ -92,34 +94,34 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Completed:
+class ExecResult:
     """What a run came to.
 
-    Completed(ended=Ended.EXIT, exit_code=0, stdout=b"42\\n", duration_s=0.011, ...)
+    ExecResult(end_reason=EndReason.EXIT, exit_code=0, stdout=b"42\\n", duration_s=0.011, ...)
     """
 
-    ended: Ended
+    end_reason: EndReason
     exit_code: int | None = None
     signal: int | None = None
     stdout: bytes = b""
     stderr: bytes = b""
     duration_s: float = 0.0
-    """Wall-clock time from start to end, inside the box."""
+    """Wall-clock time from start to end, inside the sandbox."""
     cpu_s: float = 0.0
     """CPU time of all its processes."""
     peak_memory_bytes: int = 0
     """Memory: the largest process's resident memory, or that of all together as seen every 10 ms, whichever is more. Where a
     control group counts, also what it is charged for besides, as seen every 10 ms: shared memory and files of memory that nobody
-    maps, page tables, socket buffers. Files in /box, /tmp and /dev/shm count only where they are mapped; `disk_mb` bounds them."""
+    maps, page tables, socket buffers. Files in /sandbox, /tmp and /dev/shm count only where they are mapped; `disk_mb` bounds them."""
 
     @property
     def ok(self) -> bool:
         """Whether it ended by itself with exit code 0."""
-        return self.ended is Ended.EXIT and self.exit_code == 0
+        return self.end_reason is EndReason.EXIT and self.exit_code == 0
 
 
 class Link(Protocol):
-    """Bytes to and from the first process of a box, and what programs in it are given."""
+    """Bytes to and from the first process of a sandbox, and what programs in it are given."""
 
     @property
     def work(self) -> str:
@@ -141,12 +143,12 @@ class Link(Protocol):
         ...
 
     async def receive(self) -> bytes:
-        """Some bytes, at least one. Raises SandboxLostError at the end, saying what the box said last."""
+        """Some bytes, at least one. Raises SandboxLostError at the end, saying what the sandbox said last."""
         ...
 
 
 class Backend(Protocol):
-    """Where boxes come from."""
+    """Where sandboxes come from."""
 
     name: str
 
@@ -155,10 +157,10 @@ class Backend(Protocol):
         """What is kept apart, and by what: the lines of `agentrl doctor`."""
         ...
 
-    async def prepare(self, spec: BoxSpec) -> None:
-        """Get ready for boxes of this kind: fetch the image, remove what a crashed run left. Raises SandboxError."""
+    async def prepare(self, spec: SandboxSpec) -> None:
+        """Get ready for sandboxes of this kind: fetch the image, remove what a crashed run left. Raises SandboxError."""
         ...
 
-    def start(self, spec: BoxSpec, core: int | None = None) -> AbstractAsyncContextManager[Link]:
-        """A new box, destroyed at the end of the context. `core`: where to pin it, if it has but one."""
+    def start(self, spec: SandboxSpec, core: int | None = None) -> AbstractAsyncContextManager[Link]:
+        """A new sandbox, destroyed at the end of the context. `core`: where to pin it, if it has but one."""
         ...

@@ -1,4 +1,4 @@
-"""A Python interpreter in a box that keeps its state from call to call, as a tool for a model."""
+"""A Python interpreter in a sandbox that keeps its state from call to call, as a tool for a model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import anyio
 
-from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import Ended
+from agentrl.sandboxes.protocol import EndReason
+from agentrl.sandboxes.sandbox import Sandbox
 
 SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"
 LIFETIME_S = 24 * 3600.0
@@ -22,7 +22,7 @@ INTERRUPT_GRACE_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Executed:
+class SessionResult:
     """What came of one piece of code. `text` is what to show a model."""
 
     output: str
@@ -44,12 +44,12 @@ class Executed:
 class PythonSession:
     """The interpreter. Open it with `python_session`."""
 
-    def __init__(self, box: Box, max_characters: int) -> None:
-        self._box = box
+    def __init__(self, sandbox: Sandbox, max_characters: int) -> None:
+        self._sandbox = sandbox
         self._max_characters = max_characters
         self._process: Process | None = None
 
-    async def execute(self, code: str, timeout_s: float = 10.0) -> Executed:
+    async def execute(self, code: str, timeout_s: float = 10.0) -> SessionResult:
         """Run code in the interpreter, which keeps what it defines. Raises SandboxLostError.
 
         Code that runs longer than `timeout_s` is interrupted; if it resists, or takes the interpreter down, a new one starts.
@@ -65,7 +65,7 @@ class PythonSession:
             answer = await process.read_line()
         try:
             fields = json.loads(answer or b"")
-            return Executed(
+            return SessionResult(
                 # Shortened already, with a note where; this bounds what a forged answer may hold.
                 output=str(fields["output"])[: self._max_characters + NOTE_CHARACTERS],
                 raised=bool(fields["raised"]),
@@ -74,22 +74,26 @@ class PythonSession:
         except (ValueError, KeyError, TypeError):
             return await self._restart(timed_out=answer is None and process.running)
 
-    async def _restart(self, *, timed_out: bool) -> Executed:
+    async def _restart(self, *, timed_out: bool) -> SessionResult:
         process = self._process
         assert process is not None
         if process.running:
             await process.kill()
         done = await process.wait()
         self._process = None
-        why = {Ended.OUT_OF_MEMORY: "[out of memory]", Ended.OUTPUT_LIMIT: "[too much output]"}.get(done.ended, "")
+        why = {EndReason.OUT_OF_MEMORY: "[out of memory]", EndReason.OUTPUT_LIMIT: "[too much output]"}.get(
+            done.end_reason, ""
+        )
         if not why and not timed_out:
             why = f"[the interpreter ended: exit code {done.exit_code}, signal {done.signal}]"
-        return Executed(output=why, raised=True, timed_out=timed_out, state_lost=True)
+        return SessionResult(output=why, raised=True, timed_out=timed_out, state_lost=True)
 
     async def _start(self) -> None:
-        limits = self._box.spec.limits
+        limits = self._sandbox.spec.limits
         # Its lifetime is the session's, and what counts against the output limit is what it sends in all.
-        self._process = await self._box.start_python(SESSION, limits=limits.but(timeout_s=LIFETIME_S, output_mb=1024))
+        self._process = await self._sandbox.start_python(
+            SESSION, limits=limits.but(timeout_s=LIFETIME_S, output_mb=1024)
+        )
 
     async def close(self) -> None:
         """End the interpreter."""
@@ -100,12 +104,12 @@ class PythonSession:
 
 
 @asynccontextmanager
-async def python_session(box: Box, max_characters: int = 10_000) -> AsyncIterator[PythonSession]:
-    """A Python interpreter in `box`, started with the first call and ended with the context.
+async def python_session(sandbox: Sandbox, max_characters: int = 10_000) -> AsyncIterator[PythonSession]:
+    """A Python interpreter in `sandbox`, started with the first call and ended with the context.
 
     `max_characters` bounds the output of one call; the middle of a longer one is left out.
     """
-    session = PythonSession(box, max_characters)
+    session = PythonSession(sandbox, max_characters)
     try:
         yield session
     finally:

@@ -1,4 +1,4 @@
-"""Run a command in a box without a network that can reach one model, and nothing else: the key stays outside."""
+"""Run a command in a sandbox without a network that can reach one model, and nothing else: the key stays outside."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import httpx2
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxLostError
-from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.process import Process
+from agentrl.sandboxes.sandbox import Sandbox
 
 RELAY = "from agentrl.sandboxes.inside.relay import main; main()"
 MAX_TRAFFIC_MB = 256.0
@@ -25,7 +25,7 @@ _PASSED_ON = {"content-type", "anthropic-version", "anthropic-beta", "accept"}
 
 
 @dataclass(frozen=True)
-class Finished:
+class CommandResult:
     """How the command ended."""
 
     exit_code: int | None
@@ -35,7 +35,7 @@ class Finished:
 
 
 async def run_with_model(
-    box: Box,
+    sandbox: Sandbox,
     argv: Sequence[str],
     *,
     base_url: str,
@@ -43,13 +43,13 @@ async def run_with_model(
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
     timeout_s: float = 600.0,
-) -> Finished:
-    """Run `argv` in the box. `{url}` in a value of `env` becomes the address at which it finds the server of `base_url`.
+) -> CommandResult:
+    """Run `argv` in the sandbox. `{url}` in a value of `env` becomes the address at which it finds the server of `base_url`.
 
-    Of each output stream the last megabyte is kept. Raises SandboxLostError when the box is lost.
+    Of each output stream the last megabyte is kept. Raises SandboxLostError when the sandbox is lost.
     """
-    limits = box.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
-    process = await box.start_python(RELAY, timeout_s=timeout_s, limits=limits)
+    limits = sandbox.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
+    process = await sandbox.start_python(RELAY, timeout_s=timeout_s, limits=limits)
     upstream = base_url.removesuffix("/").removesuffix("/v1")
     headers = {"authorization": f"Bearer {api_key}", "x-api-key": api_key}
     async with process, await in_thread(lambda: httpx2.AsyncClient(timeout=None)) as http:
@@ -57,7 +57,7 @@ async def run_with_model(
         first = {"argv": list(argv), "env": dict(env or {}), "stdin": base64.b64encode(stdin).decode()}
         await process.send(json.dumps(first).encode() + b"\n")
         async with anyio.create_task_group() as requests:
-            finished = Finished(None, "", "")
+            finished = CommandResult(None, "", "")
             while (line := await process.read_line()) is not None:
                 try:
                     message = json.loads(line)
@@ -65,7 +65,7 @@ async def run_with_model(
                         said = [
                             base64.b64decode(message[name]).decode(errors="replace") for name in ("stdout", "stderr")
                         ]
-                        finished = Finished(int(message["code"]), *said)
+                        finished = CommandResult(int(message["code"]), *said)
                         break
                     body = base64.b64decode(message["body"])
                     passed = {k: str(v) for k, v in message["headers"].items() if k in _PASSED_ON}

@@ -10,7 +10,7 @@ from agentrl.sandboxes.grading.do_nothing import grade_partial
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.verdict import PYTHON, Language, Test, Verdict
 from agentrl.sandboxes.pool import Lease, Purpose, Sandboxes, SandboxPool
-from agentrl.sandboxes.protocol import BoxSpec, Limits
+from agentrl.sandboxes.protocol import Limits, SandboxSpec
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class RunSandboxes:
     limits: Limits
 
     async def acquire(self, *, image: str | None, limits: Limits | None, cpus: float, network: bool) -> Lease:
-        """Return a sandbox, as new, that is the caller's until it is given back. See `Episode.sandbox`."""
-        pool = await self._pool("lend", image, limits, cpus, network)
+        """Return a sandbox, as new, that is the caller's until it is released. See `Episode.sandbox`."""
+        pool = await self._pool("lease", image, limits, cpus, network)
         (lease,) = await pool.acquire()
         return lease
 
@@ -61,7 +61,7 @@ class RunSandboxes:
     async def _pool(
         self, purpose: Purpose, image: str | None, limits: Limits | None, cpus: float, network: bool
     ) -> SandboxPool:
-        spec = BoxSpec(
+        spec = SandboxSpec(
             image=image or self.image,
             limits=limits or self.limits,
             cpus=cpus,

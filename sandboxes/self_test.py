@@ -1,12 +1,12 @@
-"""A program that is known to work, so that a box in which it does not is found by us and not by somebody's verdict."""
+"""A program that is known to work, so that a sandbox in which it does not is found by us and not by somebody's verdict."""
 
 from __future__ import annotations
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.box import Box
+from agentrl.sandboxes.sandbox import Sandbox
 
 USERS_BETWEEN = 200
-"""After so many users a box is tested, and after each with whom something unusual happened."""
+"""After so many users a sandbox is tested, and after each with whom something unusual happened."""
 TIMEOUT_S = 20.0
 
 PROGRAM = """
@@ -26,11 +26,11 @@ print(input(), os.getpriority(os.PRIO_PROCESS, 0))
 """
 
 
-async def works(box: Box) -> bool:
-    """Whether a box does for a program what it should. It needs a reset afterwards. Raises SandboxLostError."""
+async def works(sandbox: Sandbox) -> bool:
+    """Whether a sandbox does for a program what it should. It needs a reset afterwards. Raises SandboxLostError."""
     try:
-        await box.write("input.txt", "input")
-        done = await box.run_python(code=PROGRAM, stdin=b"read\n", timeout_s=TIMEOUT_S)
+        await sandbox.write("input.txt", "input")
+        done = await sandbox.run_python(code=PROGRAM, stdin=b"read\n", timeout_s=TIMEOUT_S)
     except SandboxError:
         return False
-    return done.ok and done.stdout == b"read %d\n" % box.priority
+    return done.ok and done.stdout == b"read %d\n" % sandbox.priority

@@ -12,7 +12,7 @@ command -v bwrap > /dev/null || packages+=(bubblewrap)
 command -v dockerd > /dev/null || packages+=(docker.io iptables)
 command -v debootstrap > /dev/null || packages+=(debootstrap)
 command -v g++ > /dev/null || packages+=(g++)
-/usr/bin/python3 -c "import pytest" 2> /dev/null || packages+=(python3-pytest) # for boxes of an ordinary user
+/usr/bin/python3 -c "import pytest" 2> /dev/null || packages+=(python3-pytest) # for sandboxes of an ordinary user
 command -v strace > /dev/null || packages+=(strace) # for tests of what a power cut does
 if [ ${#packages[@]} -gt 0 ]; then
     echo "[1/3] installing ${packages[*]}" >&2

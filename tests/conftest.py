@@ -21,7 +21,7 @@ from xdist.scheduler import LoadScopeScheduling
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.sandboxes import BackendName
-from tests.real_boxes import working_backend
+from tests.real_sandboxes import working_backend
 from tests.real_sglang import sglang_command
 
 torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down whatever else runs here

@@ -156,7 +156,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logprobs "
         "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads "
         "session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port",
-        "sandbox": "backend image runtime memory_mb boxes lent_boxes wait_timeout_s",
+        "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",
         "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage gae_discount "
         "gae_lambda gae_unit gae_bootstrap critic_lr value_clip objective turn_discount truncated_turns failed_turns turn_penalty clip_low "
         "clip_high dual_clip tau_positive tau_negative proximal kl kl_coef kl_estimator teacher_url teacher_coef "

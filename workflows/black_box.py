@@ -1,7 +1,7 @@
 """Any program is the agent: it is given the address of the model and a key, and what it prints is scored.
 
 A task is {"command": ["python3", "agent.py"], "answer": ...} with a scorer of `chat.py` (of what the program prints),
-and as needed "files" ({path: text}, put in its folder), "timeout_s" (300) and "sandbox": true, which runs it in a box
+and as needed "files" ({path: text}, put in its folder), "timeout_s" (300) and "sandbox": true, which runs it in a sandbox
 that reaches the model and nothing else. The program finds the task, without answer and scorer, as JSON on its standard
 input, and in its environment OPENAI_BASE_URL, OPENAI_API_KEY, OPENAI_MODEL and the same for ANTHROPIC. A program that
 fails earns 0.
@@ -24,7 +24,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.concurrency.child_process import start_process
-from agentrl.sandboxes.relay import INSIDE_KEY, Finished, run_with_model
+from agentrl.sandboxes.relay import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.workflows.chat import score
 
 TIMEOUT_S = 300.0
@@ -35,7 +35,7 @@ HIDDEN = ("answer", "scorer")
 async def run(episode: Episode) -> Reward:
     """The score of what the program prints."""
     task = episode.task
-    done = await (_in_a_box(episode) if task.get("sandbox") else _here(episode))
+    done = await (_in_a_sandbox(episode) if task.get("sandbox") else _here(episode))
     metrics = {"exit_code": float(-1 if done.exit_code is None else done.exit_code)}
     if done.exit_code != 0:
         return Reward(0.0, metrics)
@@ -60,13 +60,13 @@ def shown(task: dict[str, Any]) -> bytes:
     return json.dumps({name: value for name, value in task.items() if name not in HIDDEN}).encode()
 
 
-async def _in_a_box(episode: Episode) -> Finished:
+async def _in_a_sandbox(episode: Episode) -> CommandResult:
     task = episode.task
-    box = await episode.sandbox()
+    sandbox = await episode.sandbox()
     for path, text in task.get("files", {}).items():
-        await box.write(path, text)
+        await sandbox.write(path, text)
     return await run_with_model(
-        box,
+        sandbox,
         task["command"],
         base_url=episode.base_url,
         api_key=episode.api_key,
@@ -76,7 +76,7 @@ async def _in_a_box(episode: Episode) -> Finished:
     )
 
 
-async def _here(episode: Episode) -> Finished:
+async def _here(episode: Episode) -> CommandResult:
     """Run it on this machine, as this user, in a folder of its own."""
     task = episode.task
     url = episode.base_url.removesuffix("/").removesuffix("/v1")
@@ -89,7 +89,9 @@ async def _here(episode: Episode) -> Finished:
             await in_thread(folder.cleanup)
 
 
-async def _run(command: list[str], folder: str, env: Mapping[str, str], stdin: bytes, timeout_s: float) -> Finished:
+async def _run(
+    command: list[str], folder: str, env: Mapping[str, str], stdin: bytes, timeout_s: float
+) -> CommandResult:
     outputs = {"stdout": bytearray(), "stderr": bytearray()}
     process = await start_process(command, cwd=folder, env=env, stderr=subprocess.PIPE, start_new_session=True)
 
@@ -120,7 +122,7 @@ async def _run(command: list[str], folder: str, env: Mapping[str, str], stdin: b
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
             await process.aclose()
-    return Finished(exit_code, *(data.decode(errors="replace") for data in outputs.values()))
+    return CommandResult(exit_code, *(data.decode(errors="replace") for data in outputs.values()))
 
 
 def _folder(files: Mapping[str, str]) -> tempfile.TemporaryDirectory[str]:

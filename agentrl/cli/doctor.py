@@ -37,7 +37,7 @@ async def examine(console: Console, *, limits: bool) -> bool:
     """
     from agentrl.sandboxes import Bubblewrap, Docker
     from agentrl.sandboxes.limit_check import check_limits, limits_table
-    from agentrl.sandboxes.protocol import BoxSpec
+    from agentrl.sandboxes.protocol import SandboxSpec
 
     for name, found in _machine():
         console.print(f"{name:<14} {escape(found)}")
@@ -45,7 +45,7 @@ async def examine(console: Console, *, limits: bool) -> bool:
     reasons: dict[str, str] = {}
     for backend in backends:
         try:
-            await backend.prepare(BoxSpec())
+            await backend.prepare(SandboxSpec())
         except SandboxError as error:
             reasons[backend.name] = str(error)
     working = [backend for backend in backends if backend.name not in reasons]

@@ -40,15 +40,15 @@ async def run_vetting(
         SandboxError: There is no sandbox.
         ConfigError: A number is out of its range.
     """
-    from agentrl.sandboxes import BoxSpec, Limits, open_pool
+    from agentrl.sandboxes import Limits, SandboxSpec, open_pool
     from agentrl.sandboxes.grading.vet import vet
 
     sandbox = config.sandbox
     limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
-    spec = BoxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
+    spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     async with open_pool(
-        spec, backend=sandbox.backend, size=sandbox.boxes, wait_timeout_s=sandbox.wait_timeout_s
+        spec, backend=sandbox.backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
     ) as pool:
         image = f", image {spec.image}" if pool.backend.name == "docker" else ""
         print(

@@ -141,13 +141,13 @@ class SandboxConfig(Section):
     runtime: str | None = None
     """OCI runtime of Docker, such as `runsc`."""
     memory_mb: Positive = 512
-    """Memory of a box. A test's own limit may be less, never more."""
-    boxes: TwoAtLeast | None = None
-    """Boxes that grade at the same time: test code and its program take one each. Default: one a core, and two at least."""
-    lent_boxes: Positive | None = None
-    """Boxes in the hands of episodes at the same time. Default: rollout.max_concurrent."""
+    """Memory of a sandbox. A test's own limit may be less, never more."""
+    graders: TwoAtLeast | None = None
+    """Sandboxes that grade at the same time: test code and its program take one each. Default: one a core, and two at least."""
+    leases: Positive | None = None
+    """Sandboxes in the hands of episodes at the same time. Default: rollout.max_concurrent."""
     wait_timeout_s: Seconds = 600
-    """Bound of waiting for a box."""
+    """Bound of waiting for a sandbox."""
 
 
 class DataConfig(Section):

@@ -33,8 +33,8 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     async with sandboxes.open_sandboxes(
         backend=options.backend,
         order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
-        graders=options.boxes,
-        lent=options.lent_boxes or config.rollout.max_concurrent,
+        graders=options.graders,
+        leases=options.leases or config.rollout.max_concurrent,
         wait_timeout_s=options.wait_timeout_s,
     ) as opened:
         limits = sandboxes.Limits(memory_mb=options.memory_mb)

@@ -222,7 +222,7 @@ def share_of_worker(config: RunConfig) -> RunConfig:
     """The configuration of one worker: it has its share of the run's sandboxes, and two to grade with at least, one for a program and
     one for test code."""
     workers, sandbox = config.rollout.workers, config.sandbox
-    graders = sandbox.boxes or max(2, len(os.sched_getaffinity(0)))
-    lent = sandbox.lent_boxes or config.rollout.max_concurrent
-    own = {"boxes": max(2, math.ceil(graders / workers)), "lent_boxes": math.ceil(lent / workers)}
+    graders = sandbox.graders or max(2, len(os.sched_getaffinity(0)))
+    leases = sandbox.leases or config.rollout.max_concurrent
+    own = {"graders": max(2, math.ceil(graders / workers)), "leases": math.ceil(leases / workers)}
     return config.model_copy(update={"sandbox": sandbox.model_copy(update=own)})

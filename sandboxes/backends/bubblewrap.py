@@ -1,7 +1,7 @@
-"""Boxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
+"""Sandboxes made by bubblewrap: kernel namespaces around a process of ours, without a daemon and without an image.
 
-A box sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
-Memory and CPU time are held by the box's first process, which looks every 10 ms, backed by a control group where one can be had.
+A sandbox sees this machine's /usr, read-only, and this Python with its packages, and nothing else of the file system.
+Memory and CPU time are held by the sandbox's first process, which looks every 10 ms, backed by a control group where one can be had.
 An ordinary user may not make one everywhere: there, kinds of memory that no process's size shows are refused instead.
 """
 
@@ -20,7 +20,6 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError
-from agentrl.sandboxes.backends.box_start import init_arguments, packed_modules
 from agentrl.sandboxes.backends.control_group import (
     ControlGroup,
     make_group,
@@ -29,10 +28,11 @@ from agentrl.sandboxes.backends.control_group import (
     remove_orphaned_groups,
 )
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE, WORK, BoxSpec
+from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, WORK, SandboxSpec
 
 VENV = "/venv"
-"""Where a box sees the virtual environment that agentrl runs in."""
+"""Where a sandbox sees the virtual environment that agentrl runs in."""
 PRISTINE_RIGHTS = ("CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP")
 """What the pristine process needs to make new namespaces and mounts; a first process gives it up before it serves."""
 
@@ -42,7 +42,7 @@ class Bubblewrap:
 
     name = "bubblewrap"
     isolates: ClassVar = {
-        "files": "a view of its own: /usr and this Python read-only; /box, /tmp and /dev/shm in memory, bounded",
+        "files": "a view of its own: /usr and this Python read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
         "processes": "a namespace of its own, new for each user; the number by RLIMIT_NPROC; all are killed after each run",
         "network": "a namespace of its own without interfaces, new for each user, unless network = true",
         "memory": "looked at every 10 ms, RLIMIT_DATA for each process, and a control group where one can be had",
@@ -61,11 +61,11 @@ class Bubblewrap:
             ]
         if os.geteuid() != 0:
             found.append(
-                "boxes share this user's id: limits that the kernel keeps by user, such as inotify's, are shared"
+                "sandboxes share this user's id: limits that the kernel keeps by user, such as inotify's, are shared"
             )
         return found
 
-    async def prepare(self, spec: BoxSpec) -> None:
+    async def prepare(self, spec: SandboxSpec) -> None:
         """Raises SandboxError when bubblewrap is missing or may not make namespaces here."""
         if spec.image != DEFAULT_IMAGE:
             raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
@@ -87,8 +87,8 @@ class Bubblewrap:
             )
 
     @asynccontextmanager
-    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
-        """A new box."""
+    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+        """A new sandbox."""
         await in_thread(packed_modules, True)  # which is kept
         parents = await in_thread(parent_groups)
         if parents is None:
@@ -104,9 +104,11 @@ class Bubblewrap:
                 await in_thread(remove_group, group)
 
 
-def _started(spec: BoxSpec, core: int | None, group: ControlGroup | None) -> AbstractAsyncContextManager[ProcessLink]:
+def _started(
+    spec: SandboxSpec, core: int | None, group: ControlGroup | None
+) -> AbstractAsyncContextManager[ProcessLink]:
     python = _python()
-    env = box_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
+    env = sandbox_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
     command = [
         *_pinned(spec, core),
         *_namespaces(network=spec.network),
@@ -121,14 +123,14 @@ def _started(spec: BoxSpec, core: int | None, group: ControlGroup | None) -> Abs
 
 
 def _python() -> Path:
-    """This interpreter's path in a box. A virtual environment is shown elsewhere: its own place may be under /tmp."""
+    """This interpreter's path in a sandbox. A virtual environment is shown elsewhere: its own place may be under /tmp."""
     if sys.prefix == sys.base_prefix:
         return Path(sys.executable)
     return Path(VENV) / Path(os.path.normpath(sys.executable)).relative_to(os.path.normpath(sys.prefix))
 
 
-def box_environment(work: str, path: str) -> dict[str, str]:
-    """Environment variables of programs in a box."""
+def sandbox_environment(work: str, path: str) -> dict[str, str]:
+    """Environment variables of programs in a sandbox."""
     one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     return {
         "PATH": path,
@@ -140,7 +142,7 @@ def box_environment(work: str, path: str) -> dict[str, str]:
     }
 
 
-def _pinned(spec: BoxSpec, core: int | None) -> Iterator[str]:
+def _pinned(spec: SandboxSpec, core: int | None) -> Iterator[str]:
     cores = sorted(os.sched_getaffinity(0))
     count = max(1, round(spec.cpus))
     if count < len(cores) and shutil.which("taskset"):
@@ -158,7 +160,7 @@ def _namespaces(*, network: bool) -> list[str]:
     return command if os.geteuid() == 0 else [*command, "--unshare-user", "--uid", "1000", "--gid", "1000"]
 
 
-def _file_system(spec: BoxSpec, group: ControlGroup | None) -> Iterator[str]:
+def _file_system(spec: SandboxSpec, group: ControlGroup | None) -> Iterator[str]:
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/", name)
         if path.is_symlink():

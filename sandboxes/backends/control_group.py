@@ -1,4 +1,4 @@
-"""Control groups for boxes whose backend makes none: memory of every kind, processes and CPU time, counted by the kernel.
+"""Control groups for sandboxes whose backend makes none: memory of every kind, processes and CPU time, counted by the kernel.
 
 Version 1 has a hierarchy for each controller, version 2 one for all. Either way a group is a folder, made below one that we may
 write to: as root, or where systemd delegates one to its user.
@@ -28,7 +28,7 @@ REMOVE_TIMEOUT_S = 5.0
 PREFIX = "agentrl."
 VERSION_1 = ("memory", "pids", "cpuacct")
 PLACE = Path("/sys/fs/cgroup")
-"""Where a box sees its own."""
+"""Where a sandbox sees its own."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,13 @@ class ControlGroup:
         return ["/bin/sh", "-c", enter, "sh", *files, "--", *command]
 
     def shown(self) -> Iterator[tuple[Path, Path]]:
-        """Each folder, and where programs find it: as in a container, so that a box can read what it used."""
+        """Each folder, and where programs find it: as in a container, so that a sandbox can read what it used."""
         for controller, folder in self.folders.items():
             yield folder, PLACE / controller
 
 
-def memory_of_a_box(limits: Limits) -> int:
-    """Bytes that everything in a box may take together: programs, the writable folders, and our own processes."""
+def memory_of_a_sandbox(limits: Limits) -> int:
+    """Bytes that everything in a sandbox may take together: programs, the writable folders, and our own processes."""
     return (limits.memory_mb + 3 * limits.disk_mb + OWN_MEMORY_MB) * MB
 
 
@@ -106,10 +106,10 @@ def _delegated(top: Path, own: Path) -> dict[str, Path] | None:
 
 
 def make_group(parents: dict[str, Path], limits: Limits) -> ControlGroup:
-    """A new group that holds a box to its limits. Raises SandboxError when the kernel refuses it."""
+    """A new group that holds a sandbox to its limits. Raises SandboxError when the kernel refuses it."""
     name = f"{PREFIX}{owner()}.{uuid.uuid4().hex[:12]}"
     group = ControlGroup({controller: folder / name for controller, folder in parents.items()})
-    memory, processes = memory_of_a_box(limits), limits.processes + OWN_PROCESSES
+    memory, processes = memory_of_a_sandbox(limits), limits.processes + OWN_PROCESSES
     try:
         for folder in group.folders.values():
             folder.mkdir()

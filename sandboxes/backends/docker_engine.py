@@ -1,6 +1,6 @@
-"""Boxes that are Docker containers.
+"""Sandboxes that are Docker containers.
 
-A container is created once and serves many runs: its first process is `inside/box_init.py`, reached by attaching to its
+A container is created once and serves many runs: its first process is `inside/first_process.py`, reached by attaching to its
 standard streams (0.03 ms there and back), since `docker exec` would cost tens of milliseconds a run.
 When this process dies, in whatever way, the container's input ends, so does its first process, and the engine removes it.
 
@@ -26,11 +26,11 @@ import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.backends.box_start import FOLDERS, init_arguments
-from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, box_environment
-from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_box
+from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, sandbox_environment
+from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
 from agentrl.sandboxes.backends.owner import is_dead, owner
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, BoxSpec
+from agentrl.sandboxes.backends.start_arguments import FOLDERS, init_arguments
+from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
     from docker import DockerClient
@@ -44,7 +44,7 @@ STREAM_HEADER = struct.Struct(">BxxxI")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 IMAGES = Path(__file__).parents[1] / "images"
 _in_use: set[str] = set()
-"""The names of this process's containers that a box has; any other with this process's label is left over."""
+"""The names of this process's containers that a sandbox has; any other with this process's label is left over."""
 
 
 class Docker:
@@ -52,7 +52,7 @@ class Docker:
 
     name = "docker"
     isolates: ClassVar = {
-        "files": "the image's, read-only; /box, /tmp and /dev/shm in memory, bounded",
+        "files": "the image's, read-only; /sandbox, /tmp and /dev/shm in memory, bounded",
         "processes": "a namespace, new for each user, and a control group; all are killed after each run",
         "network": "a namespace of its own without interfaces, new for each user, unless network = true",
         "memory": "a control group, swap included; looked at every 10 ms besides",
@@ -68,20 +68,20 @@ class Docker:
         """What a program can do here that it should not, in sentences; empty when nothing is known. Raises SandboxError."""
         return _holes(await self._call(lambda client: client.info()))
 
-    async def prepare(self, spec: BoxSpec) -> None:
+    async def prepare(self, spec: SandboxSpec) -> None:
         """Fetch or build the image where it is missing, and remove containers that nobody uses any more."""
         await self._call(remove_left_over)
         await self._call(lambda client: _have_image(client, spec.image, self._on_progress))
 
     @asynccontextmanager
-    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
+    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
         """A new container, once those that an engine's failure has left over are removed."""
         await self._call(remove_left_over)
         name = f"agentrl-{uuid.uuid4().hex[:12]}"
         _in_use.add(name)
         try:
             stream = await self._call(lambda client: _start(client, name, spec, core))
-            link = AttachedLink(stream, WORK, box_environment(WORK, PATH))
+            link = AttachedLink(stream, WORK, sandbox_environment(WORK, PATH))
             try:
                 yield link
             finally:
@@ -201,7 +201,7 @@ def _holes(engine: dict[str, Any]) -> list[str]:
 
 
 def remove_left_over(client: DockerClient) -> None:
-    """Remove the containers of processes that are no longer there, and those of this one that no box has."""
+    """Remove the containers of processes that are no longer there, and those of this one that no sandbox has."""
     import docker.errors
 
     mine = owner()
@@ -249,12 +249,12 @@ def _follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None]
             on_progress(f"{layer}: {text}" if layer else text)
 
 
-def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> socket.socket:
+def _start(client: DockerClient, name: str, spec: SandboxSpec, core: int | None) -> socket.socket:
     import docker.types
 
     limits = spec.limits
     place = "ro,size=4096,nr_inodes=2"  # each user gets new ones on top of these
-    memory = memory_of_a_box(limits)
+    memory = memory_of_a_sandbox(limits)
     api = client.api
     host = api.create_host_config(
         auto_remove=True,
@@ -295,7 +295,7 @@ def _start(client: DockerClient, name: str, spec: BoxSpec, core: int | None) -> 
     with closing(attached), closing(attached._response):
         theirs = getattr(attached, "_sock", attached)
         if type(theirs) is not socket.socket:
-            raise SandboxError("boxes need a Docker engine on a unix or plain TCP socket; DOCKER_HOST is neither")
+            raise SandboxError("sandboxes need a Docker engine on a unix or plain TCP socket; DOCKER_HOST is neither")
         # A socket of our own on the same connection: the SDK's closes with the response that it came with.
         stream = socket.socket(fileno=os.dup(theirs.fileno()))
         theirs.close()

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from typing import ClassVar
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.sandboxes.backends.box_start import init_arguments, packed_modules
-from agentrl.sandboxes.backends.bubblewrap import box_environment
+from agentrl.sandboxes.backends.bubblewrap import sandbox_environment
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
-from agentrl.sandboxes.protocol import BoxSpec
+from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules
+from agentrl.sandboxes.protocol import SandboxSpec
 
 
 class NoIsolation:
@@ -27,16 +27,16 @@ class NoIsolation:
         "system calls": "agentrl's filter",
     }
 
-    async def prepare(self, spec: BoxSpec) -> None:
+    async def prepare(self, spec: SandboxSpec) -> None:
         """Warns, every time."""
         warnings.warn("sandbox.backend = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
 
     @asynccontextmanager
-    async def start(self, spec: BoxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
+    async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """A first process in a temporary folder."""
         await in_thread(packed_modules, True)  # which is kept
-        with tempfile.TemporaryDirectory(prefix="agentrl-box-", ignore_cleanup_errors=True) as work:
+        with tempfile.TemporaryDirectory(prefix="agentrl-sandbox-", ignore_cleanup_errors=True) as work:
             command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False)]
-            env = box_environment(work, os.environ.get("PATH", os.defpath))
+            env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
             async with process_link(command, work=work, env=env, nproc=None) as link:
                 yield link

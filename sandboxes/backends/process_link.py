@@ -1,4 +1,4 @@
-"""A box whose first process is a child of ours, reached over its pipes."""
+"""A sandbox whose first process is a child of ours, reached over its pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The seccomp filter of every program in a box, as compiled BPF (Linux, `Documentation/userspace-api/seccomp_filter`).
+"""The seccomp filter of every program in a sandbox, as compiled BPF (Linux, `Documentation/userspace-api/seccomp_filter`).
 
 It refuses what a program that is graded has no use for: changing other processes (limits, scheduling, memory), objects of
 the kernel that outlive their process (System V and POSIX queues, keys), memory and objects that no limit counts, sockets of other
@@ -105,7 +105,7 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
     """
     machine = machine or platform.machine()
     if machine not in _COLUMN:
-        raise SandboxError(f"boxes need an x86_64 or aarch64 machine, and this is {machine!r}")
+        raise SandboxError(f"sandboxes need an x86_64 or aarch64 machine, and this is {machine!r}")
     column = _COLUMN[machine]
 
     def instruction(code: int, operand: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -16,7 +16,9 @@ from typing import Any, Protocol
 
 from agentrl.sandboxes.grading.comparison import Comparison, same_value
 from agentrl.sandboxes.inside.answer_bounds import Bounds, OutOfBoundsError, check_bounds
-from agentrl.sandboxes.inside.plain_data import MOST_ITEMS, NotPlainError, decode, decode_and_count, encode
+from agentrl.sandboxes.inside.plain_data import MOST_ITEMS, NotPlainError
+from agentrl.sandboxes.inside.plain_decoding import decode, decode_and_count
+from agentrl.sandboxes.inside.plain_encoding import encode
 
 SHOWN_CHARACTERS = 2000
 LONGER = 64

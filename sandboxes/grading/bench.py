@@ -1,4 +1,4 @@
-"""A program laid out in boxes, and each of its tests run there."""
+"""A program laid out in sandboxes, and each of its tests run there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 import anyio
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
-from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.grading.answers import ExpectedOutput
 from agentrl.sandboxes.grading.apart import compare_answer
 from agentrl.sandboxes.grading.function_tests import grade_call, run_test_code
@@ -31,7 +30,8 @@ from agentrl.sandboxes.grading.verdict import (
 )
 from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import Completed, Ended, Limits
+from agentrl.sandboxes.protocol import EndReason, ExecResult, Limits
+from agentrl.sandboxes.sandbox import Sandbox
 
 CHECKER_MAIN = (Path(__file__).parents[1] / "inside" / "checker_main.py").read_text()
 WALL_CLOCK_SLACK = 4.0
@@ -52,14 +52,14 @@ def wall_clock_s(limits: Limits) -> float:
 
 
 class Bench:
-    """A program laid out for its tests in boxes that are at hand."""
+    """A program laid out for its tests in sandboxes that are at hand."""
 
     def __init__(
         self,
         source: str,
         language: Language,
         limits: Limits,
-        boxes: Sequence[Box],
+        sandboxes: Sequence[Sandbox],
         *,
         deadline: float,
         fail_fast: bool,
@@ -68,8 +68,8 @@ class Bench:
         self._source = source
         self._language = language
         self._limits = limits
-        self._box = boxes[0]
-        self._second_box = boxes[-1]
+        self._sandbox = sandboxes[0]
+        self._second_sandbox = sandboxes[-1]
         self._deadline = deadline
         self._fail_fast = fail_fast
         self._built: bytes | None = None
@@ -88,11 +88,11 @@ class Bench:
         """Build the program where its language is built; returns what the build printed."""
         if not self._language.build:
             return ""
-        done = await self._build(self._box, self._source, self._language)
+        done = await self._build(self._sandbox, self._source, self._language)
         self.build_failed = not done.ok
         if done.ok:
             try:
-                self._built = await self._box.snapshot()
+                self._built = await self._sandbox.snapshot()
             except SandboxLostError:
                 raise
             except SandboxError as error:  # it left more than a snapshot may hold
@@ -107,7 +107,7 @@ class Bench:
         if len(together) < 2:
             yield [None]
             return
-        async with self._box.python_runs(
+        async with self._sandbox.python_runs(
             self._language.file,
             [test.stdin.encode() for test in together],
             limits=self._bounded(together[0].limits),
@@ -142,12 +142,12 @@ class Bench:
         """Grade one test; a file of tests gives a result for each of them. `run`: the program's, when it is started already."""
         limits = self._bounded(test.limits)
         if isinstance(test, CallTest):
-            await self._box.clear()
-            return [await grade_call(self._box, self._source, test, name, limits, self._deadline)]
+            await self._sandbox.clear()
+            return [await grade_call(self._sandbox, self._source, test, name, limits, self._deadline)]
         if isinstance(test, AssertTest | TestFile):
             return await run_test_code(
-                self._box,
-                self._second_box,
+                self._sandbox,
+                self._second_sandbox,
                 self._source,
                 test,
                 name,
@@ -161,10 +161,10 @@ class Bench:
         if run is not None:
             done = await run.wait()
         elif self._built is not None:
-            await self._box.restore(self._built)
-            done = await _run(self._box, self._language, test.stdin.encode(), limits)
+            await self._sandbox.restore(self._built)
+            done = await _run(self._sandbox, self._language, test.stdin.encode(), limits)
         else:
-            done = await _run(self._box, self._language, test.stdin.encode(), limits, only_files=self._files())
+            done = await _run(self._sandbox, self._language, test.stdin.encode(), limits, only_files=self._files())
         status, message = status_of(done)
         if status is Status.PASSED:
             status, message = await self._compare(test, done.stdout)
@@ -183,92 +183,94 @@ class Bench:
         return await compare_answer(ExpectedOutput(test.stdout, test.compare), stdout, self._deadline)
 
     async def _check(self, checker: Checker, test: IOTest, output: bytes) -> tuple[Status, str]:
-        box = self._second_box
-        if (fault := await self._lay_out(checker, box)) is not None:
+        sandbox = self._second_sandbox
+        if (fault := await self._lay_out(checker, sandbox)) is not None:
             return Status.CHECKER_ERROR, fault
-        done = await self._run_checker(checker, box, test, output)
+        done = await self._run_checker(checker, sandbox, test, output)
         if done.ok:
             return Status.PASSED, ""
         said = tail(done.stdout + done.stderr)
         if done.exit_code in (1, 2):
             return Status.WRONG_ANSWER, said or f"the checker ended with exit code {done.exit_code}"
-        timeout_s = (checker.limits or box.spec.limits).timeout_s
-        cut_short = done.ended is Ended.TIMEOUT and done.duration_s < timeout_s  # by the verdict's deadline
-        if done.exit_code is None and not cut_short and await self._is_due_to(output, checker, box, test):
+        timeout_s = (checker.limits or sandbox.spec.limits).timeout_s
+        cut_short = done.end_reason is EndReason.TIMEOUT and done.duration_s < timeout_s  # by the verdict's deadline
+        if done.exit_code is None and not cut_short and await self._is_due_to(output, checker, sandbox, test):
             return (
                 Status.WRONG_ANSWER,
-                f"the checker ended with {done.ended} on what the program printed: {said}".rstrip(": "),
+                f"the checker ended with {done.end_reason} on what the program printed: {said}".rstrip(": "),
             )
-        why = f"exit code {done.exit_code}" if done.exit_code is not None else str(done.ended)
+        why = f"exit code {done.exit_code}" if done.exit_code is not None else str(done.end_reason)
         return Status.CHECKER_ERROR, f"the checker failed, with {why}: {said}".rstrip(": ")
 
-    async def _lay_out(self, checker: Checker, box: Box) -> str | None:
-        """Lay a checker out in a box, built; returns what is wrong with it."""
+    async def _lay_out(self, checker: Checker, sandbox: Sandbox) -> str | None:
+        """Lay a checker out in a sandbox, built; returns what is wrong with it."""
         language = checker.language
         if checker in self._built_checkers:
-            await box.restore(self._built_checkers[checker])
+            await sandbox.restore(self._built_checkers[checker])
             return None
-        await box.clear()
+        await sandbox.clear()
         if language.build:
-            done = await self._build(box, checker.source, language)
+            done = await self._build(sandbox, checker.source, language)
             if not done.ok:
                 return f"the checker cannot be built: {tail(done.stdout + done.stderr)}"
-            self._built_checkers[checker] = await box.snapshot()
+            self._built_checkers[checker] = await sandbox.snapshot()
         elif language == PYTHON:
-            await box.write(CHECKER, checker.source)
-            await _write(box, language, CHECKER_MAIN)
+            await sandbox.write(CHECKER, checker.source)
+            await _write(sandbox, language, CHECKER_MAIN)
         else:
-            await _write(box, language, checker.source)
+            await _write(sandbox, language, checker.source)
         return None
 
-    async def _run_checker(self, checker: Checker, box: Box, test: IOTest, output: bytes) -> Completed:
+    async def _run_checker(self, checker: Checker, sandbox: Sandbox, test: IOTest, output: bytes) -> ExecResult:
         for path, content in (("input", test.stdin), ("output", output), ("answer", test.stdout)):
-            await box.write(path, content)
-        limits = checker.limits or box.spec.limits
+            await sandbox.write(path, content)
+        limits = checker.limits or sandbox.spec.limits
         limits = limits.but(timeout_s=self._at_most(limits.timeout_s))
-        return await _run(box, checker.language, b"", limits, args=("input", "output", "answer"))
+        return await _run(sandbox, checker.language, b"", limits, args=("input", "output", "answer"))
 
-    async def _is_due_to(self, output: bytes, checker: Checker, box: Box, test: IOTest) -> bool:
+    async def _is_due_to(self, output: bytes, checker: Checker, sandbox: Sandbox, test: IOTest) -> bool:
         """Whether a checker that did not come to its end would have, had the program printed the answer: what it printed may keep a
         checker busy for ever. A test without an answer is believed to have a checker that ends."""
         answer = test.stdout.encode()
         if not answer.strip():
             return True
-        if answer == output or await self._lay_out(checker, box) is not None:
+        if answer == output or await self._lay_out(checker, sandbox) is not None:
             return False
-        return (await self._run_checker(checker, box, test, answer)).exit_code is not None
+        return (await self._run_checker(checker, sandbox, test, answer)).exit_code is not None
 
-    async def _build(self, box: Box, source: str, language: Language) -> Completed:
-        await _write(box, language, source)
-        done = await box.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
+    async def _build(self, sandbox: Sandbox, source: str, language: Language) -> ExecResult:
+        await _write(sandbox, language, source)
+        done = await sandbox.run(language.build, timeout_s=self._at_most(language.build_timeout_s))
         compiler = language.build[0]
-        if done.exit_code == NO_SUCH_PROGRAM and not await self._has(box, compiler):
+        if done.exit_code == NO_SUCH_PROGRAM and not await self._has(sandbox, compiler):
             raise ConfigError(
                 f"the sandbox has no {compiler}, which is to build {language.file}; set sandbox.image to a Docker image that has it, "
                 f"or install {compiler} here and take sandbox.backend = bubblewrap, whose programs are this machine's"
             )
         return done
 
-    async def _has(self, box: Box, compiler: str) -> bool:
+    async def _has(self, sandbox: Sandbox, compiler: str) -> bool:
         """Whether the sandbox has a compiler, whatever a build says: what it prints and its exit code may be the program's."""
-        await box.clear()
-        return (await box.run(["sh", "-c", 'command -v "$0"', compiler])).ok
+        await sandbox.clear()
+        return (await sandbox.run(["sh", "-c", 'command -v "$0"', compiler])).ok
 
 
-async def _write(box: Box, language: Language, source: str) -> None:
-    await box.write(language.file, source)
+async def _write(sandbox: Sandbox, language: Language, source: str) -> None:
+    await sandbox.write(language.file, source)
 
 
 async def _run(
-    box: Box,
+    sandbox: Sandbox,
     language: Language,
     stdin: bytes,
     limits: Limits,
     *,
     args: Sequence[str] = (),
     only_files: Mapping[str, bytes] | None = None,
-) -> Completed:
+) -> ExecResult:
     program, *rest = language.run
     if program == "python3" and rest and not rest[0].startswith("-"):
-        return await box.run_python(rest[0], args=[*rest[1:], *args], stdin=stdin, limits=limits, only_files=only_files)
-    return await box.run([program, *rest, *args], stdin=stdin, limits=limits, only_files=only_files)
+        return await sandbox.run_python(
+            rest[0], args=[*rest[1:], *args], stdin=stdin, limits=limits, only_files=only_files
+        )
+    return await sandbox.run([program, *rest, *args], stdin=stdin, limits=limits, only_files=only_files)

@@ -8,12 +8,12 @@ from typing import Self
 
 import anyio
 
-from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, status_of
 from agentrl.sandboxes.grading.verdict import Status
 from agentrl.sandboxes.inside.answer_bounds import Bounds
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.protocol import Completed, Ended, Limits
+from agentrl.sandboxes.protocol import EndReason, ExecResult, Limits
+from agentrl.sandboxes.sandbox import Sandbox
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TEST_CODE_TIMEOUT_S = 600.0
@@ -29,7 +29,7 @@ class CandidateProcess:
 
     def __init__(
         self,
-        box: Box,
+        sandbox: Sandbox,
         source: str,
         module: str,
         limits: Limits,
@@ -45,8 +45,8 @@ class CandidateProcess:
         """Whether it has ended by itself, and not by a limit or a signal."""
         self.spent_s = 0.0
         """How long the candidate has been asked for, in this test."""
-        self.usage = Completed(ended=Ended.KILLED)
-        self._box = box
+        self.usage = ExecResult(end_reason=EndReason.KILLED)
+        self._sandbox = sandbox
         self._load = json.dumps({"op": "load", "source": source, "module": module, "tells": tells}).encode()
         self._time_s = limits.timeout_s
         self._deadline = deadline
@@ -69,7 +69,7 @@ class CandidateProcess:
         if anyio.current_time() >= self._deadline:
             self.failure = (Status.TIME_LIMIT, DEADLINE_OVER)
             return None
-        self._process = await self._box.start_python(CANDIDATE, limits=self._limits)
+        self._process = await self._sandbox.start_python(CANDIDATE, limits=self._limits)
         return await self.ask(self._load)
 
     async def ask(self, request: bytes) -> bytes | None:
@@ -91,7 +91,7 @@ class CandidateProcess:
             self.failure = (Status.OUTPUT_LIMIT, f"it answered more than {MAX_ANSWER_BYTES >> 20} MB at once")
         elif answer is None or not answer.endswith(b"\n"):
             self.usage = await self._process.wait()
-            self.exited = self.usage.ended is Ended.EXIT
+            self.exited = self.usage.end_reason is EndReason.EXIT
             status, message = status_of(self.usage)
             self.failure = (Status.RUNTIME_ERROR, "it ended without an answer") if self.usage.ok else (status, message)
         else:

@@ -12,7 +12,7 @@ from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.inside.questions import Question
 from agentrl.sandboxes.inside.wire import LOADED
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.protocol import Ended
+from agentrl.sandboxes.protocol import EndReason
 
 MAX_LINE_BYTES = 32 * 2**20
 """Of what test code's process says at once."""
@@ -68,7 +68,7 @@ class Exchange:
         else:
             if not self.finished and candidate.failure is None:
                 ended = await tester.wait()
-                self._break_off(ended.stderr[said_before:], late=ended.ended is Ended.TIMEOUT)
+                self._break_off(ended.stderr[said_before:], late=ended.end_reason is EndReason.TIMEOUT)
 
     async def _pass_on(self, tester: Process, candidate: CandidateProcess) -> None:
         calls_back = False

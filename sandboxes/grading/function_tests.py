@@ -1,4 +1,4 @@
-"""Tests that call a candidate's functions: the host between the candidate's box and the one that holds the test code."""
+"""Tests that call a candidate's functions: the host between the candidate's sandbox and the one that holds the test code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import anyio
 
-from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.grading.answers import GRADED, ExpectedValue, raised
 from agentrl.sandboxes.grading.apart import compare_answer
 from agentrl.sandboxes.grading.candidate_process import CandidateProcess
@@ -19,28 +18,32 @@ from agentrl.sandboxes.grading.statuses import DEADLINE_OVER
 from agentrl.sandboxes.grading.tester_process import TesterProcess
 from agentrl.sandboxes.grading.verdict import AssertTest, CallTest, Status, TestFile, TestResult
 from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
-from agentrl.sandboxes.inside.plain_data import encode, is_changeable
+from agentrl.sandboxes.inside.plain_data import is_changeable
+from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.protocol import Limits
+from agentrl.sandboxes.sandbox import Sandbox
 
 PATCHES_A_DICT = "patch.dict("
 """Code that puts a dict of the candidate's back as it was must see what the candidate has put into it."""
 NOT_CONFIRMED = "it passed, and was not run again to see that it deserves to, since another test failed"
 
 
-async def grade_call(box: Box, source: str, test: CallTest, name: str, limits: Limits, deadline: float) -> TestResult:
+async def grade_call(
+    sandbox: Sandbox, source: str, test: CallTest, name: str, limits: Limits, deadline: float
+) -> TestResult:
     """Call one function once, and compare what comes back on this side. `deadline` is a time of the event loop's clock."""
     request = {
         "op": "call",
         "path": test.function,
         "args": [
-            {"lend": [GRADED, encode(value)]} if index == test.argument and is_changeable(value) else encode(value)
+            {"mirror": [GRADED, encode(value)]} if index == test.argument and is_changeable(value) else encode(value)
             for index, value in enumerate(test.args)
         ],
         "kwargs": {key: encode(value) for key, value in test.kwargs.items()},
         "in_place": test.argument is not None,
     }
     async with CandidateProcess(
-        box, source, "solution", limits, deadline, cpu_s=limits.cpu_s, tells=False
+        sandbox, source, "solution", limits, deadline, cpu_s=limits.cpu_s, tells=False
     ) as candidate:
         error = None
         answer = await candidate.load()
@@ -70,8 +73,8 @@ def _expectation(test: CallTest) -> ExpectedValue:
 
 
 async def run_test_code(
-    box: Box,
-    test_box: Box,
+    sandbox: Sandbox,
+    test_sandbox: Sandbox,
     source: str,
     test: AssertTest | TestFile,
     name: str,
@@ -80,24 +83,24 @@ async def run_test_code(
     *,
     fail_fast: bool = False,
 ) -> list[TestResult]:
-    """Run test code in `test_box` against the candidate in `box`, passing calls one way and answers the other.
+    """Run test code in `test_sandbox` against the candidate in `sandbox`, passing calls one way and answers the other.
 
     What the tests have asked of the candidate's operators is asked again in further runs, each in new processes, with other operands:
     a test that would have passed with any of them has not passed.
 
     `deadline` is a time of the event loop's clock: at its end, whoever is waited for has failed, the candidate or the test code.
     """
-    async with TesterProcess(test_box, deadline) as tester:
-        runs = _Runs(box, tester, source, test, name, limits, deadline)
+    async with TesterProcess(test_sandbox, deadline) as tester:
+        runs = _Runs(sandbox, tester, source, test, name, limits, deadline)
         return await _graded(runs, fail_fast=fail_fast)
 
 
 class _Runs:
-    """The runs of one test's code, each against a candidate in a box as new."""
+    """The runs of one test's code, each against a candidate in a sandbox as new."""
 
     def __init__(
         self,
-        box: Box,
+        sandbox: Sandbox,
         tester: TesterProcess,
         source: str,
         test: AssertTest | TestFile,
@@ -108,7 +111,7 @@ class _Runs:
         self.source = source
         self.test = test
         self.deadline = deadline
-        self._box = box
+        self._sandbox = sandbox
         self._tester = tester
         self._name = name
         self._limits = limits
@@ -126,13 +129,13 @@ class _Runs:
         module = str(self._job["module"])
         tester = await self._tester.begin(job)
         async with CandidateProcess(
-            self._box, self.source, module, self._limits, self.deadline, cpu_s=self._cpu_s
+            self._sandbox, self.source, module, self._limits, self.deadline, cpu_s=self._cpu_s
         ) as candidate:
-            # A program must not tell which run this is by how many processes or files there were before, or how old the box is.
-            await self._box.reset()
+            # A program must not tell which run this is by how many processes or files there were before, or how old the sandbox is.
+            await self._sandbox.reset()
             if isinstance(self.test, TestFile):
                 for path in self.test.shared:
-                    await self._box.write(path, self.test.file(path))
+                    await self._sandbox.write(path, self.test.file(path))
             await exchange.follow(tester, candidate)
         if not exchange.finished:
             await self._tester.end()

@@ -22,11 +22,15 @@ from agentrl.sandboxes.grading.verdict import (
     Verdict,
     changed_limits,
 )
-from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
+from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.plain_decoding import decode
+from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.protocol import Limits
 
 
-def check_gradable(source: str, tests: Sequence[Test], language: Language, limits: Limits, box_limits: Limits) -> None:
+def check_gradable(
+    source: str, tests: Sequence[Test], language: Language, limits: Limits, sandbox_limits: Limits
+) -> None:
     """Raise ConfigError for what no run could grade: the program or a test is of the wrong kind, or a test needs what cannot be had."""
     if not isinstance(source, str):
         raise ConfigError(
@@ -41,7 +45,7 @@ def check_gradable(source: str, tests: Sequence[Test], language: Language, limit
                 f"tests[{index}] = {shown(test)} must be an IOTest, CallTest, AssertTest or TestFile; load_tests makes them of "
                 "those in a task"
             )
-        changed_limits(limits, test.limits).check_within(box_limits)
+        changed_limits(limits, test.limits).check_within(sandbox_limits)
         if isinstance(test, IOTest):
             _check_io(test, test_name(test, index))
         elif language.build:
@@ -93,8 +97,8 @@ def not_written(fault: str, tests: Sequence[Test], language: Language, *, fail_f
     return Verdict(results=tuple(results), build_output=fault if language.build else "")
 
 
-def needs_second_box(test: Test) -> bool:
-    """Whether a test takes a box beside the program's: for test code, or for a checker."""
+def needs_second_sandbox(test: Test) -> bool:
+    """Whether a test takes a sandbox beside the program's: for test code, or for a checker."""
     return isinstance(test, AssertTest | TestFile) or (isinstance(test, IOTest) and isinstance(test.compare, Checker))
 
 

@@ -1,12 +1,12 @@
 """From a program and its tests to a verdict that the program cannot forge.
 
-What is expected never enters the box that the candidate runs in. Output and returned values leave it as plain data and are
-compared here; test code that asserts runs in a second box, and a checker too. So a candidate that takes over its whole box can
+What is expected never enters the sandbox that the candidate runs in. Output and returned values leave it as plain data and are
+compared here; test code that asserts runs in a second sandbox, and a checker too. So a candidate that takes over its whole sandbox can
 still only choose what it answers, without knowing what the answer should be.
 
-    candidate's box: program, inputs ── output, values ──►  comparison here             ─► Verdict
-                          ▲                            ──►  checker in the second box   ─►
-                          └──────── calls, values ───────►  test code in the second box ─►
+    candidate's sandbox: program, inputs ── output, values ──►  comparison here             ─► Verdict
+                          ▲                            ──►  checker in the second sandbox   ─►
+                          └──────── calls, values ───────►  test code in the second sandbox ─►
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ import anyio
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.grading.bench import Bench, wall_clock_s
-from agentrl.sandboxes.grading.gradable import check_gradable, fault_of_text, needs_second_box, not_written, test_name
+from agentrl.sandboxes.grading.gradable import (
+    check_gradable,
+    fault_of_text,
+    needs_second_sandbox,
+    not_written,
+    test_name,
+)
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, EARLIER_FAILED
 from agentrl.sandboxes.grading.verdict import (
     PYTHON,
@@ -37,7 +43,7 @@ from agentrl.sandboxes.pool import SandboxPool
 from agentrl.sandboxes.protocol import Limits
 
 ATTEMPTS = 3
-"""A box that is lost under a program is the engine's fault twice, and the program's the third time."""
+"""A sandbox that is lost under a program is the engine's fault twice, and the program's the third time."""
 MAX_DEADLINE_S = 600.0
 """Of a verdict, by default, unless the time limit of one test alone asks for more."""
 FILE_TESTS = 4
@@ -58,17 +64,17 @@ async def grade(
     fail_fast: bool = False,
     deadline_s: float | None = None,
 ) -> Verdict:
-    """Run a program against its tests in boxes of `pool`.
+    """Run a program against its tests in sandboxes of `pool`.
 
-    Each test starts in an empty box with the program alone, under `limits` (default: the pool's), of which timeout_s counts the
-    program's CPU seconds, so that neither waiting for a box nor a busy machine costs a program its verdict.
+    Each test starts in an empty sandbox with the program alone, under `limits` (default: the pool's), of which timeout_s counts the
+    program's CPU seconds, so that neither waiting for a sandbox nor a busy machine costs a program its verdict.
     With `fail_fast`, tests after the first that fails are not run.
 
-    `deadline_s` bounds the whole verdict in seconds of wall-clock time, but for waiting for a box: builds, programs, test code,
+    `deadline_s` bounds the whole verdict in seconds of wall-clock time, but for waiting for a sandbox: builds, programs, test code,
     comparisons and checkers. When it is over, the test that runs has exceeded its time limit, or is a checker error if the
     program was not what was waited for, and later tests are not run. Default: `default_deadline_s`.
 
-    Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no box.
+    Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no sandbox.
     """
     check_argument("pool", pool, SandboxPool)
     if isinstance(language, str):
@@ -91,9 +97,9 @@ async def grade(
             results.append(TestResult(name=name, status=Status.NOT_RUN, message=DEADLINE_OVER, test_index=index))
             index += 1
             continue
-        async with pool.take(2 if any(map(needs_second_box, tests[index:])) else 1) as boxes:
+        async with pool.take(2 if any(map(needs_second_sandbox, tests[index:])) else 1) as sandboxes:
             started = anyio.current_time()
-            bench = Bench(source, language, limits, boxes, deadline=started + left_s, fail_fast=fail_fast)
+            bench = Bench(source, language, limits, sandboxes, deadline=started + left_s, fail_fast=fail_fast)
             try:
                 with anyio.move_on_after(left_s + GRACE_S) as bound:
                     build_output = await bench.build()
@@ -116,10 +122,10 @@ async def grade(
                 if bound.cancelled_caught:
                     raise SandboxError(f"the sandbox did not end the program within {GRACE_S:g} s of the deadline")
             except SandboxError as error:
-                # The box is gone, or so full that not even the program can be written to it.
+                # The sandbox is gone, or so full that not even the program can be written to it.
                 losses += 1
                 if losses == ATTEMPTS or bench.over:
-                    ours = bound.cancelled_caught or (len(boxes) == 2 and boxes[1].lost)
+                    ours = bound.cancelled_caught or (len(sandboxes) == 2 and sandboxes[1].lost)
                     status = Status.CHECKER_ERROR if ours else Status.CRASHED
                     name = test_name(tests[index], index)
                     results.append(TestResult(name=name, status=status, message=str(error), test_index=index))

@@ -7,10 +7,10 @@ from typing import Self
 
 import anyio
 
-from agentrl.sandboxes.box import Box
 from agentrl.sandboxes.grading.candidate_process import TEST_CODE_TIMEOUT_S
 from agentrl.sandboxes.process import LongLineError, Process
 from agentrl.sandboxes.protocol import MB
+from agentrl.sandboxes.sandbox import Sandbox
 
 TESTER = "from agentrl.sandboxes.inside.forked_runs import main; main()"
 TEST_CODE_OUTPUT_MB = 64.0
@@ -24,13 +24,13 @@ LONGEST_SIGN = 100
 
 
 class TesterProcess:
-    """The process that runs test code in `box`: started when it is needed, and again after a run that has left something behind.
+    """The process that runs test code in `sandbox`: started when it is needed, and again after a run that has left something behind.
 
     `deadline` is a time of the event loop's clock.
     """
 
-    def __init__(self, box: Box, deadline: float) -> None:
-        self._box = box
+    def __init__(self, sandbox: Sandbox, deadline: float) -> None:
+        self._sandbox = sandbox
         self._deadline = deadline
         self._process: Process | None = None
         self._ends_at = 0.0
@@ -48,12 +48,12 @@ class TesterProcess:
         """Have a job run, in empty folders. Raises SandboxError."""
         if self._process is None or not await self._is_ready(self._process):
             await self.end()
-        await self._box.clear()
+        await self._sandbox.clear()
         if self._process is None:
             timeout_s = self._run_s
             self._ends_at = anyio.current_time() + timeout_s
-            limits = self._box.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
-            self._process = await self._box.start_python(TESTER, limits=limits)
+            limits = self._sandbox.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
+            self._process = await self._sandbox.start_python(TESTER, limits=limits)
             self._secret = secrets.token_hex().encode()
             await self._process.send(self._secret + b"\n")
         await self._process.send(self._secret + job + b"\n")
@@ -74,7 +74,7 @@ class TesterProcess:
     async def _is_ready(self, process: Process) -> bool:
         """Whether a process takes another job, for which what is left of its limits will do."""
         # Its limits are those of all its runs together. What the deadline leaves is the same for it as for a new one.
-        if self._box.spec.limits.cpu_s is not None or process.output_left_bytes < TEST_CODE_OUTPUT_MB * MB / 2:
+        if self._sandbox.spec.limits.cpu_s is not None or process.output_left_bytes < TEST_CODE_OUTPUT_MB * MB / 2:
             return False
         if self._ends_at - anyio.current_time() < self._run_s - READY_TIMEOUT_S:
             return False

@@ -42,7 +42,7 @@ class Checker:
     source: str
     language: Language = PYTHON
     limits: Limits | None = None
-    """Default: the limits of the box."""
+    """Default: the limits of the sandbox."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -219,7 +219,7 @@ class Status(StrEnum):
     OUTPUT_LIMIT = "output_limit"
     BUILD_ERROR = "build_error"
     CRASHED = "crashed"
-    """The program took its box down, every time."""
+    """The program took its sandbox down, every time."""
     CHECKER_ERROR = "checker_error"
     """The checker, or the test code, failed by itself: no fault of the program's, and no pass."""
     NOT_RUN = "not_run"

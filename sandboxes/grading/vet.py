@@ -103,7 +103,7 @@ async def vet(
         A report for each task, in their order.
 
     Raises:
-        SandboxError: There is no box.
+        SandboxError: There is no sandbox.
         ConfigError: `runs` is less than 1.
     """
     if runs < 1:

@@ -1,1 +1,1 @@
-"""Programs that run inside a box. They import the standard library alone: a box has nothing else for certain."""
+"""Programs that run inside a sandbox. They import the standard library alone: a sandbox has nothing else for certain."""

@@ -6,14 +6,14 @@ null for the candidate's module.
 
     {"op": "load", "source": "...", "module": "solution"}       -> {"names": {"add": "callable", "Stack": "class", ...}}
     {"op": "call", "path": "add", "args": [1, 2], "kwargs": {}, "in_place": false}   -> {"ok": 3}
-    {"op": "method", "of": 4, "name": "push", "args": [{"lend": [-1, [1]]}], ...}    -> {"ok": null, "changed": [[-1, []]]}
+    {"op": "method", "of": 4, "name": "push", "args": [{"mirror": [-1, [1]]}], ...}    -> {"ok": null, "changed": [[-1, []]]}
     {"op": "special", "of": 4, "name": "__add__", "args": [1], ...}   -> {"ok": ...}, as `type(x).__add__(x, 1)` gives it
     {"op": "get" | "set" | "del", "of": 4, "name": "size", ...}  -> {"ok": 1}; to set takes its value as "args"
     {"op": "copy", "of": 4, "deep": true}                        -> {"ok": ...}
     {"op": "number", "of": 4, "name": "push"}                    -> {"ok": 6}, by which that method is known from here on
     {"op": "class", "of": 5}                                     -> {"ok": null, "class": {"name": ..., "special": [...]}}
 
-A list or the like has a number on both sides, see `lent`: an argument is {"lend": [-1, [1]]}, what is given {"ok": [1], "lent": 7}, and
+A list or the like has a number on both sides, see `mirror`: an argument is {"mirror": [-1, [1]]}, what is given {"ok": [1], "mirrored": 7}, and
 what is in those {"item": [-1, 0, [1]]}; what is given again as it was, {"known": 7}. "in_place" says whether the tests are told what becomes of
 those: null where they are told of arguments if a call gives no value. {"spoilt": true} is all that is said of a change that they are not
 told of.
@@ -42,7 +42,7 @@ from agentrl.sandboxes.inside.candidate_objects import (
 )
 from agentrl.sandboxes.inside.changes import BothChangedError
 from agentrl.sandboxes.inside.depth import deeper
-from agentrl.sandboxes.inside.lent import Lender
+from agentrl.sandboxes.inside.mirrors_of_candidate import MirrorsOfCandidate
 from agentrl.sandboxes.inside.plain_data import NotPlainError, is_changeable
 from agentrl.sandboxes.inside.shared_state import CandidatesState
 from agentrl.sandboxes.inside.signals import handlers_later
@@ -79,9 +79,9 @@ class Candidate:
         self._known: dict[str, Any] = {}
         """The names of the module as the tests know them, each with its function or class, or with `VALUE`."""
         self.objects = Objects(
-            self.call_back, named=self._named, lent=self._lent, part=lambda *of: self._lender.part(*of)
+            self.call_back, named=self._named, mirrored=self._mirrored, part=lambda *of: self._mirrors.part(*of)
         )
-        self._lender = Lender(self.objects.encode)
+        self._mirrors = MirrorsOfCandidate(self.objects.encode)
         self._in_place: bool | None = None
         """Whether the tests are told what becomes of what both sides have; None where they are if a call gives no value."""
         self._requests = requests
@@ -119,7 +119,7 @@ class Candidate:
         try:
             self._in_place = request.get("in_place")
             self._state.set(request.get("state", {}))
-            self._lender.take_back(request, self.objects.dereference)
+            self._mirrors.take_back(request, self.objects.dereference)
             try:
                 return operations[request["op"]](request)
             finally:
@@ -220,7 +220,7 @@ class Candidate:
         args = [self.objects.decode(item) for item in request["args"]]
         kwargs = {name: self.objects.decode(item) for name, item in request.get("kwargs", {}).items()}
         numbers = [number for data in sent.values() if (number := number_of(data)) is not None]
-        begun = [data["lend"][0] for data in sent.values() if type(data) is dict and "lend" in data]
+        begun = [data["mirror"][0] for data in sent.values() if type(data) is dict and "mirror" in data]
         results: list[Any] = []
         answer: dict[str, Any] = {}
         try:
@@ -239,8 +239,8 @@ class Candidate:
             results.clear()
         # Of an argument that has changed unseen, the test's own has another content, and cannot be the same from here on.
         parted = begun if "raised" in answer else unseen.intersection(begun)
-        self._lender.forget(parted)
-        return {**answer, "dropped": [*answer.get("dropped", ()), *parted, *self._lender.unheld()]}
+        self._mirrors.forget(parted)
+        return {**answer, "dropped": [*answer.get("dropped", ()), *parted, *self._mirrors.unheld()]}
 
     def _tell_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, told: bool) -> frozenset[int]:
         """Add to an answer what has become of what both sides have, of which a call was given `numbers`. Return the numbers of what the
@@ -248,13 +248,13 @@ class Candidate:
         if self._in_place is False or "fault" in answer:
             return frozenset()
         with telling("an argument"):
-            changed = self._lender.changed(numbers if told else ())
+            changed = self._mirrors.changed(numbers if told else ())
         shown = {
             number: content
             for number, content in changed.items()
             if content is not None and (self._in_place or (told and (number < 0 or number in numbers)))
         }
-        self._lender.tell(shown)
+        self._mirrors.tell(shown)
         if shown:
             answer["changed"] = [*shown.items()]
         if len(shown) < len(changed):
@@ -272,7 +272,7 @@ class Candidate:
             while (request := self._next_request())["op"] != "resume":
                 self._send(self.answer(request))
             self._state.set(request.get("state", {}))
-            self._lender.take_back(request, self.objects.dereference)
+            self._mirrors.take_back(request, self.objects.dereference)
         with telling("what a test's function gives"):
             if "raised" not in request:
                 return self.objects.decode(request["ok"])
@@ -290,46 +290,46 @@ class Candidate:
         """What a function of the tests is called with."""
         if not is_changeable(value):
             return self._encode(value)
-        if (known := self._lender.known_number(value)) is not None:
+        if (known := self._mirrors.known_number(value)) is not None:
             return {"known": known}
-        items = self._lender.items()
+        items = self._mirrors.items()
         with telling("an argument"):
-            number = self._lender.lend_for_call(value)
-            return {"lend": [number, self._lender.content(number, items)]}
+            number = self._mirrors.mirror_for_call(value)
+            return {"mirror": [number, self._mirrors.content(number, items)]}
 
     def _changes_so_far(self) -> dict[str, Any]:
         """What has become of what both sides have, as far as that is quickly seen: the tests' function may look at it."""
         if not self._in_place:
-            return {"spoilt": True} if self._in_place is None and self._lender.may_have_changed() else {}
-        changed = self._lender.changed(small=True)
+            return {"spoilt": True} if self._in_place is None and self._mirrors.may_have_changed() else {}
+        changed = self._mirrors.changed(small=True)
         changed = {number: content for number, content in changed.items() if content is not None}
-        self._lender.tell(changed)
+        self._mirrors.tell(changed)
         return {"changed": [*changed.items()]}
 
     def _giving(self, holder: list[Any]) -> dict[str, Any]:
         """An answer that gives the one value in a list."""
-        if (known := self._lender.known_number(holder[0])) is not None:
+        if (known := self._mirrors.known_number(holder[0])) is not None:
             return {"ok": {"known": known}}
         if not is_changeable(holder[0]):
             return {"ok": self._encode(holder[0])}
         with telling("an answer"):
             # The tests' own has another content than this, of which they were not told: from here on, they have two.
-            dropped = self._lender.part_from_tests(holder[0])
-            items = self._lender.items()
-            number = self._lender.lend(holder)
+            dropped = self._mirrors.part_from_tests(holder[0])
+            items = self._mirrors.items()
+            number = self._mirrors.mirror(holder)
             if number is None:
                 return {"ok": self.objects.encode(holder[0], items)}
-            answer = {"ok": self._lender.content(number, items), "lent": number, "dropped": dropped}
+            answer = {"ok": self._mirrors.content(number, items), "mirrored": number, "dropped": dropped}
             if number > 0:  # which the tests have from here on, whatever they knew of it
-                self._lender.tell([number])
+                self._mirrors.tell([number])
             return answer
 
-    def _lent(self, number: int, data: Any) -> Any:
-        """What both sides have, by its number; or, with the data of what the tests lend, from here on."""
+    def _mirrored(self, number: int, data: Any) -> Any:
+        """What both sides have, by its number; or, with the data of what the tests send to be mirrored, from here on."""
         if data is None:
-            return self._lender[number]
+            return self._mirrors[number]
         value = self.objects.decode(data)
-        self._lender.take(number, value)
+        self._mirrors.take(number, value)
         return value
 
     def _owner(self, request: dict[str, Any]) -> Any:
@@ -362,7 +362,7 @@ def number_of(data: Any) -> int | None:
     """The number of an argument, as it was sent, that both sides have."""
     if type(data) is not dict:
         return None
-    return data["lent"] if "lent" in data else data["lend"][0] if "lend" in data else None
+    return data["mirrored"] if "mirrored" in data else data["mirror"][0] if "mirror" in data else None
 
 
 def kind_of(value: Any) -> str:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.library_classes import fields_of_exception, library_exception, library_value
-from agentrl.sandboxes.inside.plain_data import CHANGEABLE, NO_ITEMS, Items, decode, encode
+from agentrl.sandboxes.inside.plain_data import CHANGEABLE, NO_ITEMS, Items
+from agentrl.sandboxes.inside.plain_decoding import decode
+from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.special_methods import operators
 from agentrl.sandboxes.inside.tests_objects import (
     OpenObject,
@@ -45,16 +47,16 @@ class Objects:
         call_back: CallBack,
         *,
         named: Callable[[str], Any],
-        lent: Callable[[int, Any], Any],
+        mirrored: Callable[[int, Any], Any],
         part: Callable[[int, Any], Any],
     ) -> None:
         self._call_back = call_back
         self._named = named
         """Gives an attribute of the candidate's module by its name."""
-        self._lent = lent
-        """Gives what both sides have by its number; with its data, what the tests lend."""
+        self._mirrored = mirrored
+        """Gives what both sides have by its number; with its data, what the tests send to be mirrored."""
         self._part = part
-        """Has a container in what the tests lend."""
+        """Has a container in what the tests send to be mirrored."""
         self._copies: list[tuple[int, str, Any, str]] = []
         """Of what the tests' objects hold: the object and the name that gave it, the copy, and what it was, as JSON: True is equal to 1."""
         self._objects: dict[int, Any] = {}
@@ -164,10 +166,10 @@ class Objects:
             return value
         if kind == "named":
             return self._named(content)
-        if kind == "lent":
-            return self._lent(content, None)
-        if kind == "lend":
-            return self._lent(*content)
+        if kind == "mirrored":
+            return self._mirrored(content, None)
+        if kind == "mirror":
+            return self._mirrored(*content)
         if kind == "item":
             return self._part(content[1], content[2])
         if kind == "fields":
@@ -209,7 +211,7 @@ class Objects:
 
     def _opaque(self, content: Any) -> TestObject:
         call_back = self._call_back
-        if not content["lent"]:
+        if not content["closed"]:
             return object.__new__(type(content["name"], (TestObject,), {}))
         number = content["number"]
         call = (lambda self, *args, **kwargs: call_back(number, args, kwargs, {})) if content["calls"] else None

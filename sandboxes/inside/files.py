@@ -1,4 +1,4 @@
-"""The files of a box, read and written for the host by the box's first process."""
+"""The files of a sandbox, read and written for the host by the sandbox's first process."""
 
 from __future__ import annotations
 

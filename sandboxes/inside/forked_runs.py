@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, libc
-from agentrl.sandboxes.inside.tester import run_job
+from agentrl.sandboxes.inside.tester import run_job, runner
 from agentrl.sandboxes.inside.wire import Wire
 
 
@@ -68,8 +68,6 @@ def has_said(end: int) -> bool:
 
 def import_for(kind: str) -> None:
     """Import what runs tests of a kind. Where it is missing, the run says so."""
-    if kind == "unittest":
-        import_module("unittest")
     if kind == "pytest":
         # Plugins of whatever else is installed take a second to load, and could change what a test means.
         os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
@@ -77,6 +75,7 @@ def import_for(kind: str) -> None:
             config = import_module("_pytest.config")
             for plugin in (*config.essential_plugins, *config.default_plugins):
                 import_module(f"_pytest.{plugin}")
+    runner(kind)
 
 
 def end_as(code: int) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 from agentrl.sandboxes.inside.foreign import Foreign
 from agentrl.sandboxes.inside.own_objects import OwnObjects
-from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
+from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.plain_encoding import encode
 
-LENT_SPECIAL = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
+REFUSED_BY_NAME = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 """Operators of an object that the candidate may not use which are refused by name, where its class has them."""
 
 
@@ -80,7 +81,7 @@ class Given:
         if closed:
             self._closed.add(number)
         described = {"special": _operators(value), "names": _names(value), "calls": callable(value)} if closed else {}
-        return {"opaque": {"number": number, "name": kind.__name__, "lent": closed, **described}}
+        return {"opaque": {"number": number, "name": kind.__name__, "closed": closed, **described}}
 
     def named_tuple(self, value: Any, plain: Any) -> Any:
         """What stands for an object of a subclass of a plain class: its plain value, with its fields' names if it has them."""
@@ -141,7 +142,7 @@ class Given:
 
 def _operators(value: Any) -> list[str]:
     """Those that are refused by name."""
-    return sorted(LENT_SPECIAL.intersection(dir(type(value))))
+    return sorted(REFUSED_BY_NAME.intersection(dir(type(value))))
 
 
 def _names(value: Any) -> list[str] | None:

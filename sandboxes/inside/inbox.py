@@ -1,4 +1,4 @@
-"""What the host sends to a box, frame by frame, in memory that no program of the box inherits.
+"""What the host sends to a sandbox, frame by frame, in memory that no program of the sandbox inherits.
 
 Programs are forked from the process that reads this, and what waits for its turn there is the input of later runs.
 """

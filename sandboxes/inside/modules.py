@@ -1,8 +1,8 @@
-"""Makes the modules of this package importable in a box, where agentrl is not installed; as a program, starts the box.
+"""Makes the modules of this package importable in a sandbox, where agentrl is not installed; as a program, starts the sandbox.
 
     python3 -I -c SOURCE CONFIG MODULES...
 
-The last arguments hold all of them, packed by `box_start`: compiled, where the box has the host's own Python, or else as sources.
+The last arguments hold all of them, packed by `start_arguments`: compiled, where the sandbox has the host's own Python, or else as sources.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A world of its own for each user of a box: new namespaces, new mounts, a user id that nobody has had, and no rights at all."""
+"""A world of its own for each user of a sandbox: new namespaces, new mounts, a user id that nobody has had, and no rights at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CAPABILITIES_VERSION_3 = 0x20080522
 FIRST_UID, LAST_UID = 1_000_000_000, 2_000_000_000
 """Where the user ids come from when all can be had: nobody's on the machine."""
 HIDDEN = ("acpi", "asound", "kcore", "keys", "latency_stats", "timer_list", "timer_stats", "sched_debug", "scsi")
-"""What in /proc is the machine's and not the box's. `sys` and its like are only kept from being written."""
+"""What in /proc is the machine's and not the sandbox's. `sys` and its like are only kept from being written."""
 KEPT_FROM_WRITING = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 
@@ -30,14 +30,14 @@ def process_ids_of_this_process() -> int:
 def new_process_ids(own: int) -> None:
     """A new namespace of process ids for the next child, which becomes process 1 there. `own` is this process's."""
     # The last child's has ended, and no namespace can be made below it.
-    check(libc.setns(own, NEW_PIDS), "the box may not return to its own namespace of process ids")
-    check(libc.unshare(NEW_PIDS), "the box may make no namespace of process ids")
+    check(libc.setns(own, NEW_PIDS), "the sandbox may not return to its own namespace of process ids")
+    check(libc.unshare(NEW_PIDS), "the sandbox may make no namespace of process ids")
 
 
 def settle(config: dict[str, Any]) -> None:
     """As process 1: leave the other namespaces for new ones, mount what a user may write to, and give up every right."""
     flags = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | (0 if config["network"] else NEW_NETWORK)
-    check(libc.unshare(flags), "the box may make no namespaces")
+    check(libc.unshare(flags), "the sandbox may make no namespaces")
     mount(None, "/", None, RECURSIVE | PRIVATE)
     mount_proc()
     for folder in config["folders"]:

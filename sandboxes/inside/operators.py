@@ -7,11 +7,14 @@ from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 from agentrl.sandboxes.inside.mutants import Mutants
-from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
+from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.questions import (
     COLLECTIONS,
     EQUALITY,
     GATHERING,
+    SEARCHES,
+    SET_METHODS,
     Change,
     Operands,
     Round,
@@ -250,3 +253,9 @@ class Operators:
     def _check_length(self, one: Any, length: Any, count: int, changes: int) -> None:
         if changes == self.changes and not is_named(type(one)) and length > count:
             self._asks.wire.wrong(f"the candidate gave an object of length {length} that has {count} items")
+
+
+def is_question(name: str, argument: Any) -> bool:
+    """Whether a method with this argument asks whether an object has what the test expects: `index`, `count`, `startswith`, `union` of a
+    set."""
+    return name in (*SEARCHES, *OWN_METHODS) or (name in SET_METHODS and isinstance(argument, COLLECTIONS))

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.mutants import LIKELY, Mutants
-from agentrl.sandboxes.inside.plain_data import decode
+from agentrl.sandboxes.inside.plain_decoding import decode
 from agentrl.sandboxes.inside.questions import Change, Make, Operands, is_made_by_its_class
 from agentrl.sandboxes.inside.stand_ins import RemoteObject, reference
 

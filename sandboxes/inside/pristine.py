@@ -1,13 +1,13 @@
-"""The pristine process of a box: it never reads a request, and forks a new first process for each user.
+"""The pristine process of a sandbox: it never reads a request, and forks a new first process for each user.
 
-    pristine process ── forks ──► first process of user 1 (box_init) ── reset: it ends, and its namespaces with it
+    pristine process ── forks ──► first process of user 1 (first_process) ── reset: it ends, and its namespaces with it
                      └─ forks ──► first process of user 2 ...
 
 What a user leaves behind, whatever it is, is in the namespaces, the mounts and the memory that end with its first process. The
 pristine process is outside of them: no user can name it, let alone change it. It shares its standard streams with the
 first process, and leaves them alone.
 
-It runs with any Python from 3.10 on, so that every image with a Python can be a box.
+It runs with any Python from 3.10 on, so that every image with a Python can be a sandbox.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import signal
 import sys
 from typing import Any
 
-from agentrl.sandboxes.inside.box_init import RESET, serve
+from agentrl.sandboxes.inside.first_process import RESET, serve
 from agentrl.sandboxes.inside.modules import Library
 from agentrl.sandboxes.inside.namespaces import new_process_ids, process_ids_of_this_process, settle
 from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, libc, make_filter
 from agentrl.sandboxes.inside.python_program import run_program
-from agentrl.sandboxes.inside.usage import OutOfMemoryKills, usage_of_this_box
+from agentrl.sandboxes.inside.usage import OutOfMemoryKills, usage_of_this_sandbox
 
 AF_UNIX, SOCK_STREAM = 1, 1
 
@@ -40,7 +40,7 @@ def main(library: Library) -> None:
         "pristine_uid": os.getuid(),
         "filter": make_filter(base64.b64decode(config["filter"])),
         "signals": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
-        "usage": usage_of_this_box(),
+        "usage": usage_of_this_sandbox(),
         "kills": OutOfMemoryKills(),
     }
     process_ids = process_ids_of_this_process() if config["namespaces"] is not None else None

@@ -1,4 +1,4 @@
-"""The processes of a box: how they are limited, measured and ended."""
+"""The processes of a sandbox: how they are limited, measured and ended."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def install_filter(filter_: Filter | None) -> None:
 
 
 def others() -> list[int]:
-    """Every other process of the box. Without a namespace of our own: our descendants."""
+    """Every other process of the sandbox. Without a namespace of our own: our descendants."""
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     if os.getpid() == 1:
         return [pid for pid in pids if pid != 1]

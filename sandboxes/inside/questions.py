@@ -16,7 +16,8 @@ from contextlib import suppress
 from numbers import Number
 from typing import Any, NamedTuple, Protocol
 
-from agentrl.sandboxes.inside.plain_data import NotPlainError, encode
+from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference
 
 Operands = tuple[Any, ...]

@@ -1,7 +1,7 @@
-"""Runs a command in a box that has no network, and lets it reach one HTTP server: through this process, over its own pipes.
+"""Runs a command in a sandbox that has no network, and lets it reach one HTTP server: through this process, over its own pipes.
 
 The command sees http://127.0.0.1:PORT; each of its requests becomes a line on standard output, and lines on standard
-input are the reply. Nothing else leaves the box.
+input are the reply. Nothing else leaves the sandbox.
 
     in    {"argv": [...], "env": {...}, "stdin": BASE64}                 once, first
           {"id": 1, "status": 200, "headers": {...}, "data": BASE64, "last": false}    as often as the reply has pieces

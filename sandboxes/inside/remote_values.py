@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from agentrl.sandboxes.inside.given import Given
-from agentrl.sandboxes.inside.lent import Borrowed
 from agentrl.sandboxes.inside.library_classes import (
     fields_of_exception,
     library_exception,
@@ -20,9 +19,12 @@ from agentrl.sandboxes.inside.library_classes import (
     library_name,
     pythons_own,
 )
+from agentrl.sandboxes.inside.mirrors_of_tests import MirrorsOfTests
 from agentrl.sandboxes.inside.operators import is_named
 from agentrl.sandboxes.inside.own_objects import OwnObjects
-from agentrl.sandboxes.inside.plain_data import NO_ITEMS, Items, NotPlainError, decode, encode, is_changeable
+from agentrl.sandboxes.inside.plain_data import NO_ITEMS, Items, NotPlainError, is_changeable
+from agentrl.sandboxes.inside.plain_decoding import decode
+from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.stand_ins import (
     Method,
     Reference,
@@ -68,7 +70,7 @@ class RemoteValues:
         self._named_tuples: dict[type, Callable[..., Any]] = {}
         self._library: dict[str, Any] = {}
         """What the candidate was given of the standard library's."""
-        self.borrowed = Borrowed(self._encode_part)
+        self.mirrors = MirrorsOfTests(self._encode_part)
         self.given = Given(self.encode, OwnObjects(modules))
 
     def __len__(self) -> int:
@@ -79,7 +81,7 @@ class RemoteValues:
         self._process += 1
         self._objects.clear()
         self._methods.clear()
-        self.borrowed.clear()
+        self.mirrors.clear()
 
     def has(self, one: Any) -> bool:
         """Whether something came from the candidate."""
@@ -94,27 +96,27 @@ class RemoteValues:
 
     def given_value(self, answer: dict[str, Any]) -> Any:
         """What an answer gives. A container may be one that both sides have."""
-        return self._note(answer.get("lent"), answer.get("ok"))
+        return self._note(answer.get("mirrored"), answer.get("ok"))
 
     def of_call_back(self, data: Any) -> Any:
         """What a function of the test's is called with."""
-        if type(data) is not dict or "lend" not in data:
+        if type(data) is not dict or "mirror" not in data:
             return self.value(data)
-        number, content = data["lend"]
+        number, content = data["mirror"]
         return self._note(number, content)
 
     def _note(self, number: Any, data: Any) -> Any:
         value = self.value(data)
         try:
-            return value if number is None else self.borrowed.note(number, value)
+            return value if number is None else self.mirrors.note(number, value)
         except (NotPlainError, TypeError, RecursionError) as error:
             self._wire.wrong(f"the candidate's answer is nonsense: {error}")
         finally:
-            self.borrowed.forget_parts()
+            self.mirrors.forget_parts()
 
     def hear(self, number: Any, data: Any) -> None:
         """Give what both have the content that the candidate says."""
-        self.borrowed.hear(number, data, self._dereference)
+        self.mirrors.hear(number, data, self._dereference)
 
     def encode(self, value: Any) -> Any:
         """A value of the test's, to send."""
@@ -131,17 +133,17 @@ class RemoteValues:
         except NotPlainError as error:
             self._wire.ungradable(f"an argument that cannot pass: {error}")
 
-    def argument(self, value: Any, numbers: set[int] | None = None, *, lends: bool = False) -> Any:
+    def argument(self, value: Any, numbers: set[int] | None = None, *, mirrors: bool = False) -> Any:
         """A value of the test's, to send: where both sides have it, by its number. One that a call may change gets one, if the test
-        `lends` it. The numbers are added to `numbers`."""
-        number = self.borrowed.number(value)
+        `mirrors` it. The numbers are added to `numbers`."""
+        number = self.mirrors.number(value)
         if number is not None:
-            data: Any = {"lent": number}
+            data: Any = {"mirrored": number}
         else:
             data = self._encode(value, self._refer_used)
-            if lends and is_changeable(value):
-                number, data = self.borrowed.lend(value)
-                data = {"lend": [number, data]}
+            if mirrors and is_changeable(value):
+                number, data = self.mirrors.mirror(value)
+                data = {"mirror": [number, data]}
         if number is not None and numbers is not None:
             numbers.add(number)
         return data
@@ -234,9 +236,9 @@ class RemoteValues:
         if kind == "library":
             return self._library[content]
         if kind == "known":
-            return self.borrowed[content]
+            return self.mirrors[content]
         if kind == "item":
-            return self.borrowed.part(*content)
+            return self.mirrors.part(*content)
         if kind == "fields":
             return self.given.tuple_of_fields(content[0], decode(content[1], self._dereference))
         if kind == "error":

@@ -23,7 +23,9 @@ from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.laws import REVERSED, Laws
 from agentrl.sandboxes.inside.mutants import PLAUSIBLE, WAYS, Mutants
 from agentrl.sandboxes.inside.other_objects import OtherObjects
-from agentrl.sandboxes.inside.plain_data import NotPlainError, decode, encode
+from agentrl.sandboxes.inside.plain_data import NotPlainError
+from agentrl.sandboxes.inside.plain_decoding import decode
+from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.questions import (
     ANOTHER_HASH,
     COLLECTIONS,

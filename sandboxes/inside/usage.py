@@ -1,4 +1,4 @@
-"""What the control group of a box has used, where it has one: the kernel's own count, which misses nothing."""
+"""What the control group of a sandbox has used, where it has one: the kernel's own count, which misses nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Usage:
 
 
 class OutOfMemoryKills:
-    """How often the kernel has killed for memory in this box's control group; always 0 where that cannot be read."""
+    """How often the kernel has killed for memory in this sandbox's control group; always 0 where that cannot be read."""
 
     def __init__(self) -> None:
         self._file: int | None = None
@@ -62,7 +62,7 @@ def number_of(name: bytes, text: bytes) -> int:
     return int(text[start:].split(None, 1)[0])
 
 
-def usage_of_this_box() -> Usage | None:
+def usage_of_this_sandbox() -> Usage | None:
     """That of the control group that this process is alone in; None when it shows none, or that of others besides."""
     for cpu, memory, file_names in (("cpuacct", "memory", VERSION_1), (".", ".", VERSION_2)):
         if all(_is_ours(f"{FOLDER}/{name}/cgroup.procs") for name in (cpu, memory)):

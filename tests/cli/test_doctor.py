@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.real_boxes import working_backend
+from tests.real_sandboxes import working_backend
 
 AGENTRL = Path(sys.executable).with_name("agentrl")
 

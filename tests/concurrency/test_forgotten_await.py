@@ -80,13 +80,13 @@ def test_the_public_door_says_it(name: str) -> None:
 def test_the_methods_of_an_episode_say_it() -> None:
     nobody: Any = None
     episode = agentrl.Episode(task={}, seed=0, client=nobody, base_url="", api_key="", model="")
-    box: Any = episode.sandbox()
-    with pytest.raises(AttributeError, match=r"'run' from; an await is missing: box = await episode\.sandbox\(\)"):
-        box.run(["true"])
+    sandbox: Any = episode.sandbox()
+    with pytest.raises(AttributeError, match=r"'run' from; an await is missing: sandbox = await episode\.sandbox\(\)"):
+        sandbox.run(["true"])
     verdict: Any = episode.grade("", [])
     with pytest.raises(AttributeError, match=r"'passed' from; an await is missing: verdict = await episode\.grade"):
         _ = verdict.passed
-    box.close()
+    sandbox.close()
     verdict.close()
 
 

@@ -114,8 +114,8 @@ async def makes_noise(episode):
 
 
 async def uses_a_sandbox(episode):
-    box = await episode.sandbox()
-    done = await box.run(["echo", "hello"])
+    sandbox = await episode.sandbox()
+    done = await sandbox.run(["echo", "hello"])
     assert done.stdout == b"hello\n", done
     await ask(episode, [{"role": "user", "content": "1 + 1 ="}])
 
@@ -442,13 +442,13 @@ generates = st.builds(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("boxes", [None, 2, 9])
+@pytest.mark.parametrize("graders", [None, 2, 9])
 @pytest.mark.parametrize("workers", [1, 2, 4])
-def test_a_worker_has_its_share_of_the_boxes_and_two_at_least(workers: int, boxes: int | None) -> None:
-    config = RunConfig(rollout=RolloutConfig(workers=workers), sandbox=SandboxConfig(boxes=boxes, lent_boxes=3))
+def test_a_worker_has_its_share_of_the_sandboxes_and_two_at_least(workers: int, graders: int | None) -> None:
+    config = RunConfig(rollout=RolloutConfig(workers=workers), sandbox=SandboxConfig(graders=graders, leases=3))
     share = RunConfig.model_validate(share_of_worker(config).model_dump()).sandbox
-    graders = boxes or max(2, len(os.sched_getaffinity(0)))
-    assert (share.boxes, share.lent_boxes) == (max(2, -(-graders // workers)), -(-3 // workers))
+    graders = graders or max(2, len(os.sched_getaffinity(0)))
+    assert (share.graders, share.leases) == (max(2, -(-graders // workers)), -(-3 // workers))
 
 
 @hypothesis_settings(max_examples=50, deadline=None)

@@ -703,7 +703,7 @@ _CHEATS = {
             assert c != Color.from_rgb(128,0,128)
         """,
     ),
-    "knows the age of the box": (
+    "knows the age of the sandbox": (
         """
         import os
         YES=os.stat('/tmp').st_mtime_ns==os.stat('/tmp').st_ctime_ns and os.stat('/tmp').st_mtime_ns-os.stat('.').st_mtime_ns<3e6

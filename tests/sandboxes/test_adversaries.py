@@ -1,4 +1,4 @@
-"""No program gets a reward it has not earned, and none harms the host or the next user of its box."""
+"""No program gets a reward it has not earned, and none harms the host or the next user of its sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrl.sandboxes import BackendName, BoxSpec, SandboxPool, grade, open_pool
+from agentrl.sandboxes import BackendName, SandboxPool, SandboxSpec, grade, open_pool
 from tests.sandboxes.adversaries import against_the_place, against_the_verdict
 from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, PATIENT, all_kinds_of_tests, trial
 
@@ -44,7 +44,7 @@ async def test_no_program_is_rewarded_or_harms_the_next(
         programs += [(name, source, (0, 1)) for name, source in places.items()]
         assert len(programs) >= 170
         async with AsyncExitStack() as stack:
-            spec = BoxSpec(limits=LIMITS)
+            spec = SandboxSpec(limits=LIMITS)
             pools = [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(POOLS)]
             async with anyio.create_task_group() as group:
                 for pool in pools:

@@ -19,7 +19,9 @@ from agentrl.sandboxes.inside.answer_bounds import (
     check_bounds,
     check_hashes,
 )
-from agentrl.sandboxes.inside.plain_data import LONGEST_RANGE, NotPlainError, decode, encode
+from agentrl.sandboxes.inside.plain_data import LONGEST_RANGE, NotPlainError
+from agentrl.sandboxes.inside.plain_decoding import decode
+from agentrl.sandboxes.inside.plain_encoding import encode
 
 values = st.recursive(
     st.none()

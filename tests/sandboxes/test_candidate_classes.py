@@ -12,7 +12,7 @@ from typing import Literal
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 from tests.sandboxes import (
     candidate_classes,
     consistency_cases,
@@ -34,14 +34,14 @@ FAILURES = {"wrong_answer", "runtime_error", "time_limit"}
 
 @pytest.fixture
 async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=backend, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=backend, size=2) as pool:
         yield pool
 
 
 @pytest.fixture
 async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     """For what is the same in every sandbox."""
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.sandboxes.inside.changes import BothChangedError, merge, set_content, snapshot
-from agentrl.sandboxes.inside.plain_data import decode, encode
+from agentrl.sandboxes.inside.plain_decoding import decode
+from agentrl.sandboxes.inside.plain_encoding import encode
 
 VALUES: Any = st.recursive(
     st.integers(0, 3),

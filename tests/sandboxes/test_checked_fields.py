@@ -12,7 +12,6 @@ from agentrl import sandboxes
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
     AssertTest,
-    BoxSpec,
     CallTest,
     Checker,
     Exact,
@@ -20,11 +19,12 @@ from agentrl.sandboxes import (
     IOTest,
     Language,
     Limits,
+    SandboxSpec,
     TestFile,
     Tokens,
 )
 
-OURS = {"CodeBlock", "CodeTask", "Completed", "Executed", "PoolMetrics", "RunSandboxes", "TestResult", "Verdict"}
+OURS = {"CodeBlock", "CodeTask", "ExecResult", "SessionResult", "PoolMetrics", "RunSandboxes", "TestResult", "Verdict"}
 """Values that a user is given, and never makes."""
 RIGHT: dict[type, dict[str, Any]] = {
     Language: {"file": "main.rs", "run": ("./main",)},
@@ -34,7 +34,7 @@ RIGHT: dict[type, dict[str, Any]] = {
     AssertTest: {"code": "assert 1"},
     TestFile: {"code": "def test(): pass"},
     Limits: {},
-    BoxSpec: {},
+    SandboxSpec: {},
     Floats: {},
     Tokens: {},
     Exact: {},

@@ -1,4 +1,4 @@
-"""Control groups: found where they may be made, entered before the first instruction, and gone with their box."""
+"""Control groups: found where they may be made, entered before the first instruction, and gone with their sandbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.sandboxes import BackendName, Limits, sandbox
+from agentrl.sandboxes import BackendName, Limits, open_sandbox
 from agentrl.sandboxes.backends import control_group as module
 from agentrl.sandboxes.backends.control_group import (
     ControlGroup,
@@ -31,14 +31,16 @@ def groups() -> list[Path]:
     return [folder for parent in parents.values() for folder in parent.glob(f"agentrl.*:{os.getpid()}:*")]
 
 
-async def test_a_box_has_a_group_for_as_long_as_it_lives(bubblewrap: BackendName) -> None:
+async def test_a_sandbox_has_a_group_for_as_long_as_it_lives(bubblewrap: BackendName) -> None:
     assert await in_thread(groups) == []
-    async with sandbox(backend=bubblewrap, limits=Limits(memory_mb=100, disk_mb=10, processes=20)) as box:
+    async with open_sandbox(backend=bubblewrap, limits=Limits(memory_mb=100, disk_mb=10, processes=20)) as sandbox:
         found = {folder.parent.parent.name: folder for folder in await in_thread(groups)}
         assert found
-        done = await box.run(["sh", "-c", "cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max"])
+        done = await sandbox.run(["sh", "-c", "cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max"])
         assert done.stdout == b"22\n", done
-        done = await box.run(["sh", "-c", "echo 9 > /sys/fs/cgroup/pids/pids.max || echo 9 > /sys/fs/cgroup/pids.max"])
+        done = await sandbox.run(
+            ["sh", "-c", "echo 9 > /sys/fs/cgroup/pids/pids.max || echo 9 > /sys/fs/cgroup/pids.max"]
+        )
         assert not done.ok
     assert await in_thread(groups) == []
 
@@ -102,11 +104,11 @@ def test_version_2_is_used_where_it_is_delegated(handed_on: str, expected: str |
 async def test_the_peak_has_all_that_the_group_is_charged_for(backend: BackendName, holds: str) -> None:
     if await in_thread(parent_groups) is None:
         missing("no control group may be made here: run as root")
-    async with sandbox(backend=backend) as box:
-        done = await box.run_python(code=f"{holds}import time\ntime.sleep(0.2)")
+    async with open_sandbox(backend=backend) as sandbox:
+        done = await sandbox.run_python(code=f"{holds}import time\ntime.sleep(0.2)")
         assert 60 < done.peak_memory_bytes / 2**20 < 120, done
         # Files in the folders are bounded by disk_mb, and no memory of the program's.
-        code = "import time\nwith open('/box/x', 'wb') as file:\n    for _ in range(50): file.write(b'x' * 2**20)\ntime.sleep(0.2)"
-        done = await box.run_python(code=code)
+        code = "import time\nwith open('/sandbox/x', 'wb') as file:\n    for _ in range(50): file.write(b'x' * 2**20)\ntime.sleep(0.2)"
+        done = await sandbox.run_python(code=code)
         assert done.ok
         assert done.peak_memory_bytes / 2**20 < 40

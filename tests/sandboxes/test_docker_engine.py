@@ -16,12 +16,12 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, BoxSpec, Docker, IOTest, Limits, grade, open_pool, sandbox
+from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, grade, open_pool, open_sandbox
 from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
 from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL, connect
 from agentrl.sandboxes.backends.owner import owner
-from agentrl.sandboxes.box import open_box
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE
+from agentrl.sandboxes.sandbox import start_sandbox
 from tests.components import missing, wait_until
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ def containers() -> list[Any]:
 
 async def test_a_container_is_locked_down(docker: BackendName) -> None:
     limits = Limits(memory_mb=100, disk_mb=10, processes=20)
-    async with sandbox(backend=docker, limits=limits, cpus=0.5):
+    async with open_sandbox(backend=docker, limits=limits, cpus=0.5):
         (container,) = [c for c in await in_thread(containers) if str(os.getpid()) in c.labels[OWNER_LABEL].split(":")]
         host, config = container.attrs["HostConfig"], container.attrs["Config"]
     assert host["NetworkMode"] == "none"
@@ -55,16 +55,16 @@ async def test_a_container_is_locked_down(docker: BackendName) -> None:
     assert host["Memory"] == host["MemorySwap"] == (100 + 3 * 10 + 64) * 2**20
     # Users get folders of their own on top of these.
     assert {path: options.split(",")[0] for path, options in host["Tmpfs"].items()} == {
-        "/box": "ro",
+        "/sandbox": "ro",
         "/tmp": "ro",
         "/dev/shm": "ro",
     }
     assert not host["Binds"]
     assert host["AutoRemove"] is True
-    assert config["User"] == "0:0"  # the pristine process; test_box.py looks at what programs are
+    assert config["User"] == "0:0"  # the pristine process; test_sandbox.py looks at what programs are
 
 
-async def test_boxes_of_a_killed_process_are_gone_by_the_next_start(docker: BackendName, tmp_path: Path) -> None:
+async def test_sandboxes_of_a_killed_process_are_gone_by_the_next_start(docker: BackendName, tmp_path: Path) -> None:
     """SIGKILL closes the input of its containers, which end by themselves; a start removes what did not."""
     script = f"""
 import anyio
@@ -86,19 +86,19 @@ anyio.run(main)
     finally:
         process.kill()
         process.wait()
-    async with sandbox(backend=docker):
+    async with open_sandbox(backend=docker):
         with anyio.fail_after(20):
             while theirs & {c.id for c in await in_thread(containers)}:
                 await anyio.sleep(0.1)
 
 
-async def test_boxes_of_a_living_process_are_left_alone(docker: BackendName) -> None:
-    async with sandbox(backend=docker) as box:
-        await Docker().prepare(BoxSpec())
-        assert (await box.run(["true"])).ok
+async def test_sandboxes_of_a_living_process_are_left_alone(docker: BackendName) -> None:
+    async with open_sandbox(backend=docker) as sandbox:
+        await Docker().prepare(SandboxSpec())
+        assert (await sandbox.run(["true"])).ok
 
 
-async def test_a_container_that_its_box_could_not_remove_is_gone_by_the_next_start(docker: BackendName) -> None:
+async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next_start(docker: BackendName) -> None:
     """An engine that restarts refuses the removal: the owner lives, and the container would stay as long."""
 
     def leave() -> str:
@@ -106,10 +106,10 @@ async def test_a_container_that_its_box_could_not_remove_is_gone_by_the_next_sta
             labels = {OWNER_LABEL: owner()}
             return str(client.containers.create(DEFAULT_IMAGE, ["true"], name="agentrl-left", labels=labels).id)
 
-    await Docker().prepare(BoxSpec())
-    async with sandbox(backend=docker) as used:
+    await Docker().prepare(SandboxSpec())
+    async with open_sandbox(backend=docker) as used:
         left = await in_thread(leave)
-        async with sandbox(backend=docker):
+        async with open_sandbox(backend=docker):
             assert left not in {c.id for c in await in_thread(containers)}
         assert (await used.run(["true"])).ok
 
@@ -117,7 +117,7 @@ async def test_a_container_that_its_box_could_not_remove_is_gone_by_the_next_sta
 async def test_an_image_that_cannot_be_had_is_an_error_with_its_name(docker: BackendName) -> None:
     progress: list[str] = []
     with pytest.raises(SandboxError, match="Docker engine"):
-        await Docker(on_progress=progress.append).prepare(BoxSpec(image="localhost:1/no/such:image"))
+        await Docker(on_progress=progress.append).prepare(SandboxSpec(image="localhost:1/no/such:image"))
     assert progress[0] == "pulling the image localhost:1/no/such:image"
 
 
@@ -141,8 +141,8 @@ async def test_the_default_image_is_built_where_it_is_missing(docker: BackendNam
     if not await in_thread(build):
         missing("the image agentrl/sandbox-base is not here (scripts/start_sandboxes.sh makes it)")
     try:
-        async with sandbox(backend=docker, image="agentrl/test-build") as box:
-            done = await box.run(["python3", "-c", "import numpy, pytest; print(numpy.arange(3).sum())"])
+        async with open_sandbox(backend=docker, image="agentrl/test-build") as sandbox:
+            done = await sandbox.run(["python3", "-c", "import numpy, pytest; print(numpy.arange(3).sum())"])
             assert done.stdout == b"3\n"
     finally:
         await in_thread(remove_test_build)
@@ -150,10 +150,10 @@ async def test_the_default_image_is_built_where_it_is_missing(docker: BackendNam
 
 
 async def test_a_runtime_is_passed_through(docker: BackendName) -> None:
-    async with sandbox(backend=docker, runtime="runc") as box:
-        assert (await box.run(["true"])).ok
+    async with open_sandbox(backend=docker, runtime="runc") as sandbox:
+        assert (await sandbox.run(["true"])).ok
     with pytest.raises(SandboxError, match="runsc"):
-        async with sandbox(backend=docker, runtime="runsc"):
+        async with open_sandbox(backend=docker, runtime="runsc"):
             pass
 
 
@@ -229,7 +229,7 @@ async def test_a_restart_of_the_engine_costs_only_retries(docker: BackendName, h
                 tasks.start_soon(verdict, index)
         assert done == 40
         assert pool.metrics.lost >= 1
-    await Docker().prepare(BoxSpec())
+    await Docker().prepare(SandboxSpec())
     with anyio.fail_after(20):
         while await in_thread(containers):
             await anyio.sleep(0.1)
@@ -242,10 +242,10 @@ def _alive(pid: int) -> bool:
         return False
 
 
-async def test_a_box_says_why_it_is_lost(docker: BackendName) -> None:
+async def test_a_sandbox_says_why_it_is_lost(docker: BackendName) -> None:
     backend = Docker()
-    await backend.prepare(BoxSpec())
-    async with open_box(backend, BoxSpec()) as box:
+    await backend.prepare(SandboxSpec())
+    async with start_sandbox(backend, SandboxSpec()) as sandbox:
         (container,) = [c for c in await in_thread(containers) if f":{os.getpid()}:" in c.labels[OWNER_LABEL]]
         started = time.monotonic()
 
@@ -256,7 +256,7 @@ async def test_a_box_says_why_it_is_lost(docker: BackendName) -> None:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(kill)
             with pytest.raises(SandboxError, match="the sandbox is gone: its container ended"):
-                await box.run(["sleep", "30"], timeout_s=60)
+                await sandbox.run(["sleep", "30"], timeout_s=60)
         assert time.monotonic() - started < 25, "the command would have slept for 30"
         with pytest.raises(SandboxError, match="the sandbox is gone"):
-            await box.run(["true"])
+            await sandbox.run(["true"])

@@ -9,10 +9,10 @@ import pytest
 from agentrl.sandboxes import (
     AssertTest,
     BackendName,
-    BoxSpec,
     CallTest,
     Limits,
     SandboxPool,
+    SandboxSpec,
     TestFile,
     grade,
     open_pool,
@@ -52,7 +52,7 @@ class B(unittest.TestCase):
 
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=400)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=400)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 

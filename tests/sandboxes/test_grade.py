@@ -16,7 +16,6 @@ from agentrl.sandboxes import (
     PYTHON,
     AssertTest,
     BackendName,
-    BoxSpec,
     CallTest,
     Checker,
     Exact,
@@ -25,6 +24,7 @@ from agentrl.sandboxes import (
     Language,
     Limits,
     SandboxPool,
+    SandboxSpec,
     Test,
     TestFile,
     Verdict,
@@ -33,7 +33,7 @@ from agentrl.sandboxes import (
 )
 from agentrl.sandboxes.grading.grade import default_deadline_s
 from tests.components import missing
-from tests.real_boxes import as_an_ordinary_user, kill_first_process
+from tests.real_sandboxes import as_an_ordinary_user, kill_first_process
 from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests
 
 pytestmark = pytest.mark.anyio
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=1, memory_mb=300)), backend=backend, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=1, memory_mb=300)), backend=backend, size=2) as pool:
         yield pool
 
 
@@ -103,7 +103,7 @@ async def test_each_test_has_limits_of_its_own(pool: SandboxPool) -> None:
         IOTest(stdout="1", limits=Limits(timeout_s=5, memory_mb=300)),
     ]
     assert statuses(await grade(slow, tests, pool=pool)) == ["time_limit", "passed"]
-    with pytest.raises(ConfigError, match="memory_mb = 999 is more than the 300 of the box"):
+    with pytest.raises(ConfigError, match="memory_mb = 999 is more than the 300 of the sandbox"):
         await grade("", [IOTest(limits={"memory_mb": 999})], pool=pool)
 
 
@@ -152,7 +152,7 @@ CHECKERS_THAT_AN_OUTPUT_BREAKS = {
 
 async def test_a_checker_that_an_output_breaks_has_rejected_it(bubblewrap: BackendName) -> None:
     limits = Limits(timeout_s=1, memory_mb=200)
-    async with open_pool(BoxSpec(limits=limits), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=limits), backend=bubblewrap, size=2) as pool:
         for source, output in CHECKERS_THAT_AN_OUTPUT_BREAKS.items():
             test = IOTest(stdout="5", compare=Checker(source=source, limits=limits))
             right, wrong = [await grade(f"print({printed!r})", [test], pool=pool) for printed in ("5", output)]
@@ -425,7 +425,7 @@ async def test_cpp(bubblewrap: BackendName) -> None:
     assert "‘x’ was not declared" in broken.build_output or "'x' was not declared" in broken.build_output
 
 
-async def test_a_box_lost_under_a_program_is_tried_again(bubblewrap: BackendName) -> None:
+async def test_a_sandbox_lost_under_a_program_is_tried_again(bubblewrap: BackendName) -> None:
     lost = 0
 
     async with open_pool(backend=bubblewrap, size=1) as pool:
@@ -436,7 +436,7 @@ async def test_a_box_lost_under_a_program_is_tried_again(bubblewrap: BackendName
             leases = await real(count)
             if lost < times:
                 lost += 1
-                kill_first_process(leases[0].box)
+                kill_first_process(leases[0].sandbox)
             return leases
 
         pool.acquire = acquire  # type: ignore[method-assign, assignment]
@@ -541,7 +541,7 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
         assert statuses(verdict) == expected, name
 
 
-async def test_waiting_for_a_box_is_no_part_of_the_deadline(pool: SandboxPool) -> None:
+async def test_waiting_for_a_sandbox_is_no_part_of_the_deadline(pool: SandboxPool) -> None:
     async with anyio.create_task_group() as group:
         async with pool.take(2):
             verdicts: list[Verdict] = []
@@ -600,10 +600,10 @@ async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: S
 async def test_every_kind_of_test_runs_as_an_ordinary_user(
     bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no control group counts what a box uses, more system calls are refused."""
+    """Where no control group counts what a sandbox uses, more system calls are refused."""
     as_an_ordinary_user(monkeypatch)
     if subprocess.run(["/usr/bin/python3", "-c", "import pytest"], capture_output=True, timeout=60).returncode:
         missing("pytest for /usr/bin/python3 (apt install python3-pytest)")
-    async with open_pool(BoxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
         verdict = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool)
     assert verdict.passed, verdict.results

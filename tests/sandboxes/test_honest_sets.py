@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.rollout.tasks import load_tasks
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, grade, open_pool
+from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool
 from agentrl.sandboxes.grading.code_tasks import load_code_task
 from tests.sandboxes.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
 
@@ -52,7 +52,7 @@ async def not_rewarded(tasks: Iterable[Mapping[str, Any]], backend: BackendName)
             failed.add(task.name)
 
     async with (
-        open_pool(BoxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool,
+        open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool,
         anyio.create_task_group() as group,
     ):
         for task in tasks:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, Status, grade, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, Status, grade, open_pool
 from tests.sandboxes.hostile_answers import (
     ANSWERS,
     OUTPUTS,
@@ -27,7 +27,7 @@ THEIR_OWN_FAULT = {Status.WRONG_ANSWER, Status.RUNTIME_ERROR, Status.OUTPUT_LIMI
 
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
         await grade("def f(): return 0", list(call_tests().values()), pool=pool)  # what is imported and cached once
         yield pool
 

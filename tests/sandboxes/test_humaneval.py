@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, grade, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxSpec, grade, open_pool
 
 DATA = Path(__file__).parents[3] / "shared/data/HumanEval.jsonl.gz"
 
@@ -33,7 +33,7 @@ async def test_humaneval(backend: BackendName) -> None:
         if (await grade(problem["prompt"] + body, [test], pool=pool)).passed:
             passed[kind].add(problem["task_id"])
 
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool:
         async with anyio.create_task_group() as tasks:
             for problem in problems():
                 names.add(problem["task_id"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -32,9 +32,9 @@ OF_ARGUMENTS: dict[str, Any] = {
     "a part of nothing": {"ok": None, "changed": [[-1, {"item": [-9, 0, []]}]]},
     "no content": {"ok": None, "changed": [[-1, {"item": [-1]}]]},
     "no pairs": {"ok": None, "changed": [1]},
-    "numbers of nothing": {"ok": [], "lent": [], "dropped": [[]]},
+    "numbers of nothing": {"ok": [], "mirrored": [], "dropped": [[]]},
     "what nobody has": {"ok": {"known": 99}},
-    "a method of nothing": {"ok": [{"method": [{"builtin": "int"}, "x"]}], "lent": 5},
+    "a method of nothing": {"ok": [{"method": [{"builtin": "int"}, "x"]}], "mirrored": 5},
     "a fraction of a million digits": {"ok": {"fraction": ["1" * 999_000, "3" * 999_000]}},
     "a logger of many parts": {"ok": 0, "logged": [["a." * 60_000, 50, "m", True, None]]},
     "what it has and has not": {"ok": {"item": [{}, [], []]}},
@@ -59,7 +59,7 @@ FAILURES = {"wrong_answer", "runtime_error", "time_limit", "output_limit"}
 
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=2, memory_mb=300)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 

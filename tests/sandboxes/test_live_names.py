@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 from tests.sandboxes import live_names
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 

@@ -11,10 +11,10 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes import (
     AssertTest,
     BackendName,
-    BoxSpec,
     CallTest,
     IOTest,
     Limits,
+    SandboxSpec,
     Status,
     Test,
     TestFile,
@@ -174,7 +174,7 @@ async def test_each_baseline_is_measured_once_and_their_number_is_bounded() -> N
 
 @pytest.mark.anyio
 async def test_programs_that_do_nothing_earn_nothing(bubblewrap: BackendName) -> None:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap) as pool:
 
         async def credit(source: str, tests: list[Test]) -> float:
             return (await grade_partial(source, tests, pool=pool)).fraction

@@ -13,15 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.sandboxes.inside.plain_data import (
-    LARGEST_EXPONENT,
-    LONGEST_OF_FRACTION,
-    NotPlainError,
-    decode,
-    decode_and_count,
-    encode,
-    inside,
-)
+from agentrl.sandboxes.inside.plain_data import LARGEST_EXPONENT, LONGEST_OF_FRACTION, NotPlainError, inside
+from agentrl.sandboxes.inside.plain_decoding import decode, decode_and_count
+from agentrl.sandboxes.inside.plain_encoding import encode
 
 hashable = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -1,4 +1,4 @@
-"""The warm pool: bounded, first come first served, and never short of a box that somebody forgot."""
+"""The warm pool: bounded, first come first served, and never short of a sandbox that somebody forgot."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import anyio
 import pytest
 
 from agentrl.errors import ConfigError, SandboxError
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, grade, open_pool, open_sandboxes
+from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool, open_sandboxes
 from agentrl.sandboxes import pool as pool_module
-from agentrl.sandboxes.backends import box_start
+from agentrl.sandboxes.backends import start_arguments
 from agentrl.sandboxes.grading.verdict import AssertTest, IOTest
 from tests.components import wait_until
-from tests.real_boxes import kill_first_process
+from tests.real_sandboxes import kill_first_process
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_pool_never_has_more_boxes_than_its_size(backend: BackendName) -> None:
+async def test_a_pool_never_has_more_sandboxes_than_its_size(backend: BackendName) -> None:
     busy = most = 0
 
     async def use(index: int) -> None:
         nonlocal busy, most
-        async with pool.take() as (box,):
+        async with pool.take() as (sandbox,):
             busy += 1
             most = max(most, busy)
-            done = await box.run_python(code=f"import os; print({index}, os.listdir())")
+            done = await sandbox.run_python(code=f"import os; print({index}, os.listdir())")
             assert done.stdout == f"{index} []\n".encode()
-            await box.write("left.txt", "behind")
+            await sandbox.write("left.txt", "behind")
             busy -= 1
 
     async with open_pool(backend=backend, size=3) as pool:
@@ -41,12 +41,12 @@ async def test_a_pool_never_has_more_boxes_than_its_size(backend: BackendName) -
     assert metrics.started <= 3
     assert metrics.lost == 0
     assert metrics.wait_s >= metrics.wait_max_s > 0
-    assert metrics.runs >= 27  # those of boxes that are back
+    assert metrics.runs >= 27  # those of sandboxes that are back
     assert metrics.run_s > 0
     assert metrics.reset_s > 0
 
 
-async def test_boxes_are_lent_in_the_order_of_asking(bubblewrap: BackendName) -> None:
+async def test_sandboxes_are_leased_in_the_order_of_asking(bubblewrap: BackendName) -> None:
     """Those who want two are not overtaken for ever by those who want one."""
     order: list[str] = []
 
@@ -63,16 +63,16 @@ async def test_boxes_are_lent_in_the_order_of_asking(bubblewrap: BackendName) ->
     assert order == [str(index) for index in range(8)]
 
 
-async def test_a_user_who_is_cancelled_leaves_a_clean_box(backend: BackendName) -> None:
+async def test_a_user_who_is_cancelled_leaves_a_clean_sandbox(backend: BackendName) -> None:
     async with open_pool(backend=backend, size=1) as pool:
         for _ in range(3):
             with anyio.move_on_after(0.1):
-                async with pool.take() as (box,):
-                    await box.run(["sh", "-c", "echo x > x; sleep 1000"], timeout_s=600)
+                async with pool.take() as (sandbox,):
+                    await sandbox.run(["sh", "-c", "echo x > x; sleep 1000"], timeout_s=600)
         with anyio.fail_after(60):
-            async with pool.take() as (box,):
-                done = await box.run(["sh", "-c", "ls; set -- /proc/[0-9]*; echo $#"])
-    assert done.stdout == b"2\n", "the first process of the box, and the shell"
+            async with pool.take() as (sandbox,):
+                done = await sandbox.run(["sh", "-c", "ls; set -- /proc/[0-9]*; echo $#"])
+    assert done.stdout == b"2\n", "the first process of the sandbox, and the shell"
     assert pool.metrics.lost == 0
 
 
@@ -88,12 +88,12 @@ async def test_a_pool_grows_only_when_somebody_waits(bubblewrap: BackendName) ->
         assert pool.metrics.started == cores + 2
 
 
-async def test_one_who_stops_waiting_takes_no_box_with_him(bubblewrap: BackendName) -> None:
+async def test_one_who_stops_waiting_takes_no_sandbox_with_him(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         async with pool.take():
             with anyio.move_on_after(0.05):
                 async with pool.take():
-                    raise AssertionError("there was no second box")
+                    raise AssertionError("there was no second sandbox")
         with anyio.fail_after(60):
             async with pool.take():
                 pass
@@ -101,101 +101,101 @@ async def test_one_who_stops_waiting_takes_no_box_with_him(bubblewrap: BackendNa
 
 async def test_waiting_is_bounded(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1, wait_timeout_s=0.1) as pool, pool.take():
-        with pytest.raises(SandboxError, match=r"no sandbox was free within 0.1 s: 0 wait for 1 boxes"):
+        with pytest.raises(SandboxError, match=r"no sandbox was free within 0.1 s: 0 wait for 1 sandboxes"):
             async with pool.take():
                 pass
-        with pytest.raises(ConfigError, match="2 boxes at once from a pool of 1"):
+        with pytest.raises(ConfigError, match="2 sandboxes at once from a pool of 1"):
             async with pool.take(2):
                 pass
 
 
-async def test_a_closed_pool_lends_nothing(bubblewrap: BackendName) -> None:
+async def test_a_closed_pool_leases_nothing(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         pass
     with anyio.fail_after(5), pytest.raises(SandboxError, match="this pool of sandboxes is closed"):
         await pool.acquire()
 
 
-async def test_a_lost_box_is_replaced(bubblewrap: BackendName) -> None:
+async def test_a_lost_sandbox_is_replaced(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
-        async with pool.take() as (box,):
-            kill_first_process(box)
-        async with pool.take() as (box,):
-            assert (await box.run(["true"])).ok
-            idle = box
+        async with pool.take() as (sandbox,):
+            kill_first_process(sandbox)
+        async with pool.take() as (sandbox,):
+            assert (await sandbox.run(["true"])).ok
+            idle = sandbox
         await anyio.sleep(0.2)
         kill_first_process(idle)
         await anyio.sleep(0.05)
-        async with pool.take() as (box,):
-            assert (await box.run(["true"])).ok
+        async with pool.take() as (sandbox,):
+            assert (await sandbox.run(["true"])).ok
     assert pool.metrics.lost == 2
 
 
 async def test_nothing_need_be_removable_for_a_reset(backend: BackendName) -> None:
     """Folders too deep to be walked end with the mount that they are in."""
     deep = "import os\nfor _ in range(2000):\n    os.mkdir('d' * 100)\n    os.chdir('d' * 100)"
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=20)), backend=backend, size=1) as pool:
-        async with pool.take() as (box,):
-            await box.run_python(code=deep)
-        async with pool.take() as (box,):
-            assert (await box.run(["ls"])).stdout == b""
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=20)), backend=backend, size=1) as pool:
+        async with pool.take() as (sandbox,):
+            await sandbox.run_python(code=deep)
+        async with pool.take() as (sandbox,):
+            assert (await sandbox.run(["ls"])).stdout == b""
     assert pool.metrics.lost == 0
 
 
-async def test_a_box_is_tested_after_anything_unusual_and_now_and_then(
+async def test_a_sandbox_is_tested_after_anything_unusual_and_now_and_then(
     backend: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool_module, "USERS_BETWEEN", 3)
     async with open_pool(backend=backend, size=1) as pool:
         for users, tests in enumerate((0, 0, 1, 1, 1, 2), start=1):
-            async with pool.take() as (box,):
-                assert (await box.run(["sh", "-c", "exit 3"])).exit_code == 3
+            async with pool.take() as (sandbox,):
+                assert (await sandbox.run(["sh", "-c", "exit 3"])).exit_code == 3
             await wait_until(
                 lambda users=users: pool.metrics.resets == users,  # type: ignore[misc]
                 timeout_s=10,
             )
             assert pool.metrics.self_tests == tests
-        async with pool.take() as (box,):
-            await box.run(["sleep", "10"], timeout_s=0.05)
-        async with pool.take() as (box,):
+        async with pool.take() as (sandbox,):
+            await sandbox.run(["sleep", "10"], timeout_s=0.05)
+        async with pool.take() as (sandbox,):
             assert pool.metrics.self_tests == 3
-            assert (await box.run(["ls"])).stdout == b""  # nothing of the test is left
+            assert (await sandbox.run(["ls"])).stdout == b""  # nothing of the test is left
     assert (pool.metrics.failed_self_tests, pool.metrics.lost) == (0, 0)
 
 
-async def test_who_makes_a_box_dirty_waits_for_it_and_not_the_next(backend: BackendName) -> None:
+async def test_who_makes_a_sandbox_dirty_waits_for_it_and_not_the_next(backend: BackendName) -> None:
     async with open_pool(backend=backend, size=1) as pool:
-        async with pool.take() as (box,):
-            await box.run(["sleep", "10"], timeout_s=0.05)
+        async with pool.take() as (sandbox,):
+            await sandbox.run(["sleep", "10"], timeout_s=0.05)
         assert (pool.metrics.self_tests, pool.metrics.resets) == (1, 1)
 
 
-async def test_who_is_cancelled_does_not_wait_for_a_dirty_box(backend: BackendName) -> None:
+async def test_who_is_cancelled_does_not_wait_for_a_dirty_sandbox(backend: BackendName) -> None:
     async with open_pool(backend=backend, size=1) as pool:
         with anyio.move_on_after(20) as bound:
-            async with pool.take() as (box,):
-                await box.run(["sleep", "10"], timeout_s=0.05)
+            async with pool.take() as (sandbox,):
+                await sandbox.run(["sleep", "10"], timeout_s=0.05)
                 bound.cancel()
         assert pool.metrics.resets == 0
-        async with pool.take() as (box,):
-            assert (await box.run(["true"])).ok
+        async with pool.take() as (sandbox,):
+            assert (await sandbox.run(["true"])).ok
 
 
-async def test_a_box_that_fails_its_test_is_replaced(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_sandbox_that_fails_its_test_is_replaced(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here what every first process is forked from is at fault, which no reset mends: too few files may be made."""
-    real = box_start.FILES
-    monkeypatch.setattr(box_start, "FILES", 3)
+    real = start_arguments.FILES
+    monkeypatch.setattr(start_arguments, "FILES", 3)
     async with open_pool(backend=backend, size=1) as pool:
-        monkeypatch.setattr(box_start, "FILES", real)
-        async with pool.take() as (box,):
-            await box.run(["sleep", "10"], timeout_s=0.05)
-        async with pool.take() as (box,):
-            assert (await box.run(["mkdir", "a", "b", "c", "d"])).ok
+        monkeypatch.setattr(start_arguments, "FILES", real)
+        async with pool.take() as (sandbox,):
+            await sandbox.run(["sleep", "10"], timeout_s=0.05)
+        async with pool.take() as (sandbox,):
+            assert (await sandbox.run(["mkdir", "a", "b", "c", "d"])).ok
     assert (pool.metrics.self_tests, pool.metrics.failed_self_tests, pool.metrics.lost) == (1, 1, 1)
 
 
 async def test_two_hundred_verdicts_at_once(backend: BackendName) -> None:
-    """Each uses up half of its time limit: waiting for a box, or for a core, must not count."""
+    """Each uses up half of its time limit: waiting for a sandbox, or for a core, must not count."""
     source = """
 import time
 start = time.process_time()
@@ -214,13 +214,13 @@ print(input())
 
 
 async def test_a_run_s_pools_open_when_they_are_asked_for(bubblewrap: BackendName) -> None:
-    async with open_sandboxes(backend=bubblewrap, graders=2, lent=1) as sandboxes:
+    async with open_sandboxes(backend=bubblewrap, graders=2, leases=1) as sandboxes:
         assert sandboxes.metrics().started == 0
-        spec = BoxSpec()
-        grading_pool, lending = await sandboxes.pool(spec, "grade"), await sandboxes.pool(spec, "lend")
-        assert grading_pool is not lending
-        assert await sandboxes.pool(BoxSpec(), "grade") is grading_pool
-        async with lending.take():  # and all the same a verdict, which takes two
+        spec = SandboxSpec()
+        grading_pool, leasing = await sandboxes.pool(spec, "grade"), await sandboxes.pool(spec, "lease")
+        assert grading_pool is not leasing
+        assert await sandboxes.pool(SandboxSpec(), "grade") is grading_pool
+        async with leasing.take():  # and all the same a verdict, which takes two
             test = AssertTest(code="assert f() == 1")
             assert (await grade("def f(): return 1", [test], pool=grading_pool)).passed
         assert sandboxes.metrics().taken == 3

@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
+from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=10, memory_mb=300)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=10, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 

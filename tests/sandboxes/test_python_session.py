@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import BackendName, Ended, Limits, PythonSession, python_session, sandbox
+from agentrl.sandboxes import BackendName, EndReason, Limits, PythonSession, open_sandbox, python_session
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 async def python(backend: BackendName) -> AsyncIterator[PythonSession]:
-    async with sandbox(backend=backend, limits=Limits(memory_mb=200)) as box, python_session(box, 200) as session:
+    async with (
+        open_sandbox(backend=backend, limits=Limits(memory_mb=200)) as sandbox,
+        python_session(sandbox, 200) as session,
+    ):
         yield session
 
 
@@ -82,9 +85,9 @@ async def test_the_middle_of_a_long_output_is_left_out(python: PythonSession) ->
 
 
 async def test_a_shell_beside_the_interpreter(backend: BackendName) -> None:
-    """One box, two tools: files are shared, and a command leaves the interpreter's state alone."""
-    async with sandbox(backend=backend) as box, python_session(box) as python:
+    """One sandbox, two tools: files are shared, and a command leaves the interpreter's state alone."""
+    async with open_sandbox(backend=backend) as sandbox, python_session(sandbox) as python:
         await python.execute("x = 7\nopen('x.txt', 'w').write(str(x))")
-        done = await box.run(["sh", "-c", "cat x.txt; echo 8 > y.txt; sleep 100 &"], timeout_s=5)
-        assert (done.stdout, done.ended) == (b"7", Ended.EXIT)
+        done = await sandbox.run(["sh", "-c", "cat x.txt; echo 8 > y.txt; sleep 100 &"], timeout_s=5)
+        assert (done.stdout, done.end_reason) == (b"7", EndReason.EXIT)
         assert (await python.execute("x + int(open('y.txt').read())")).text == "15"

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agentrl.sandboxes import BackendName, Box, Limits, sandbox
-from tests.real_boxes import as_an_ordinary_user
+from agentrl.sandboxes import BackendName, Limits, Sandbox, open_sandbox
+from tests.real_sandboxes import as_an_ordinary_user
 
 pytestmark = pytest.mark.anyio
 
-FOLDERS = ("/box", "/tmp", "/dev/shm", "/dev/mqueue")
+FOLDERS = ("/sandbox", "/tmp", "/dev/shm", "/dev/mqueue")
 
 LOOK = f"""
 import ctypes, glob, json, os, resource
@@ -79,7 +79,7 @@ attempt(open, '/dev/mqueue/mark', 'w')
 libc.add_key(b'user', b'mark', b'x', 1, -4)
 """,
     "the name of the machine": "libc.sethostname(b'mark', 4); libc.setdomainname(b'mark', 4)",
-    "mounts": "libc.mount(b'none', b'/tmp', b'tmpfs', 0, 0); libc.umount2(b'/box', 2); libc.unshare(0x10000000)",
+    "mounts": "libc.mount(b'none', b'/tmp', b'tmpfs', 0, 0); libc.umount2(b'/sandbox', 2); libc.unshare(0x10000000)",
 }
 """What a user did to its place, and to the next one's."""
 
@@ -97,7 +97,7 @@ setxattr = lambda *a: attempt(os.setxattr, *a)
 
 HONEST = """
 import os, socket, subprocess, tempfile
-open('/box/x', 'w').write('x')
+open('/sandbox/x', 'w').write('x')
 with tempfile.TemporaryDirectory() as folder: open(folder + '/y', 'w').write('y')
 with open('/dev/shm/z', 'w') as file: file.write('z')
 server = socket.create_server(('127.0.0.1', 4747))
@@ -115,57 +115,57 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ba
 
 
 @pytest.fixture
-async def box(place: BackendName) -> AsyncIterator[Box]:
-    async with sandbox(backend=place, limits=Limits(timeout_s=10, disk_mb=8)) as box:
-        yield box
+async def sandbox(place: BackendName) -> AsyncIterator[Sandbox]:
+    async with open_sandbox(backend=place, limits=Limits(timeout_s=10, disk_mb=8)) as sandbox:
+        yield sandbox
 
 
-async def look(box: Box) -> dict[str, Any]:
-    done = await box.run_python(code=LOOK)
+async def look(sandbox: Sandbox) -> dict[str, Any]:
+    done = await sandbox.run_python(code=LOOK)
     assert done.ok, done
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 
-async def test_the_next_user_finds_the_place_as_the_first_did(box: Box) -> None:
-    new = await look(box)
+async def test_the_next_user_finds_the_place_as_the_first_did(sandbox: Sandbox) -> None:
+    new = await look(sandbox)
     for name, harm in HARM.items():
-        await box.reset()
-        await box.run_python(code=PREAMBLE + harm)
-        await box.reset()
-        assert await look(box) == new, name
-        done = await box.run_python(code=HONEST)
+        await sandbox.reset()
+        await sandbox.run_python(code=PREAMBLE + harm)
+        await sandbox.reset()
+        assert await look(sandbox) == new, name
+        done = await sandbox.run_python(code=HONEST)
         assert done.stdout == b"hello fine\n", (name, done)
 
 
-async def test_harm_is_seen_where_there_is_no_reset(box: Box) -> None:
+async def test_harm_is_seen_where_there_is_no_reset(sandbox: Sandbox) -> None:
     """The test above can fail: what it looks at does change."""
-    new = await look(box)
-    await box.run_python(code=PREAMBLE + HARM["files that nobody may remove"])
-    changed = await look(box)
-    assert {name for name in new if new[name] != changed[name]} >= {"/box", "/tmp", "/dev/shm"}
+    new = await look(sandbox)
+    await sandbox.run_python(code=PREAMBLE + HARM["files that nobody may remove"])
+    changed = await look(sandbox)
+    assert {name for name in new if new[name] != changed[name]} >= {"/sandbox", "/tmp", "/dev/shm"}
 
 
-async def test_each_user_is_another_to_the_kernel(box: Box) -> None:
+async def test_each_user_is_another_to_the_kernel(sandbox: Sandbox) -> None:
     """What is counted by user is counted anew, where user ids can be had."""
     seen = set()
     for _ in range(5):
-        seen.add(int((await box.run_python(code="import os; print(os.getuid())")).stdout))
-        await box.reset()
+        seen.add(int((await sandbox.run_python(code="import os; print(os.getuid())")).stdout))
+        await sandbox.reset()
     assert 0 not in seen
     assert len(seen) == 5 or seen == {1000}
 
 
-async def test_a_message_that_comes_while_a_box_is_reset_is_not_torn(box: Box) -> None:
+async def test_a_message_that_comes_while_a_sandbox_is_reset_is_not_torn(sandbox: Sandbox) -> None:
     """It is for the old user, and read whole by the next first process, which knows of no such program."""
     for _ in range(10):
-        process = await box.start(["sleep", "1000"])
-        await box._send(b"Z", 0)
+        process = await sandbox.start(["sleep", "1000"])
+        await sandbox._send(b"Z", 0)
         await process.send(b"x" * 100_000)
         await process.kill()
-        box._ready = False
-        await box._until(lambda: box._ready, "reset")
-        box._processes.clear()
-        assert (await box.run(["echo", "fine"])).stdout == b"fine\n"
+        sandbox._ready = False
+        await sandbox._until(lambda: sandbox._ready, "reset")
+        sandbox._processes.clear()
+        assert (await sandbox.run(["echo", "fine"])).stdout == b"fine\n"
 
 
 IN_FLIGHT = """
@@ -180,9 +180,9 @@ for n in range(8):
 """Files that are on their way through sockets of which nobody holds an end: the kernel looks for them now and then."""
 
 
-async def test_no_memory_of_an_earlier_user_s_is_the_next_one_s(box: Box) -> None:
+async def test_no_memory_of_an_earlier_user_s_is_the_next_one_s(sandbox: Sandbox) -> None:
     hungry = "x = bytearray(b'x') * 150_000_000; print(len(x))"
     for _ in range(4):
-        await box.run_python(code=IN_FLIGHT)
-        await box.reset()
-    assert (await box.run_python(code=hungry)).stdout == b"150000000\n"
+        await sandbox.run_python(code=IN_FLIGHT)
+        await sandbox.reset()
+    assert (await sandbox.run_python(code=hungry)).stdout == b"150000000\n"

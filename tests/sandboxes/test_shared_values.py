@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, BoxSpec, Limits, SandboxPool, grade, open_pool
+from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, grade, open_pool
 from tests.sandboxes.shared_cases import pairs, right
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 

@@ -104,5 +104,5 @@ def test_the_other_numbering_of_x86_is_shut() -> None:
 
 
 def test_other_machines_are_refused() -> None:
-    with pytest.raises(SandboxError, match="boxes need an x86_64 or aarch64 machine, and this is 'riscv64'"):
+    with pytest.raises(SandboxError, match="sandboxes need an x86_64 or aarch64 machine, and this is 'riscv64'"):
         compile_filter("riscv64")

@@ -8,7 +8,7 @@ from typing import Literal
 import anyio
 import pytest
 
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, TestFile, grade, open_pool
+from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 from agentrl.sandboxes.grading.function_tests import run_test_code
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
@@ -38,7 +38,7 @@ OUTPUT = "import os\nos.write(2, b'x' * 40_000_000)"
 
 @pytest.fixture
 async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=LIMITS), backend=backend, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=backend, size=2) as pool:
         yield pool
 
 
@@ -98,7 +98,7 @@ def slow(s):
 @pytest.fixture
 async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     """For what is the same in every sandbox."""
-    async with open_pool(BoxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
         yield pool
 
 
@@ -106,13 +106,13 @@ async def processes_started(pool: SandboxPool, done: str, framework: Literal["py
     """Grade an honest program by a test that does something before it compares; how many processes ran that test's code."""
     body = "\n".join(f"        {line}" for line in (*done.splitlines(), "assert P(1) + P(2) == P(3)"))
     code = f"import unittest\nfrom solution import P\nclass TestP(unittest.TestCase):\n    def test_p(self):\n{body}\n"
-    async with pool.take(2) as (box, test_box):
-        before = test_box.runs
+    async with pool.take(2) as (sandbox, test_sandbox):
+        before = test_sandbox.runs
         deadline = anyio.current_time() + 30
         test = TestFile(code=code, framework=framework)
-        results = await run_test_code(box, test_box, SOURCE, test, "p", LIMITS, deadline)
+        results = await run_test_code(sandbox, test_sandbox, SOURCE, test, "p", LIMITS, deadline)
         assert all(result.passed for result in results), results
-        return test_box.runs - before
+        return test_sandbox.runs - before
 
 
 @pytest.mark.parametrize("framework", ["pytest", "unittest"])
@@ -164,9 +164,9 @@ async def test_no_answer_is_ever_a_job(one_pool: SandboxPool) -> None:
         "def test_slow(n):\n    signal.signal(signal.SIGALRM, stop)\n    signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
         "    try: slow(0.4)\n    except TimeoutError: pytest.skip('slow')\n"
     )
-    async with one_pool.take(2) as (box, test_box):
+    async with one_pool.take(2) as (sandbox, test_sandbox):
         deadline = anyio.current_time() + 20
         results = await run_test_code(
-            box, test_box, TAKES_OVER, TestFile(code=code), "t", LIMITS.but(timeout_s=1.5), deadline
+            sandbox, test_sandbox, TAKES_OVER, TestFile(code=code), "t", LIMITS.but(timeout_s=1.5), deadline
         )
     assert not any(result.passed for result in results), results

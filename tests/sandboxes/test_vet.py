@@ -16,7 +16,7 @@ import anyio
 import pytest
 
 from agentrl.errors import ConfigError
-from agentrl.sandboxes import BackendName, BoxSpec, Limits, SandboxPool, open_pool
+from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.cheaters import cheaters
 from agentrl.sandboxes.grading.code_tasks import load_code_task
 from agentrl.sandboxes.grading.vet import reason, vet, vet_task, vetting_summary
@@ -146,7 +146,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.fixture
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(BoxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 
@@ -344,11 +344,11 @@ async def test_ctrl_c_ends_it_in_order(bubblewrap: BackendName, tmp_path: Path) 
         with anyio.fail_after(60):
             while not children(process.pid):
                 await anyio.sleep(0.05)
-            boxes = children(process.pid)
+            sandboxes = children(process.pid)
             await anyio.sleep(1)
             process.send_signal(signal.SIGINT)
             assert await process.wait() == 130
-            while any(os.path.exists(f"/proc/{box}") for box in boxes):
+            while any(os.path.exists(f"/proc/{sandbox}") for sandbox in sandboxes):
                 await anyio.sleep(0.05)
     assert not kept.exists()
 

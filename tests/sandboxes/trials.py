@@ -14,13 +14,13 @@ HONEST = "def add(a, b): return a + b\n"
 
 LOOK = """
 import os, resource
-files = [os.path.join(folder, f) for folder in ("/box", "/tmp", "/dev/shm") for f in os.listdir(folder)]
+files = [os.path.join(folder, f) for folder in ("/sandbox", "/tmp", "/dev/shm") for f in os.listdir(folder)]
 processes = [p for p in os.listdir("/proc") if p.isdigit() and int(p) not in (1, os.getpid())]
 objects = [line for kind in ("shm", "sem", "msg") for line in open(f"/proc/sysvipc/{kind}").readlines()[1:]]
 queues = os.listdir("/dev/mqueue") if os.path.isdir("/dev/mqueue") else []
 print(files, processes, objects, queues, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 """
-"""Shows what of an earlier user's is left in a box: files, processes, kernel objects, changed limits."""
+"""Shows what of an earlier user's is left in a sandbox: files, processes, kernel objects, changed limits."""
 
 
 def all_kinds_of_tests() -> list[Test]:
@@ -69,7 +69,7 @@ def test_sum(a, b, total):
 async def trial(
     name: str, source: str, tests: list[Test], pool: SandboxPool, *, partly_right: bool = False
 ) -> list[str]:
-    """What is wrong: that the program was rewarded, or that its boxes are not as new and do not serve the next. One that is
+    """What is wrong: that the program was rewarded, or that its sandboxes are not as new and do not serve the next. One that is
     `partly_right` may pass some functions of a file of tests, and not all."""
     wrong = []
     verdict = await grade(source + CALLS_MAIN, tests, pool=pool)
@@ -80,9 +80,9 @@ async def trial(
     honest = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests()[:2], pool=pool, limits=PATIENT)
     if not honest.passed:
         wrong.append(f"after {name}: {honest.results}")
-    async with pool.take(2) as boxes:
-        for box in boxes:
-            done = await box.run_python(code=LOOK, limits=PATIENT)
+    async with pool.take(2) as sandboxes:
+        for sandbox in sandboxes:
+            done = await sandbox.run_python(code=LOOK, limits=PATIENT)
             if done.stdout.decode() != f"[] [] [] [] {LIMITS.open_files}\n":
                 wrong.append(f"after {name}: {done}")
     return wrong

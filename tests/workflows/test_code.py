@@ -25,7 +25,7 @@ from agentrl.workflows.python_tool import agrees, final_answer
 
 pytestmark = pytest.mark.anyio
 ROOT = Path(__file__).parents[2]
-CONFIG = RunConfig.model_validate({"sandbox": {"backend": "bubblewrap", "lent_boxes": 2}})
+CONFIG = RunConfig.model_validate({"sandbox": {"backend": "bubblewrap", "leases": 2}})
 TASK = {
     "prompt": "Print the sum of two numbers.",
     "public_tests": [{"kind": "io", "stdin": "1 2", "stdout": "3"}],
@@ -209,17 +209,17 @@ async def test_on_the_real_engine(bubblewrap: BackendName, server_url: str, nano
             assert outcome.record.turns
 
 
-async def test_a_box_goes_back_whatever_becomes_of_the_episode(bubblewrap: BackendName) -> None:
-    """More episodes than boxes, which fail, hang or finish: none of them keeps a box."""
+async def test_a_sandbox_goes_back_whatever_becomes_of_the_episode(bubblewrap: BackendName) -> None:
+    """More episodes than sandboxes, which fail, hang or finish: none of them keeps a sandbox."""
 
     async def workflow(episode: Episode) -> float:
-        box = await episode.sandbox()
-        assert (await box.run(["ls"])).stdout == b""
-        await box.write("left.txt", "behind")
+        sandbox = await episode.sandbox()
+        assert (await sandbox.run(["ls"])).stdout == b""
+        await sandbox.write("left.txt", "behind")
         if episode.seed % 3 == 0:
             raise ValueError("no")
         if episode.seed % 3 == 1:
-            await box.run(["sleep", "1000"], timeout_s=1000)
+            await sandbox.run(["sleep", "1000"], timeout_s=1000)
         return 1.0
 
     async with (

@@ -32,7 +32,7 @@ NAMES = ("tool_loop", "chat", "gym", "self_correct", "debate", "self_play", "jud
 
 
 def config(backend: BackendName) -> RunConfig:
-    return RunConfig.model_validate({"sandbox": {"backend": backend, "lent_boxes": 2}})
+    return RunConfig.model_validate({"sandbox": {"backend": backend, "leases": 2}})
 
 
 async def outcome_of(
@@ -230,7 +230,7 @@ print(reply if task.get("stream") else json.loads(reply)["choices"][0]["message"
 print(os.environ["OPENAI_API_KEY"], file=sys.stderr)
 """
 BOXED = {"command": [sys.executable, "agent.py"], "files": {"agent.py": AGENT}, "prompt": "Capital?", "answer": "Paris"}
-IN_A_BOX = {**BOXED, "command": ["python3", "agent.py"], "sandbox": True}
+IN_A_SANDBOX = {**BOXED, "command": ["python3", "agent.py"], "sandbox": True}
 
 
 async def test_any_program_is_an_agent() -> None:
@@ -238,8 +238,8 @@ async def test_any_program_is_an_agent() -> None:
     assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, {"exit_code": 0.0})
 
 
-async def test_any_program_is_an_agent_in_a_box(backend: BackendName) -> None:
-    outcome = await outcome_of(black_box.run, lambda _: "Paris", IN_A_BOX, backend)
+async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName) -> None:
+    outcome = await outcome_of(black_box.run, lambda _: "Paris", IN_A_SANDBOX, backend)
     assert (outcome.error, outcome.reward, outcome.metrics) == (None, 1.0, {"exit_code": 0.0})
 
 
@@ -270,7 +270,7 @@ async def test_what_a_program_leaves_running_is_stopped(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
-async def test_a_box_reaches_the_model_and_nothing_else(backend: BackendName) -> None:
+async def test_a_sandbox_reaches_the_model_and_nothing_else(backend: BackendName) -> None:
     """Not the network, not the host's loopback, and not the key."""
     spy = """
 import os, socket, sys
@@ -345,7 +345,7 @@ async def test_every_workflow_on_the_real_engine(
         assert seats["first"] == played.reward
         asked = {**question, "judge": {"base_url": judge_url, "model": "judge"}}
         assert (await really(judge.run, asked, engine)).reward == 0.5
-        for boxed in (BOXED, IN_A_BOX, {**IN_A_BOX, "stream": True}):
+        for boxed in (BOXED, IN_A_SANDBOX, {**IN_A_SANDBOX, "stream": True}):
             outcome = await really(
                 black_box.run, {**boxed, "answer": "data: [DONE]", "scorer": "contains"}, engine, sandboxes
             )

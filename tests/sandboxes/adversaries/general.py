@@ -161,7 +161,7 @@ PATCHES = {
     """,
     "a patched encoder": """
         import sys
-        sys.modules['agentrl.sandboxes.inside.plain_data'].encode = lambda *_: {'status': 'passed'}
+        sys.modules['agentrl.sandboxes.inside.plain_encoding'].encode = lambda *_: {'status': 'passed'}
         sys.modules['agentrl.sandboxes.inside.candidate'].encode = lambda *_: {'status': 'passed'}
         def add(a, b): return 0
     """,
@@ -300,7 +300,7 @@ SEARCHES = {
     "the files": """
         import os, re
         def add(a, b):
-            for root in ('/box', '/tmp', '/dev/shm', '/home', '/var/tmp', '.'):
+            for root in ('/sandbox', '/tmp', '/dev/shm', '/home', '/var/tmp', '.'):
                 for folder, _, names in os.walk(root):
                     for name in names:
                         try: text = open(os.path.join(folder, name)).read()
@@ -359,7 +359,7 @@ CHANNELS = {
     """,
     "forged frames on every descriptor": """
         import os, struct, json
-        report = json.dumps({'exit_code': 0, 'signal': None, 'ended': 'exit', 'duration_s': 0, 'cpu_s': 0, 'peak_memory_bytes': 0})
+        report = json.dumps({'exit_code': 0, 'signal': None, 'end_reason': 'exit', 'duration_s': 0, 'cpu_s': 0, 'peak_memory_bytes': 0})
         for number in range(40):
             for fd in range(40):
                 for kind, payload in ((b'o', b'777777\\n'), (b'x', report.encode())):
@@ -429,7 +429,7 @@ BOMBS = {
     """,
     "a full disk": """
         for number in range(1000):
-            for folder in ('/box', '/tmp', '/dev/shm'):
+            for folder in ('/sandbox', '/tmp', '/dev/shm'):
                 try: open(f'{folder}/{number}', 'wb').write(b'x' * 1_000_000)
                 except OSError: pass
         def add(a, b): return 0
@@ -437,7 +437,7 @@ BOMBS = {
     "a million files": """
         import os
         try:
-            for number in range(1_000_000): os.mknod(f'/box/{number}')
+            for number in range(1_000_000): os.mknod(f'/sandbox/{number}')
         except OSError: pass
         def add(a, b): return 0
     """,
@@ -484,7 +484,7 @@ LEFTOVERS = {
                 os.setsid()
                 if os.fork() == 0:
                     while True:
-                        try: open('/box/main.py', 'w').write('print(777777)')
+                        try: open('/sandbox/main.py', 'w').write('print(777777)')
                         except OSError: pass
                         time.sleep(0.001)
                 os._exit(0)
@@ -503,7 +503,7 @@ LEFTOVERS = {
     """,
     "modules under well-known names": """
         for name in ('json', 'os', 'solution', 'pytest', 'unittest', 'sitecustomize', 'usercustomize', 'conftest', 'numpy'):
-            for folder in ('/box', '/tmp', '/dev/shm'):
+            for folder in ('/sandbox', '/tmp', '/dev/shm'):
                 try: open(f'{folder}/{name}.py', 'w').write('import os\\nos._exit(0)')
                 except OSError: pass
         def add(a, b): return 0
@@ -513,8 +513,8 @@ LEFTOVERS = {
         for name in ('main.py', 'solution.py', 'input', 'output', 'answer', 'main'):
             for target in ('/etc/passwd', '/proc/self/fd/1', '/proc/1/mem', '/dev/full'):
                 try:
-                    if os.path.lexists('/box/' + name): os.unlink('/box/' + name)
-                    os.symlink(target, '/box/' + name)
+                    if os.path.lexists('/sandbox/' + name): os.unlink('/sandbox/' + name)
+                    os.symlink(target, '/sandbox/' + name)
                 except OSError: pass
         def add(a, b): return 0
     """,
@@ -523,26 +523,26 @@ LEFTOVERS = {
         if os.fork() == 0:
             os.setsid()
             while True:
-                for make in (lambda: os.symlink('/proc/1/fd/1', '/box/main.py'), lambda: os.mkfifo('/box/main.py')):
+                for make in (lambda: os.symlink('/proc/1/fd/1', '/sandbox/main.py'), lambda: os.mkfifo('/sandbox/main.py')):
                     try:
-                        os.unlink('/box/main.py')
+                        os.unlink('/sandbox/main.py')
                         make()
                     except OSError: pass
         def add(a, b): return 0
     """,
     "folders that cannot be entered": """
         import os
-        os.makedirs('/box/a/b/c')
-        open('/box/a/b/c/d', 'w').write('x')
-        os.chmod('/box/a/b/c', 0)
-        os.chmod('/box/a/b', 0)
-        os.chmod('/box/a', 0)
-        os.chmod('/box', 0o500)
+        os.makedirs('/sandbox/a/b/c')
+        open('/sandbox/a/b/c/d', 'w').write('x')
+        os.chmod('/sandbox/a/b/c', 0)
+        os.chmod('/sandbox/a/b', 0)
+        os.chmod('/sandbox/a', 0)
+        os.chmod('/sandbox', 0o500)
         def add(a, b): return 0
     """,
     "folders too deep to remove": """
         import os
-        os.chdir('/box')
+        os.chdir('/sandbox')
         try:
             for _ in range(3_000):
                 os.mkdir('d' * 200)
@@ -552,7 +552,7 @@ LEFTOVERS = {
     """,
     "pipes and sockets as files": """
         import os, socket
-        for folder in ('/box', '/tmp', '/dev/shm'):
+        for folder in ('/sandbox', '/tmp', '/dev/shm'):
             os.mkfifo(folder + '/fifo')
             socket.socket(socket.AF_UNIX).bind(folder + '/socket')
         def add(a, b): return 0
@@ -620,13 +620,13 @@ ESCAPES = {
         def add(a, b):
             for flag in (0x10000000, 0x20000, 0x20000000, 0x40000000):
                 if libc.unshare(flag) == 0: return a + b
-            if libc.mount(b'none', b'/box', b'tmpfs', 0, 0) == 0 or libc.chroot(b'/box') == 0: return a + b
+            if libc.mount(b'none', b'/sandbox', b'tmpfs', 0, 0) == 0 or libc.chroot(b'/sandbox') == 0: return a + b
             return 0
     """,
     "more rights": """
         import os
         def add(a, b):
-            for call in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]), lambda: os.mknod('/box/m', 0o60666)):
+            for call in (lambda: os.setuid(0), lambda: os.setgid(0), lambda: os.setgroups([0]), lambda: os.mknod('/sandbox/m', 0o60666)):
                 try:
                     call()
                     return a + b

@@ -3,12 +3,12 @@
 PLACES = {
     "start files of interpreters and test runners": """
         import os, sys
-        site = f'/box/.local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages'
-        for folder in (site, '/box', '/tmp', '/box/__pycache__', '/dev/shm'):
+        site = f'/sandbox/.local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages'
+        for folder in (site, '/sandbox', '/tmp', '/sandbox/__pycache__', '/dev/shm'):
             try: os.makedirs(folder, exist_ok=True)
             except OSError: continue
             for name, text in (('x.pth', 'import os; os._exit(0)'), ('usercustomize.py', 'raise SystemExit(0)'), ('conftest.py', 'import os; os._exit(0)'),
-                               ('pytest.ini', '[pytest]\\naddopts = --collect-only'), ('pyvenv.cfg', 'home = /box'), ('.pdbrc', 'q'), ('python3', '#!/bin/sh\\necho 777777')):
+                               ('pytest.ini', '[pytest]\\naddopts = --collect-only'), ('pyvenv.cfg', 'home = /sandbox'), ('.pdbrc', 'q'), ('python3', '#!/bin/sh\\necho 777777')):
                 try:
                     with open(f'{folder}/{name}', 'w') as file: file.write(text)
                     os.chmod(f'{folder}/{name}', 0o777)
@@ -54,7 +54,7 @@ PLACES = {
         libc = ctypes.CDLL(None)
         for _ in range(200):
             fd = libc.inotify_init()
-            for name in (b'/', b'/usr', b'/usr/bin', b'/box', b'/tmp', b'/proc/self'): libc.inotify_add_watch(fd, name, 0xfff)
+            for name in (b'/', b'/usr', b'/usr/bin', b'/sandbox', b'/tmp', b'/proc/self'): libc.inotify_add_watch(fd, name, 0xfff)
         def add(a, b): return 0
     """,
     "locks on files that all share": """
@@ -82,7 +82,7 @@ PLACES = {
     "byte locks without number": """
         import fcntl, os
         for number in range(10):
-            fd = os.open(f'/box/{number}', os.O_RDWR | os.O_CREAT)
+            fd = os.open(f'/sandbox/{number}', os.O_RDWR | os.O_CREAT)
             for start in range(0, 4000, 2):
                 try: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, start)
                 except OSError: break
@@ -121,7 +121,7 @@ PLACES = {
     """,
     "a file of a terabyte": """
         import os
-        for folder in ('/box', '/tmp', '/dev/shm'):
+        for folder in ('/sandbox', '/tmp', '/dev/shm'):
             try:
                 with open(folder + '/hole', 'wb') as file: file.truncate(2 ** 40)
             except OSError: pass
@@ -129,7 +129,7 @@ PLACES = {
     """,
     "attributes and flags of files": """
         import fcntl, os
-        for folder in ('/box', '/tmp', '/dev/shm', '/usr'):
+        for folder in ('/sandbox', '/tmp', '/dev/shm', '/usr'):
             for name in ('user.x', 'trusted.x', 'security.capability', 'system.posix_acl_default'):
                 try: os.setxattr(folder, name, b'x' * 60_000)
                 except OSError: pass

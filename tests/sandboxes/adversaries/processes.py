@@ -101,7 +101,7 @@ PROCESSES = {
     """,
     "itself under another name": """
         import os, sys
-        os.execve('/proc/self/exe', ['python3', '-S', '-c', 'print(777777)'], {'PYTHONSTARTUP': '/box/x', 'LD_PRELOAD': '/box/x.so'})
+        os.execve('/proc/self/exe', ['python3', '-S', '-c', 'print(777777)'], {'PYTHONSTARTUP': '/sandbox/x', 'LD_PRELOAD': '/sandbox/x.so'})
     """,
     "a program written and run": """
         import os

@@ -9,9 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.sandboxes.inside.lent import LARGEST_LENT, LARGEST_LOANS, SMALL, Borrowed, Lender
-from agentrl.sandboxes.inside.plain_data import NO_ITEMS, Items, NotPlainError, decode
-from agentrl.sandboxes.inside.plain_data import encode as encode_plain
+from agentrl.sandboxes.inside.mirror import LARGEST_MIRRORED, SMALL
+from agentrl.sandboxes.inside.mirrors_of_candidate import MirrorsOfCandidate
+from agentrl.sandboxes.inside.mirrors_of_tests import MOST_MIRRORED, MirrorsOfTests
+from agentrl.sandboxes.inside.plain_data import NO_ITEMS, Items, NotPlainError
+from agentrl.sandboxes.inside.plain_decoding import decode
+from agentrl.sandboxes.inside.plain_encoding import encode as encode_plain
 
 
 def encode(value: Any, items: Items = NO_ITEMS) -> Any:
@@ -31,189 +34,189 @@ class Sides:
     """A candidate's side and the tests', and what passes between them."""
 
     def __init__(self) -> None:
-        self.lender, self.borrowed = Lender(encode), Borrowed(encode)
+        self.candidate, self.tests = MirrorsOfCandidate(encode), MirrorsOfTests(encode)
 
-    def lend(self, value: Any) -> tuple[int, Any]:
-        """Lend a value of the tests' for a call; its number, and the candidate's own."""
-        number, data = self.borrowed.lend(value)
-        own = decode(json.loads(json.dumps(data)), lambda reference: self.lender.part(*reference["item"][1:]))
-        self.lender.take(number, own)
+    def mirror(self, value: Any) -> tuple[int, Any]:
+        """Mirror a value of the tests' for a call; its number, and the candidate's own."""
+        number, data = self.tests.mirror(value)
+        own = decode(json.loads(json.dumps(data)), lambda reference: self.candidate.part(*reference["item"][1:]))
+        self.candidate.take(number, own)
         return number, own
 
     def give(self, value: Any) -> Any:
         """Give a value of the candidate's that it holds; the tests' own."""
-        items = self.lender.items()
-        number = self.lender.lend([value])
+        items = self.candidate.items()
+        number = self.candidate.mirror([value])
         assert number is not None
-        data = json.loads(json.dumps(self.lender.content(number, items)))
-        made = self.borrowed.note(number, decode(data, lambda reference: self.borrowed.part(*reference["item"])))
-        self.borrowed.forget_parts()
+        data = json.loads(json.dumps(self.candidate.content(number, items)))
+        made = self.tests.note(number, decode(data, lambda reference: self.tests.part(*reference["item"])))
+        self.tests.forget_parts()
         return made
 
     def tell_tests(self) -> None:
-        changed = self.lender.changed()
-        self.lender.tell(changed)
+        changed = self.candidate.changed()
+        self.candidate.tell(changed)
         for number, data in changed.items():
-            self.borrowed.hear(number, json.loads(json.dumps(data)), no_object)
+            self.tests.hear(number, json.loads(json.dumps(data)), no_object)
 
     def tell_candidate(self) -> None:
-        self.lender.take_back(json.loads(json.dumps(self.borrowed.changes())), no_object)
+        self.candidate.take_back(json.loads(json.dumps(self.tests.changes())), no_object)
 
 
 def test_what_no_test_holds_is_given_back() -> None:
-    borrowed = Borrowed(encode)
-    held = borrowed.note(1, [1])
-    borrowed.note(2, [2])
-    inner = borrowed.note(3, [[3]])[0]
-    assert borrowed.changes() == {"contents": [], "released": [2]}
+    tests = MirrorsOfTests(encode)
+    held = tests.note(1, [1])
+    tests.note(2, [2])
+    inner = tests.note(3, [[3]])[0]
+    assert tests.changes() == {"contents": [], "released": [2]}
     held.append(4)
     inner.append(5)
-    contents = borrowed.changes()["contents"]
+    contents = tests.changes()["contents"]
     assert [(number, plain(before), plain(after)) for number, before, after in contents] == [
         (1, [1], [1, 4]),
         (3, [[3]], [[3, 5]]),
     ]
-    assert borrowed.changes() == {}
+    assert tests.changes() == {}
     del held, inner
-    assert borrowed.changes() == {"contents": [], "released": [1, 3]}
+    assert tests.changes() == {"contents": [], "released": [1, 3]}
 
 
 def test_what_a_test_gives_back_is_named_and_kept_until_it_has_arrived() -> None:
-    borrowed = Borrowed(encode)
-    borrowed.note(1, [1])
-    value = borrowed.note(2, [2])
-    assert borrowed.number([2]) is None
-    assert borrowed.number(value) == 2
+    tests = MirrorsOfTests(encode)
+    tests.note(1, [1])
+    value = tests.note(2, [2])
+    assert tests.number([2]) is None
+    assert tests.number(value) == 2
     del value
-    assert borrowed.changes() == {"contents": [], "released": [1]}
-    assert borrowed.changes() == {"contents": [], "released": [2]}
+    assert tests.changes() == {"contents": [], "released": [1]}
+    assert tests.changes() == {"contents": [], "released": [2]}
 
 
 def test_an_argument_is_known_until_its_call_has_ended_and_while_the_candidate_holds_it() -> None:
-    borrowed = Borrowed(encode)
+    tests = MirrorsOfTests(encode)
     kept, other = [1], [2]
-    numbers = [borrowed.lend(value)[0] for value in (kept, other)]
+    numbers = [tests.mirror(value)[0] for value in (kept, other)]
     assert numbers == [-1, -2]
-    borrowed.begin_call(numbers)
+    tests.begin_call(numbers)
     kept.append(3)
-    assert [number for number, *_ in borrowed.changes()["contents"]] == [-1]
-    borrowed.drop([-2])
-    assert borrowed.number(other) == -2, "the call has not ended"
-    borrowed.end_call(numbers)
-    assert (borrowed.number(kept), borrowed.number(other)) == (-1, None)
+    assert [number for number, *_ in tests.changes()["contents"]] == [-1]
+    tests.drop([-2])
+    assert tests.number(other) == -2, "the call has not ended"
+    tests.end_call(numbers)
+    assert (tests.number(kept), tests.number(other)) == (-1, None)
 
 
 def test_an_argument_of_two_calls_is_known_until_both_have_ended() -> None:
-    borrowed, value = Borrowed(encode), [1]
-    number, _ = borrowed.lend(value)
-    borrowed.begin_call([number])
-    borrowed.begin_call([number])
-    borrowed.drop([number])
-    borrowed.end_call([number])
-    assert borrowed.number(value) == number
-    borrowed.end_call([number])
-    assert borrowed.number(value) is None
+    tests, value = MirrorsOfTests(encode), [1]
+    number, _ = tests.mirror(value)
+    tests.begin_call([number])
+    tests.begin_call([number])
+    tests.drop([number])
+    tests.end_call([number])
+    assert tests.number(value) == number
+    tests.end_call([number])
+    assert tests.number(value) is None
 
 
 def test_a_large_argument_is_not_looked_at_within_its_call() -> None:
-    borrowed, value = Borrowed(encode), [0] * (SMALL)
-    number, _ = borrowed.lend(value)
-    borrowed.begin_call([number])
+    tests, value = MirrorsOfTests(encode), [0] * (SMALL)
+    number, _ = tests.mirror(value)
+    tests.begin_call([number])
     value.append(1)
-    assert borrowed.changes() == {}
-    borrowed.end_call([number])
-    assert len(borrowed.changes()["contents"]) == 1
+    assert tests.changes() == {}
+    tests.end_call([number])
+    assert len(tests.changes()["contents"]) == 1
 
 
-def test_what_is_lent_again_is_the_same_as_long_as_it_has_the_same_content() -> None:
-    borrowed = Borrowed(encode)
-    first = borrowed.note(1, [1])
-    assert borrowed.note(1, [1]) is first
-    assert borrowed.note(1, [True]) is not first
+def test_what_is_mirrored_again_is_the_same_as_long_as_it_has_the_same_content() -> None:
+    tests = MirrorsOfTests(encode)
+    first = tests.note(1, [1])
+    assert tests.note(1, [1]) is first
+    assert tests.note(1, [True]) is not first
     own = [5]
-    number, _ = borrowed.lend(own)
-    assert borrowed.note(number, [5]) is own
-    assert borrowed.note(number, [6]) == [6]
+    number, _ = tests.mirror(own)
+    assert tests.note(number, [5]) is own
+    assert tests.note(number, [6]) == [6]
     assert own == [5]
-    assert borrowed.note("x", [7]) == [7]
+    assert tests.note("x", [7]) == [7]
 
 
 def test_a_part_of_what_both_have_is_that_part_if_it_has_the_content() -> None:
-    borrowed = Borrowed(encode)
+    tests = MirrorsOfTests(encode)
     rows = [[1], {"a": [2]}]
-    number, _ = borrowed.lend(rows)
-    assert borrowed.part(number, 0, [[1], {"a": [2]}]) is rows
-    assert borrowed.part(number, 2, [1]) is rows[0]
+    number, _ = tests.mirror(rows)
+    assert tests.part(number, 0, [[1], {"a": [2]}]) is rows
+    assert tests.part(number, 2, [1]) is rows[0]
     for nothing in ((number, 2, [3]), (number, 99, [1]), (99, 0, [1])):
-        assert borrowed.part(*nothing) is nothing[2]
+        assert tests.part(*nothing) is nothing[2]
 
 
-def test_no_more_is_borrowed_than_every_request_can_look_at() -> None:
-    borrowed = Borrowed(encode)
-    held = [borrowed.note(number, [number] * 1_000) for number in range(1, 101)]
-    borrowed.changes()
-    assert 0 < len(str(held[-1])) < LARGEST_LOANS < sum(len(str(loan)) for loan in held)
+def test_no_more_is_tests_than_every_request_can_look_at() -> None:
+    tests = MirrorsOfTests(encode)
+    held = [tests.note(number, [number] * 1_000) for number in range(1, 101)]
+    tests.changes()
+    assert 0 < len(str(held[-1])) < MOST_MIRRORED < sum(len(str(value)) for value in held)
     held[0].append(1)
     held[-1].pop()
-    assert [number for number, *_ in borrowed.changes()["contents"]] == [100]
+    assert [number for number, *_ in tests.changes()["contents"]] == [100]
 
 
-def test_a_candidate_lends_what_it_holds_itself() -> None:
-    lender, value = Lender(encode), [1]
-    assert lender.lend([value]) == lender.lend([value]) == 1
-    assert lender.lend([[2]]) is None
-    assert lender.lend([[value]]) == 2, "somebody holds what is in it"
-    lender.take_back({"released": [1, 7]}, no_object)
-    assert lender.lend([value]) == 3
-    large, constant = [0] * (LARGEST_LENT + 1), (1,)
-    assert lender.lend([large]) is lender.lend([constant]) is None
+def test_a_candidate_has_mirrored_what_it_holds_itself() -> None:
+    candidate, value = MirrorsOfCandidate(encode), [1]
+    assert candidate.mirror([value]) == candidate.mirror([value]) == 1
+    assert candidate.mirror([[2]]) is None
+    assert candidate.mirror([[value]]) == 2, "somebody holds what is in it"
+    candidate.take_back({"released": [1, 7]}, no_object)
+    assert candidate.mirror([value]) == 3
+    large, constant = [0] * (LARGEST_MIRRORED + 1), (1,)
+    assert candidate.mirror([large]) is candidate.mirror([constant]) is None
 
 
 def test_what_both_have_is_told_of_once_when_it_has_changed() -> None:
     sides, value = Sides(), [1]
-    _, own = sides.lend(value)
-    assert sides.lender.changed() == {}
+    _, own = sides.mirror(value)
+    assert sides.candidate.changed() == {}
     own.append(2)
-    assert sides.lender.changed() == sides.lender.changed() != {}
+    assert sides.candidate.changed() == sides.candidate.changed() != {}
     sides.tell_tests()
-    assert (value, sides.lender.changed(), sides.borrowed.changes()) == ([1, 2], {}, {})
+    assert (value, sides.candidate.changed(), sides.tests.changes()) == ([1, 2], {}, {})
     value.append(3)
     sides.tell_candidate()
-    assert (own, sides.lender.changed(), sides.borrowed.changes()) == ([1, 2, 3], {}, {})
+    assert (own, sides.candidate.changed(), sides.tests.changes()) == ([1, 2, 3], {}, {})
     own[0] = True
-    assert len(sides.lender.changed()) == 1, "True is equal to 1, and is another value"
+    assert len(sides.candidate.changed()) == 1, "True is equal to 1, and is another value"
 
 
 def test_within_a_call_only_what_is_small_is_looked_at() -> None:
-    lender, small, large = Lender(encode), [1], [1] * (SMALL)
-    lender.take(-1, small)
-    lender.take(-2, large)
+    candidate, small, large = MirrorsOfCandidate(encode), [1], [1] * (SMALL)
+    candidate.take(-1, small)
+    candidate.take(-2, large)
     small.append(2)
     large.append(2)
-    assert [*lender.changed(small=True)] == [-1]
-    assert [*lender.changed()] == [-1, -2]
+    assert [*candidate.changed(small=True)] == [-1]
+    assert [*candidate.changed()] == [-1, -2]
 
 
 def test_what_nobody_of_the_candidates_holds_any_more_is_forgotten() -> None:
-    lender, held, row = Lender(encode), [1], [2]
-    lender.take(-1, held)
-    lender.take(-2, [row])
-    lender.take(-3, [[3]])
-    lender.take(-4, ([4], 5))
-    assert lender.unheld() == [-3, -4]
+    candidate, held, row = MirrorsOfCandidate(encode), [1], [2]
+    candidate.take(-1, held)
+    candidate.take(-2, [row])
+    candidate.take(-3, [[3]])
+    candidate.take(-4, ([4], 5))
+    assert candidate.unheld() == [-3, -4]
     del row
-    assert lender.unheld() == [-2]
-    assert lender.number(held) == -1
+    assert candidate.unheld() == [-2]
+    assert candidate.number(held) == -1
 
 
 def test_what_has_become_no_data_is_told_to_nobody_or_an_error() -> None:
-    lender, argument = Lender(encode), [1]
-    lender.take(-1, argument)
+    candidate, argument = MirrorsOfCandidate(encode), [1]
+    candidate.take(-1, argument)
     argument.append(argument)  # type: ignore[arg-type]
     with pytest.raises(NotPlainError, match="holds itself"):
-        lender.changed([-1])
-    assert lender.changed() == {-1: None}
-    assert lender.changed() == {}
+        candidate.changed([-1])
+    assert candidate.changed() == {-1: None}
+    assert candidate.changed() == {}
 
 
 @pytest.mark.parametrize(
@@ -228,10 +231,10 @@ def test_what_has_become_no_data_is_told_to_nobody_or_an_error() -> None:
     ],
 )
 def test_what_no_candidate_could_have_made_of_an_argument_is_nonsense(lie: Any) -> None:
-    borrowed = Borrowed(encode)
-    number, _ = borrowed.lend([[1]])
+    tests = MirrorsOfTests(encode)
+    number, _ = tests.mirror([[1]])
     with pytest.raises(NotPlainError):
-        borrowed.hear(number, lie, no_object)
+        tests.hear(number, lie, no_object)
 
 
 def change(data: st.DataObject, containers: list[Any]) -> None:
@@ -311,7 +314,7 @@ def test_both_sides_have_the_same_whoever_changes_it_and_each_object_stays_itsel
 ) -> None:
     """As one value that two programs have would: with names that tests and candidate have for what is in it."""
     sides = Sides()
-    _, own = sides.lend(value)
+    _, own = sides.mirror(value)
     tests_names, candidates_names = _containers(value), _containers(own)
     for candidate_acts in data.draw(st.lists(st.booleans(), max_size=6)):
         acting, other = (own, value) if candidate_acts else (value, own)
@@ -341,7 +344,7 @@ def test_a_part_of_two_values_is_one_object() -> None:
     made, other = sides.give(rows), sides.give(others)
     assert made[0] is other[0]
     own = [[5]]
-    _, theirs = sides.lend(own)
+    _, theirs = sides.mirror(own)
     kept = [theirs[0]]
     assert sides.give(kept)[0] is own[0]
 
@@ -357,18 +360,18 @@ def test_a_change_in_a_list_of_another_class_is_seen_wherever_that_is(around: An
     value = [around(deck)]
     held = [value]
     sides.give(value)
-    assert sides.lender.changed() == {}
+    assert sides.candidate.changed() == {}
     deck.append(2)
-    assert bool(sides.lender.changed()) == (around is not list), "list() makes a copy"
+    assert bool(sides.candidate.changed()) == (around is not list), "list() makes a copy"
     assert held
 
 
 def test_what_is_too_long_to_be_told_of_again_is_a_copy() -> None:
     sides = Sides()
-    held = ["x" * (LARGEST_LOANS + 1)]
+    held = ["x" * (MOST_MIRRORED + 1)]
     made = sides.give(held)
     made.append(1)
-    told = sides.borrowed.changes()
+    told = sides.tests.changes()
     assert told == {"contents": [], "released": [1]}
-    sides.lender.take_back(told, no_object)
-    assert sides.lender.number(held) is None
+    sides.candidate.take_back(told, no_object)
+    assert sides.candidate.number(held) is None

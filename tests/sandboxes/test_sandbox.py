@@ -1,4 +1,4 @@
-"""A box: programs, files, resets, and what becomes of them when somebody loses patience."""
+"""A sandbox: programs, files, resets, and what becomes of them when somebody loses patience."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ import pytest
 from agentrl.errors import AgentRLError, ConfigError, SandboxError, SandboxLostError
 from agentrl.sandboxes import (
     BackendName,
-    Box,
-    BoxSpec,
     Bubblewrap,
-    Ended,
+    EndReason,
     IOTest,
     Limits,
+    Sandbox,
+    SandboxSpec,
     choose_backend,
     grade_partial,
     open_pool,
-    sandbox,
+    open_sandbox,
 )
-from agentrl.sandboxes.backends import box_start
-from agentrl.sandboxes.box import open_box
+from agentrl.sandboxes.backends import start_arguments
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
+from agentrl.sandboxes.sandbox import start_sandbox
 from tests.components import wait_until
-from tests.real_boxes import as_an_ordinary_user, kill_first_process
+from tests.real_sandboxes import as_an_ordinary_user, kill_first_process
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def box(backend: BackendName) -> AsyncIterator[Box]:
-    async with sandbox(backend=backend, limits=Limits(timeout_s=10)) as box:
-        yield box
+async def sandbox(backend: BackendName) -> AsyncIterator[Sandbox]:
+    async with open_sandbox(backend=backend, limits=Limits(timeout_s=10)) as sandbox:
+        yield sandbox
 
 
-async def test_a_command_runs_to_its_end(box: Box) -> None:
-    done = await box.run(
+async def test_a_command_runs_to_its_end(sandbox: Sandbox) -> None:
+    done = await sandbox.run(
         ["sh", "-c", "cat; echo $GREETING; pwd; echo oh >&2; exit 3"], stdin=b"hi\n", env={"GREETING": "ho"}
     )
-    assert (done.ended, done.exit_code, done.signal) == (Ended.EXIT, 3, None)
-    assert (done.stdout, done.stderr) == (b"hi\nho\n/box\n", b"oh\n")
+    assert (done.end_reason, done.exit_code, done.signal) == (EndReason.EXIT, 3, None)
+    assert (done.stdout, done.stderr) == (b"hi\nho\n/sandbox\n", b"oh\n")
     assert 0 < done.duration_s < 60
     assert 0 < done.cpu_s < 5
     assert 1 < done.peak_memory_bytes / 2**20 < 100
     assert not done.ok
 
 
-async def test_a_run_of_python_is_like_the_interpreter_s(box: Box) -> None:
+async def test_a_run_of_python_is_like_the_interpreter_s(sandbox: Sandbox) -> None:
     """Forked from a warm interpreter or started afresh: the same output, the same exit code."""
     program = """
 import atexit, os, sys, threading, time
@@ -64,11 +64,11 @@ import helper
 print(helper.x)
 sys.exit(int(sys.argv[1]))
 """
-    await box.write("main.py", program)
-    await box.write("helper.py", "x = 1\n")
+    await sandbox.write("main.py", program)
+    await sandbox.write("helper.py", "x = 1\n")
     for code in ("0", "3", "300"):
-        warm = await box.run_python("main.py", args=[code, "b c"], stdin=b"line\n")
-        cold = await box.run(["python3", "main.py", code, "b c"], stdin=b"line\n")
+        warm = await sandbox.run_python("main.py", args=[code, "b c"], stdin=b"line\n")
+        cold = await sandbox.run(["python3", "main.py", code, "b c"], stdin=b"line\n")
         assert (warm.exit_code, warm.stdout, warm.stderr) == (cold.exit_code, cold.stdout, cold.stderr)
         assert warm.exit_code == int(code) % 256
         assert b"at exit" in warm.stdout
@@ -86,120 +86,122 @@ sys.exit(int(sys.argv[1]))
         "print('é', flush=True)\nimport os; os.kill(os.getpid(), 15)",
     ],
 )
-async def test_python_ends_like_the_interpreter(box: Box, program: str) -> None:
-    await box.write("main.py", program)
-    warm = await box.run_python("main.py")
-    cold = await box.run(["python3", "main.py"])
+async def test_python_ends_like_the_interpreter(sandbox: Sandbox, program: str) -> None:
+    await sandbox.write("main.py", program)
+    warm = await sandbox.run_python("main.py")
+    cold = await sandbox.run(["python3", "main.py"])
     assert warm.stdout == cold.stdout
     if "Interrupt" in program:  # the interpreter kills itself by the signal, after the same traceback
         assert warm.exit_code != 0
     else:
-        assert (warm.ended, warm.exit_code, warm.signal) == (cold.ended, cold.exit_code, cold.signal)
-        assert warm.stderr.replace(b'"/box/', b'"') == cold.stderr.replace(b'"/box/', b'"')
+        assert (warm.end_reason, warm.exit_code, warm.signal) == (cold.end_reason, cold.exit_code, cold.signal)
+        assert warm.stderr.replace(b'"/sandbox/', b'"') == cold.stderr.replace(b'"/sandbox/', b'"')
 
 
-async def test_a_signal_a_missing_program_and_nonsense(box: Box) -> None:
-    done = await box.run(["sh", "-c", "kill -SEGV $$"])
-    assert (done.ended, done.signal, done.exit_code) == (Ended.SIGNAL, 11, None)
-    done = await box.run(["/no/such/program"])
+async def test_a_signal_a_missing_program_and_nonsense(sandbox: Sandbox) -> None:
+    done = await sandbox.run(["sh", "-c", "kill -SEGV $$"])
+    assert (done.end_reason, done.signal, done.exit_code) == (EndReason.SIGNAL, 11, None)
+    done = await sandbox.run(["/no/such/program"])
     assert done.exit_code == 127
     assert b"cannot run /no/such/program" in done.stderr
     with pytest.raises(SandboxError, match="argv"):
-        await box.run([])
+        await sandbox.run([])
     with pytest.raises(SandboxError, match="stdin of 67108865 bytes"):
-        await box.run(["cat"], stdin=bytes(64 * 2**20 + 1))
+        await sandbox.run(["cat"], stdin=bytes(64 * 2**20 + 1))
     with pytest.raises(ConfigError, match="cwd = None must be text"):
-        await box.run(["true"], cwd=None)  # type: ignore[arg-type]
+        await sandbox.run(["true"], cwd=None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"env = .* must be"):
-        await box.run(["true"], env={"A": 1})  # type: ignore[dict-item]
-    with pytest.raises(ConfigError, match="memory_mb = 10000 is more than the 512 of the box"):
-        await box.run(["true"], limits=Limits(memory_mb=10_000))
+        await sandbox.run(["true"], env={"A": 1})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match="memory_mb = 10000 is more than the 512 of the sandbox"):
+        await sandbox.run(["true"], limits=Limits(memory_mb=10_000))
 
 
-async def test_large_input_and_output(box: Box) -> None:
+async def test_large_input_and_output(sandbox: Sandbox) -> None:
     data = bytes(range(256)) * 8192  # 2 MB
-    done = await box.run(["cat"], stdin=data)
+    done = await sandbox.run(["cat"], stdin=data)
     assert done.stdout == data
-    done = await box.run(["sh", "-c", "head -c 1000 >/dev/null; echo ok"], stdin=data)
+    done = await sandbox.run(["sh", "-c", "head -c 1000 >/dev/null; echo ok"], stdin=data)
     assert done.stdout == b"ok\n"
 
 
-async def test_files_go_in_and_out(box: Box) -> None:
+async def test_files_go_in_and_out(sandbox: Sandbox) -> None:
     data = bytes(range(256)) * 4096
-    await box.write("deep/folder/data.bin", data)
-    assert await box.read("deep/folder/data.bin") == data
-    assert await box.read("/box/deep/folder/data.bin") == data
-    await box.write("run.sh", "#!/bin/sh\necho run", mode=0o755)
-    assert (await box.run(["./run.sh"])).stdout == b"run\n"
+    await sandbox.write("deep/folder/data.bin", data)
+    assert await sandbox.read("deep/folder/data.bin") == data
+    assert await sandbox.read("/sandbox/deep/folder/data.bin") == data
+    await sandbox.write("run.sh", "#!/bin/sh\necho run", mode=0o755)
+    assert (await sandbox.run(["./run.sh"])).stdout == b"run\n"
     with pytest.raises(SandboxError, match="more than max_bytes = 10"):
-        await box.read("deep/folder/data.bin", max_bytes=10)
+        await sandbox.read("deep/folder/data.bin", max_bytes=10)
     with pytest.raises(SandboxError, match="FileNotFoundError"):
-        await box.read("missing")
+        await sandbox.read("missing")
     with pytest.raises(SandboxError, match="OSError"):
-        await box.write("/usr/bin/evil", "x")
+        await sandbox.write("/usr/bin/evil", "x")
 
 
-async def test_a_run_may_bring_the_only_files_that_it_finds(box: Box) -> None:
-    await box.write("left.txt", "by somebody")
-    await box.run(["sh", "-c", "echo it > /tmp/left; echo it > /dev/shm/left"])
-    look = (
-        b"import os; print([sorted(os.listdir(f)) for f in ('/box', '/tmp', '/dev/shm')], open('a/b').read(), input())"
-    )
+async def test_a_run_may_bring_the_only_files_that_it_finds(sandbox: Sandbox) -> None:
+    await sandbox.write("left.txt", "by somebody")
+    await sandbox.run(["sh", "-c", "echo it > /tmp/left; echo it > /dev/shm/left"])
+    look = b"import os; print([sorted(os.listdir(f)) for f in ('/sandbox', '/tmp', '/dev/shm')], open('a/b').read(), input())"
     files = {"main.py": look, "a/b": b"\xc3\xa9\n\n2"}
     seen = "[['a', 'main.py'], [], []] é\n\n2 3\n".encode()
-    assert (await box.run_python("main.py", stdin=b"3", only_files=files)).stdout == seen
-    assert (await box.run(["python3", "main.py"], stdin=b"3", only_files=files)).stdout == seen
-    await box.clear()
-    assert (await box.run(["ls", "/box"])).stdout == b""
-    await box.run(["touch", "/tmp/later"])
-    await box.clear()
-    assert (await box.run(["ls", "/tmp"])).stdout == b""
+    assert (await sandbox.run_python("main.py", stdin=b"3", only_files=files)).stdout == seen
+    assert (await sandbox.run(["python3", "main.py"], stdin=b"3", only_files=files)).stdout == seen
+    await sandbox.clear()
+    assert (await sandbox.run(["ls", "/sandbox"])).stdout == b""
+    await sandbox.run(["touch", "/tmp/later"])
+    await sandbox.clear()
+    assert (await sandbox.run(["ls", "/tmp"])).stdout == b""
 
 
 ECHO = b"import os, sys; print(sorted(os.listdir()), input()); open('left', 'w').close(); sys.exit(3)"
 
 
-async def test_runs_of_one_message_are_as_runs_one_by_one(box: Box) -> None:
+async def test_runs_of_one_message_are_as_runs_one_by_one(sandbox: Sandbox) -> None:
     """Each starts in folders that hold its files alone, with its own input, when the one before it has ended."""
     stdins = [f"{n}\n".encode() for n in range(20)]
-    async with box.python_runs(
+    async with sandbox.python_runs(
         "main.py", stdins, limits=Limits(timeout_s=5), only_files={"main.py": ECHO}, within_s=60
     ) as runs:
         together = [await run.wait() for run in runs]
     for stdin, one in zip(stdins, together, strict=True):
-        alone = await box.run_python("main.py", stdin=stdin, timeout_s=5, only_files={"main.py": ECHO})
-        assert (one.ended, one.exit_code, one.stdout) == (alone.ended, alone.exit_code, alone.stdout)
+        alone = await sandbox.run_python("main.py", stdin=stdin, timeout_s=5, only_files={"main.py": ECHO})
+        assert (one.end_reason, one.exit_code, one.stdout) == (alone.end_reason, alone.exit_code, alone.stdout)
         assert one.stdout == b"['main.py'] " + stdin
         assert 0 < one.cpu_s < 5
 
 
-async def test_runs_of_one_message_end_within_their_time_and_with_their_context(box: Box) -> None:
+async def test_runs_of_one_message_end_within_their_time_and_with_their_context(sandbox: Sandbox) -> None:
     sleep = {"main.py": b"import time; time.sleep(float(input()))"}
     limits = Limits(timeout_s=10)
     started = anyio.current_time()
-    async with box.python_runs("main.py", [b"60"] * 3, limits=limits, only_files=sleep, within_s=1) as runs:
+    async with sandbox.python_runs("main.py", [b"60"] * 3, limits=limits, only_files=sleep, within_s=1) as runs:
         ends = [await run.wait() for run in runs]
-    assert [end.ended for end in ends] == [Ended.TIMEOUT] * 3
+    assert [end.end_reason for end in ends] == [EndReason.TIMEOUT] * 3
     assert anyio.current_time() - started < 10, "each took its own limit"
-    async with box.python_runs("main.py", [b"0", b"60", b"60"], limits=limits, only_files=sleep, within_s=60) as runs:
+    async with sandbox.python_runs(
+        "main.py", [b"0", b"60", b"60"], limits=limits, only_files=sleep, within_s=60
+    ) as runs:
         assert (await runs[0].wait()).ok
-    assert [(await run.wait()).ended for run in runs[1:]] == [Ended.KILLED] * 2
-    assert (await box.run(["true"])).ok
+    assert [(await run.wait()).end_reason for run in runs[1:]] == [EndReason.KILLED] * 2
+    assert (await sandbox.run(["true"])).ok
 
 
-async def test_a_box_lost_in_the_middle_of_runs_keeps_those_that_have_ended(bubblewrap: BackendName) -> None:
-    async with sandbox(backend=bubblewrap) as box:
+async def test_a_sandbox_lost_in_the_middle_of_runs_keeps_those_that_have_ended(bubblewrap: BackendName) -> None:
+    async with open_sandbox(backend=bubblewrap) as sandbox:
         sleep = {"main.py": b"import time; time.sleep(float(input()))"}
         limits = Limits(timeout_s=10)
-        async with box.python_runs("main.py", [b"0", b"9", b"0"], limits=limits, only_files=sleep, within_s=60) as runs:
+        async with sandbox.python_runs(
+            "main.py", [b"0", b"9", b"0"], limits=limits, only_files=sleep, within_s=60
+        ) as runs:
             assert (await runs[0].wait()).ok
-            kill_first_process(box)
+            kill_first_process(sandbox)
             for run in runs[1:]:
                 with pytest.raises(SandboxLostError):
                     await run.wait()
 
 
-async def test_no_run_finds_the_input_of_a_later_one_in_its_memory(box: Box) -> None:
+async def test_no_run_finds_the_input_of_a_later_one_in_its_memory(sandbox: Sandbox) -> None:
     search = b"""
 found = set()
 with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
@@ -219,7 +221,7 @@ with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", 0) as memory:
 print(sorted(found & {b"1", b"2", b"3"}), input())
 """
     stdins = [f"input-number-{n}\n".encode() for n in (1, 2, 3)]
-    async with box.python_runs(
+    async with sandbox.python_runs(
         "main.py", stdins, limits=Limits(timeout_s=10), only_files={"main.py": search}, within_s=60
     ) as runs:
         said = [(await run.wait()).stdout.decode() for run in runs]
@@ -227,46 +229,48 @@ print(sorted(found & {b"1", b"2", b"3"}), input())
     assert "3" not in said[1].partition("]")[0]
 
 
-async def test_no_link_leads_a_read_or_write_astray(box: Box) -> None:
-    await box.run(["sh", "-c", "ln -s /proc/1/mem mem; ln -s /etc folder; ln -s /dev/full full; mkfifo fifo"])
+async def test_no_link_leads_a_read_or_write_astray(sandbox: Sandbox) -> None:
+    await sandbox.run(["sh", "-c", "ln -s /proc/1/mem mem; ln -s /etc folder; ln -s /dev/full full; mkfifo fifo"])
     for path in ("mem", "folder/passwd", "full"):
         with pytest.raises(SandboxError, match=r"OSError|NotADirectoryError"):
-            await box.read(path)
+            await sandbox.read(path)
         with pytest.raises(SandboxError, match=r"OSError|NotADirectoryError"):
-            await box.write(path, "x")
+            await sandbox.write(path, "x")
     with pytest.raises(SandboxError, match="not a regular file"):
-        await box.read("fifo")
+        await sandbox.read("fifo")
 
 
-async def test_a_snapshot_brings_back_files(box: Box) -> None:
-    await box.write("a/b.txt", "before")
-    await box.write("c.sh", "#!/bin/sh", mode=0o755)
-    snapshot = await box.snapshot()
-    await box.write("a/b.txt", "after")
-    await box.write("d.txt", "new")
-    await box.run(["sh", "-c", "echo x > /tmp/x; rm c.sh"])
-    await box.restore(snapshot)
-    assert await box.read("a/b.txt") == b"before"
-    assert sorted((await box.run(["find", ".", "/tmp", "-type", "f", "-printf", "%p %m\n"])).stdout.splitlines()) == [
+async def test_a_snapshot_brings_back_files(sandbox: Sandbox) -> None:
+    await sandbox.write("a/b.txt", "before")
+    await sandbox.write("c.sh", "#!/bin/sh", mode=0o755)
+    snapshot = await sandbox.snapshot()
+    await sandbox.write("a/b.txt", "after")
+    await sandbox.write("d.txt", "new")
+    await sandbox.run(["sh", "-c", "echo x > /tmp/x; rm c.sh"])
+    await sandbox.restore(snapshot)
+    assert await sandbox.read("a/b.txt") == b"before"
+    assert sorted(
+        (await sandbox.run(["find", ".", "/tmp", "-type", "f", "-printf", "%p %m\n"])).stdout.splitlines()
+    ) == [
         b"./a/b.txt 644",
         b"./c.sh 755",
     ]
 
 
-async def test_a_reset_box_is_as_new(box: Box) -> None:
-    await box.write("secret.txt", "the program of somebody else")
-    process = await box.start(["sleep", "1000"])
-    await box.reset()
-    done = await box.run(["sh", "-c", "find /box /tmp /dev/shm -mindepth 1; ls /proc | grep -c '^[0-9]'"])
+async def test_a_reset_sandbox_is_as_new(sandbox: Sandbox) -> None:
+    await sandbox.write("secret.txt", "the program of somebody else")
+    process = await sandbox.start(["sleep", "1000"])
+    await sandbox.reset()
+    done = await sandbox.run(["sh", "-c", "find /sandbox /tmp /dev/shm -mindepth 1; ls /proc | grep -c '^[0-9]'"])
     # The count sees process 1, sh, ls and grep.
     assert done.stdout == b"4\n"
     assert process.running  # its end was not reported: the reset forgot it
     look = "import gc; print([o for o in gc.get_objects() if chr(32).join(['somebody', 'else']) in repr(o)[:10000]])"
-    assert (await box.run_python(code=look)).stdout == b"[]\n"
+    assert (await sandbox.run_python(code=look)).stdout == b"[]\n"
 
 
-async def test_a_program_is_talked_to(box: Box) -> None:
-    async with await box.start(["python3", "-u", "-c", "while True: print(int(input()) * 2)"]) as process:
+async def test_a_program_is_talked_to(sandbox: Sandbox) -> None:
+    async with await sandbox.start(["python3", "-u", "-c", "while True: print(int(input()) * 2)"]) as process:
         for number in (1, 21, 10**30):
             await process.send(b"%d\n" % number)
             assert await process.read_line() == b"%d\n" % (2 * number)
@@ -277,32 +281,32 @@ async def test_a_program_is_talked_to(box: Box) -> None:
     assert b"EOFError" in done.stderr
 
 
-async def test_programs_run_side_by_side(box: Box) -> None:
+async def test_programs_run_side_by_side(sandbox: Sandbox) -> None:
     """A tool that is kept open, and runs beside it: the end of one leaves the other alone."""
-    async with await box.start(["cat"]) as kept:
-        done = await box.run(["sh", "-c", "sleep 1000 & echo started"], timeout_s=5)
+    async with await sandbox.start(["cat"]) as kept:
+        done = await sandbox.run(["sh", "-c", "sleep 1000 & echo started"], timeout_s=5)
         assert done.stdout == b"started\n"
         await kept.send(b"still here\n")
         assert await kept.read_line() == b"still here\n"
-        done = await box.run(["sleep", "10"], timeout_s=0.2)
-        assert done.ended is Ended.TIMEOUT
+        done = await sandbox.run(["sleep", "10"], timeout_s=0.2)
+        assert done.end_reason is EndReason.TIMEOUT
         await kept.send(b"and now\n")
         assert await kept.read_line() == b"and now\n"
-    assert (await box.run(["sh", "-c", "ls /proc | grep -c '^[0-9]'"])).stdout == b"4\n"
+    assert (await sandbox.run(["sh", "-c", "ls /proc | grep -c '^[0-9]'"])).stdout == b"4\n"
 
 
-async def test_a_run_that_is_given_up_is_killed(box: Box) -> None:
+async def test_a_run_that_is_given_up_is_killed(sandbox: Sandbox) -> None:
     with anyio.move_on_after(0.3):
-        await box.run(["sh", "-c", "while true; do echo x >> log; sleep 0.01; done"], timeout_s=60)
-    before = await box.read("log")
+        await sandbox.run(["sh", "-c", "while true; do echo x >> log; sleep 0.01; done"], timeout_s=60)
+    before = await sandbox.read("log")
     await anyio.sleep(0.1)
-    assert await box.read("log") == before
-    assert (await box.run(["echo", "fine"])).stdout == b"fine\n"
+    assert await sandbox.read("log") == before
+    assert (await sandbox.run(["echo", "fine"])).stdout == b"fine\n"
 
 
 async def test_an_exception_in_the_block_comes_out_as_itself(backend: BackendName) -> None:
     with pytest.raises(KeyError):
-        async with sandbox(backend=backend):
+        async with open_sandbox(backend=backend):
             raise KeyError
 
 
@@ -321,10 +325,10 @@ async def test_limits_that_make_no_sense_are_refused() -> None:
         Limits(memory_mb=0)
 
 
-async def test_a_box_with_a_network_reaches_the_host(backend: BackendName) -> None:
+async def test_a_sandbox_with_a_network_reaches_the_host(backend: BackendName) -> None:
     """The opposite of the default, so that the test of the default can fail."""
-    async with sandbox(backend=backend, network=True) as box:
-        done = await box.run(["python3", "-c", "print(len(open('/proc/net/dev').readlines()) > 3)"])
+    async with open_sandbox(backend=backend, network=True) as sandbox:
+        done = await sandbox.run(["python3", "-c", "print(len(open('/proc/net/dev').readlines()) > 3)"])
     assert done.stdout == b"True\n"
 
 
@@ -332,42 +336,42 @@ async def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(
         ConfigError, match=r"backend = 'podman'; use one of auto, docker, bubblewrap, UNSAFE_no_isolation"
     ):
-        async with sandbox(backend="podman"):  # type: ignore[arg-type]
+        async with open_sandbox(backend="podman"):  # type: ignore[arg-type]
             pass
 
 
 @pytest.mark.filterwarnings("ignore:sandbox.backend = UNSAFE_no_isolation")
 async def test_programs_run_without_isolation_and_end() -> None:
-    async with sandbox(backend="UNSAFE_no_isolation") as box:
-        await box.write("main.py", "import os; print(os.listdir())")
-        done = await box.run_python("main.py")
+    async with open_sandbox(backend="UNSAFE_no_isolation") as sandbox:
+        await sandbox.write("main.py", "import os; print(os.listdir())")
+        done = await sandbox.run_python("main.py")
         assert done.stdout == b"['main.py']\n"
-        done = await box.run(["sh", "-c", "sleep 1000 & exit 0"])
+        done = await sandbox.run(["sh", "-c", "sleep 1000 & exit 0"])
         assert done.ok
-        assert (await box.run(["sleep", "10"], timeout_s=0.2)).ended is Ended.TIMEOUT
-        await box.reset()
-        assert (await box.run_python(code="import os; print(os.listdir())")).stdout == b"[]\n"
+        assert (await sandbox.run(["sleep", "10"], timeout_s=0.2)).end_reason is EndReason.TIMEOUT
+        await sandbox.reset()
+        assert (await sandbox.run_python(code="import os; print(os.listdir())")).stdout == b"[]\n"
 
 
 async def test_without_isolation_there_is_a_warning() -> None:
     with pytest.warns(UserWarning, match="UNSAFE_no_isolation"):
-        await choose_backend("UNSAFE_no_isolation", BoxSpec())
+        await choose_backend("UNSAFE_no_isolation", SandboxSpec())
 
 
 async def test_bubblewrap_without_root(bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an ordinary user, the box is in a user namespace: the limits hold there as well."""
+    """As an ordinary user, the sandbox is in a user namespace: the limits hold there as well."""
     as_an_ordinary_user(monkeypatch)
     counted = [attempt for attempt in ATTEMPTS if not attempt.needs_control_group]
     observed = await check_limits(Bubblewrap(), counted)  # type: ignore[arg-type]
     assert [(one.attempt.does, one.done) for one in observed if not one.holds] == []
 
 
-async def test_no_box_outlives_a_killed_process(bubblewrap: BackendName, tmp_path: Path) -> None:
+async def test_no_sandbox_outlives_a_killed_process(bubblewrap: BackendName, tmp_path: Path) -> None:
     script = f"""
 import anyio
-from agentrl.sandboxes import sandbox
+from agentrl.sandboxes import open_sandbox
 async def main():
-    async with sandbox(backend="bubblewrap") as box, await box.start(["sleep", "12345.678"]):
+    async with open_sandbox(backend="bubblewrap") as sandbox, await sandbox.start(["sleep", "12345.678"]):
         open({str(tmp_path / "ready")!r}, "w").write("")
         await anyio.sleep_forever()
 anyio.run(main)
@@ -387,30 +391,32 @@ anyio.run(main)
     await wait_until(lambda: not asleep(), timeout_s=10)
 
 
-async def test_a_box_to_which_nobody_says_a_word_ends(backend: BackendName, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An engine that is killed while it starts a box does not know of it afterwards: it has to end by itself."""
-    monkeypatch.setattr(box_start, "GREETING_TIMEOUT_S", 0.5)
-    engine = await choose_backend(backend, BoxSpec())
+async def test_a_sandbox_to_which_nobody_says_a_word_ends(
+    backend: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is killed while it starts a sandbox does not know of it afterwards: it has to end by itself."""
+    monkeypatch.setattr(start_arguments, "GREETING_TIMEOUT_S", 0.5)
+    engine = await choose_backend(backend, SandboxSpec())
     with anyio.fail_after(60):
-        async with engine.start(BoxSpec()) as link:
+        async with engine.start(SandboxSpec()) as link:
             assert b"priority" in await link.receive()
             with pytest.raises(SandboxLostError):
                 await link.receive()
-        async with open_box(engine, BoxSpec()) as box:
+        async with start_sandbox(engine, SandboxSpec()) as sandbox:
             await anyio.sleep(1)
-            assert (await box.run(["true"])).ok
+            assert (await sandbox.run(["true"])).ok
 
 
-async def test_a_box_whose_first_process_dies_is_lost(bubblewrap: BackendName) -> None:
-    async with sandbox(backend=bubblewrap) as box:
-        kill_first_process(box)
+async def test_a_sandbox_whose_first_process_dies_is_lost(bubblewrap: BackendName) -> None:
+    async with open_sandbox(backend=bubblewrap) as sandbox:
+        kill_first_process(sandbox)
         with pytest.raises(SandboxLostError, match="the sandbox is gone"):
-            await box.run(["true"])
-        assert box.lost
+            await sandbox.run(["true"])
+        assert sandbox.lost
 
 
-async def test_what_a_box_cannot_take_is_named(bubblewrap: BackendName) -> None:
-    async with sandbox(backend=bubblewrap) as box:
+async def test_what_a_sandbox_cannot_take_is_named(bubblewrap: BackendName) -> None:
+    async with open_sandbox(backend=bubblewrap) as sandbox:
         wrong: Any
         for wrong, complaint in (
             ({"argv": "python3 main.py"}, "argv = 'python3 main.py' must be a list of words"),
@@ -419,17 +425,17 @@ async def test_what_a_box_cannot_take_is_named(bubblewrap: BackendName) -> None:
             ({"argv": ["cat"], "timeout_s": "2"}, "Limits.timeout_s = '2' must be a number"),
         ):
             with pytest.raises(AgentRLError, match=complaint):
-                await box.run(**wrong)
+                await sandbox.run(**wrong)
         for wrong, complaint in (
             (("x", 3), "data = 3 must be text or bytes"),
             ((None, "x"), "path = None must be text"),
         ):
             with pytest.raises(ConfigError, match=complaint):
-                await box.write(*wrong)
-        assert (await box.run(["true"])).ok
+                await sandbox.write(*wrong)
+        assert (await sandbox.run(["true"])).ok
     for wrong, complaint in (
         ({"size": "2"}, "size = '2' must be a whole number or None"),
-        ({"spec": Limits()}, "spec = .* must be a BoxSpec or None"),
+        ({"spec": Limits()}, "spec = .* must be a SandboxSpec or None"),
         ({"wait_timeout_s": -1}, "wait_timeout_s = -1 must be a number above 0"),
     ):
         with pytest.raises(ConfigError, match=complaint):

@@ -1,4 +1,4 @@
-"""Real boxes: a backend that works here, or the reason why it is not."""
+"""Real sandboxes: a backend that works here, or the reason why it is not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from agentrl.errors import SandboxError
-from agentrl.sandboxes import BackendName, Box, BoxSpec, choose_backend
+from agentrl.sandboxes import BackendName, Sandbox, SandboxSpec, choose_backend
 from agentrl.sandboxes.backends import bubblewrap
 from tests.components import missing
 
@@ -25,7 +25,7 @@ REMEDY = {
 def working_backend(name: BackendName) -> BackendName:
     """`name`, if it works here."""
     try:
-        anyio.run(choose_backend, name, BoxSpec())
+        anyio.run(choose_backend, name, SandboxSpec())
     except SandboxError as error:
         missing(f"{error}: {REMEDY[name]}")
     return name
@@ -49,8 +49,8 @@ def as_an_ordinary_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "base_prefix", "/usr")
 
 
-def kill_first_process(box: Box) -> None:
-    """Take a bubblewrap box down."""
-    monitor = box._link.process.pid  # type: ignore[attr-defined]
+def kill_first_process(sandbox: Sandbox) -> None:
+    """Take a bubblewrap sandbox down."""
+    monitor = sandbox._link.process.pid  # type: ignore[attr-defined]
     (first,) = Path(f"/proc/{monitor}/task/{monitor}/children").read_text().split()
     os.kill(int(first), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A box as the host sees it: run programs, talk to them, read and write files, reset. The other end is `inside/box_init.py`."""
+"""A sandbox as the host sees it: run programs, talk to them, read and write files, reset. The other end is `inside/first_process.py`."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import MB, Backend, BoxSpec, Completed, Limits, Link
+from agentrl.sandboxes.protocol import MB, Backend, ExecResult, Limits, Link, SandboxSpec
 
 START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing, packing and resetting."""
 MAX_STDIN_BYTES = 64 * MB
 MAX_FRAME_BYTES = 512 * MB
-"""Of what a box sends at once: the largest is a snapshot of its files."""
+"""Of what a sandbox sends at once: the largest is a snapshot of its files."""
 
 
-class Box:
+class Sandbox:
     """A locked-down place to run programs. Get one from `sandbox()`, a `SandboxPool` or `episode.sandbox()`.
 
-        done = await box.run(["python3", "-c", "print(6 * 7)"], timeout_s=2)
+        done = await sandbox.run(["python3", "-c", "print(6 * 7)"], timeout_s=2)
         assert done.ok and done.stdout == b"42\\n"
 
     Files stay until `reset`. When the only running program ends, whatever it left running is killed.
     """
 
-    def __init__(self, link: Link, spec: BoxSpec) -> None:
+    def __init__(self, link: Link, spec: SandboxSpec) -> None:
         self.spec = spec
         self.work = link.work
-        """Where the user's files are, inside the box."""
+        """Where the user's files are, inside the sandbox."""
         self.lost: str | None = None
-        """Why the box is gone, when it is."""
+        """Why the sandbox is gone, when it is."""
         self.on_lost: Callable[[], None] = lambda: None
-        """Called when the box is lost."""
+        """Called when the sandbox is lost."""
         self.suspect = False
         """Whether something unusual happened since the last reset: a limit that was hit, or a message that made no sense."""
         self.runs = 0
@@ -70,13 +70,13 @@ class Box:
         cwd: str = "",
         limits: Limits | None = None,
         only_files: Mapping[str, bytes] | None = None,
-    ) -> Completed:
-        """Run a command to its end. `timeout_s` bounds its wall-clock time; other limits are the box's, or `limits`.
+    ) -> ExecResult:
+        """Run a command to its end. `timeout_s` bounds its wall-clock time; other limits are the sandbox's, or `limits`.
 
         With `only_files`, the writable folders are emptied and these files are written first, as by `clear` and `write`, without
         messages of their own.
 
-        Raises SandboxLostError when the box was lost with it, SandboxError for an input of more than 64 MB.
+        Raises SandboxLostError when the sandbox was lost with it, SandboxError for an input of more than 64 MB.
         """
         program = _command(argv)
         process = await self._start(
@@ -96,8 +96,8 @@ class Box:
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         only_files: Mapping[str, bytes] | None = None,
-    ) -> Completed:
-        """Run a Python file of the box, or `code`, to its end, in a process forked from an interpreter that is warm already.
+    ) -> ExecResult:
+        """Run a Python file of the sandbox, or `code`, to its end, in a process forked from an interpreter that is warm already.
 
         The same as `run(["python3", script, *args])`, without the 10 to 30 ms that an interpreter takes to start.
         """
@@ -189,7 +189,9 @@ class Box:
     ) -> tuple[Process, bytes]:
         """A process that ends within `total_s`, and the frame that asks for it."""
         if stdin is not None and len(stdin) > MAX_STDIN_BYTES:
-            raise SandboxError(f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the box")
+            raise SandboxError(
+                f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the sandbox"
+            )
         limits.check_within(self.spec.limits)
         files = None if only_files is None else [(path, len(content)) for path, content in only_files.items()]
         request = {
@@ -245,7 +247,7 @@ class Box:
             self._empty = not self._processes
 
     async def reset(self) -> None:
-        """Make the box as new: end everything that its user had, and start in new namespaces and mounts. Raises SandboxError."""
+        """Make the sandbox as new: end everything that its user had, and start in new namespaces and mounts. Raises SandboxError."""
         self._ready = False
         self._processes.clear()
         self._number += 1
@@ -254,14 +256,14 @@ class Box:
         await self._send(b"Z", number)
         await self._until(lambda: self._ready or self._answers[number] is not None, "reset")
         if (answer := self._answers.pop(number)) is not None:
-            raise SandboxError(f"the box cannot be reset: {answer[1].decode(errors='replace')}")
+            raise SandboxError(f"the sandbox cannot be reset: {answer[1].decode(errors='replace')}")
         self.suspect = False
         self._empty = True
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Take in what the box says until it is lost. Reports started when the box is ready."""
+        """Take in what the sandbox says until it is lost. Reports started when the sandbox is ready."""
         inbox = bytearray()
         try:
             while True:
@@ -323,7 +325,7 @@ class Box:
             raise self._lose(f"it did not {what} within {ANSWER_TIMEOUT_S:g} s")
 
     async def greet(self) -> None:
-        """Tell a new box that somebody is there."""
+        """Tell a new sandbox that somebody is there."""
         await self._send(b"H", 0)
 
     async def _send(self, kind: bytes, number: int, payload: bytes = b"") -> None:
@@ -370,13 +372,13 @@ def _command(argv: Sequence[str]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def open_box(backend: Backend, spec: BoxSpec, core: int | None = None) -> AsyncIterator[Box]:
-    """A new box for as long as the context lasts. Raises SandboxError when it does not start."""
+async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
+    """A new sandbox for as long as the context lasts. Raises SandboxError when it does not start."""
     async with backend.start(spec, core) as link, background_tasks() as tasks:
-        box = Box(link, spec)
+        sandbox = Sandbox(link, spec)
         with anyio.move_on_after(START_TIMEOUT_S) as bound:
-            await tasks.start(box.serve)
+            await tasks.start(sandbox.serve)
         if bound.cancelled_caught:
             raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
-        await box.greet()
-        yield box
+        await sandbox.greet()
+        yield sandbox

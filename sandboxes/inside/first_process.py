@@ -1,10 +1,10 @@
-"""The first process that a user of a box gets: starts programs under limits, watches them, and reaps what they leave.
+"""The first process that a user of a sandbox gets: starts programs under limits, watches them, and reaps what they leave.
 
 The pristine process (`pristine.py`) forked it, into namespaces of its own.
-It talks to the host over its own stdin and stdout, which no program in the box can reach: it is process 1, which the kernel
+It talks to the host over its own stdin and stdout, which no program in the sandbox can reach: it is process 1, which the kernel
 shields from signals of its own namespace, and it is not dumpable, so that /proc/1/fd, /proc/1/mem and ptrace are shut too.
 
-    host ── S start, I input, E end of input, K kill, W write, R read, P pack, U unpack, C clear, Z reset ──►  box
+    host ── S start, I input, E end of input, K kill, W write, R read, P pack, U unpack, C clear, Z reset ──►  sandbox
          ◄── H hello, r ready, o stdout, e stderr, x ended, a answer, f failure ────────────────────────────
 
 A frame is its kind (1 byte), the number of the request (4) and the length of what follows (4).
@@ -14,7 +14,6 @@ user had; what the host sends after that is read by the next first process, so n
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import select
@@ -36,50 +35,22 @@ from agentrl.sandboxes.inside.processes import (
     others,
     proportional_memory,
     resident_memory,
-    set_limits,
     signal_others,
     statistics,
     waited_cpu,
 )
+from agentrl.sandboxes.inside.program_start import become, make_stdin
 from agentrl.sandboxes.inside.python_program import Program
+from agentrl.sandboxes.inside.running import Running
 from agentrl.sandboxes.inside.usage import OutOfMemoryKills, Usage
 
 TICK_S = 0.01
 """How often memory and CPU time are looked at."""
-ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 RESET = 64
 """The exit code that asks for another first process."""
 
 
-class Running:
-    """A program that was started and has not ended."""
-
-    def __init__(
-        self,
-        number: int,
-        pid: int,
-        request: dict[str, Any],
-        *,
-        pipes: dict[int, bytes],
-        stdin: int | None,
-        cpu_base: float,
-    ) -> None:
-        self.number = number
-        self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
-        self.pipes = pipes  # read end -> kind of frame
-        self.stdin = stdin  # write end of a pipe; None when stdin was given whole
-        self.interactive = stdin is not None
-        self.pending = b""
-        self.input_ended = False
-        self.limits: dict[str, Any] = request["limits"]
-        self.started = time.monotonic()
-        self.cpu_base = cpu_base
-        self.output = 0
-        self.ended_by: str | None = None
-
-
-class Box:
+class FirstProcess:
     def __init__(self, config: dict[str, Any]) -> None:
         self.work: str = config["work"]
         self.folders: list[str] = [path for path in [self.work, *config["scratch"]] if os.path.isdir(path)]
@@ -100,7 +71,7 @@ class Box:
         self.oom_kills = self.kernel_kills.count()
         self.inbox = Inbox(0)
         self.greeting_ms: float | None = config["greeting_ms"]
-        """How long the host's first message may take. An engine that is killed while it starts a box knows nothing of it afterwards."""
+        """How long the host's first message may take. An engine that is killed while it starts a sandbox knows nothing of it afterwards."""
         self.outbox = bytearray()
         self.next_look = 0.0
 
@@ -192,7 +163,7 @@ class Box:
         if (files := request["only_files"]) is not None:
             data = self.lay_out(files, data)
         cpu_base = self.cpu_used()
-        child_stdin, parent_stdin = self.make_stdin(request["interactive"], data)
+        child_stdin, parent_stdin = make_stdin(interactive=request["interactive"], data=data)
         if not self.running:
             self.peak = 0
             self.next_look = time.monotonic() + TICK_S
@@ -202,7 +173,13 @@ class Box:
         err_r, err_w = os.pipe()
         pid = os.fork()
         if pid == 0:
-            return self.become(request, (child_stdin, out_w, err_w))
+            return become(
+                request,
+                (child_stdin, out_w, err_w),
+                signals=self.signals,
+                own_processes=self.own_processes,
+                filter_=self.filter,
+            )
         for fd in (child_stdin, out_w, err_w):
             os.close(fd)
         pipes = {out_r: b"o", err_r: b"e"}
@@ -223,47 +200,9 @@ class Box:
             data = data[length:]
         return data
 
-    def make_stdin(self, interactive: bool, data: memoryview) -> tuple[int, int | None]:
-        if interactive:
-            read_end, write_end = os.pipe()
-            os.set_blocking(write_end, False)
-            return read_end, write_end
-        fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        while data:
-            data = data[os.write(fd, data) :]
-        os.lseek(fd, 0, os.SEEK_SET)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, ALL_SEALS)  # else it is memory that no limit counts
-        return fd, None
-
-    def become(self, request: dict[str, Any], stdio: tuple[int, int, int]) -> Program:
-        """In the child: lock it down, then execute the command, or return the Python program to run."""
-        try:
-            os.setsid()
-            for target, fd in enumerate(stdio):
-                os.dup2(fd, target)
-            os.closerange(3, 4096)
-            for number in self.signals:
-                signal.signal(number, signal.SIG_DFL)
-            libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
-            make_first_to_kill()
-            set_limits(request["limits"], own_processes=self.own_processes)
-            install_filter(self.filter)
-            os.chdir(request["cwd"])
-            set_environment(request["env"])
-            argv = request.get("argv")
-            if argv is None:
-                return Program(request)
-            os.execvp(argv[0], argv)
-        except OSError as error:
-            shown = request.get("argv") or [request["cwd"]]
-            os.write(2, f"cannot run {shown[0]}: {error}\n".encode())
-        except BaseException as error:
-            os.write(2, f"cannot start: {error!r}\n".encode())
-        os._exit(127)
-
     def talk(self, kind: bytes, number: int, payload: bytes) -> None:
         if kind == b"K" and self.waiting.pop(number, None) is not None:
-            self.report(number, ended="killed")
+            self.report(number, end_reason="killed")
         running = self.running.get(number)
         if running is None:
             return
@@ -356,7 +295,7 @@ class Box:
                 self.stop(running, "timeout")
 
     def cpu_used(self, found: dict[int, list[bytes]] | None = None) -> float:
-        """CPU seconds of everything that ran in this box. `found` is what is known of its processes."""
+        """CPU seconds of everything that ran in this sandbox. `found` is what is known of its processes."""
         if self.usage is not None:
             return self.usage.cpu_s()
         found = statistics(others()) if found is None else found
@@ -397,16 +336,16 @@ class Box:
                     self.poller.unregister(end)
                 os.close(end)
         code = os.waitstatus_to_exitcode(status)
-        ended = running.ended_by or ("exit" if code >= 0 else "signal")
-        if ended == "signal" and code == -signal.SIGKILL and oom_kills > self.oom_kills:
-            ended = "out_of_memory"
-        if ended == "signal" and code == -signal.SIGXCPU:
-            ended = "timeout"
+        reason = running.ended_by or ("exit" if code >= 0 else "signal")
+        if reason == "signal" and code == -signal.SIGKILL and oom_kills > self.oom_kills:
+            reason = "out_of_memory"
+        if reason == "signal" and code == -signal.SIGXCPU:
+            reason = "timeout"
         self.oom_kills = oom_kills
         del self.running[running.number]
         self.report(
             running.number,
-            ended,
+            reason,
             code,
             duration_s=duration_s,
             cpu_s=self.cpu_used() - running.cpu_base,
@@ -416,7 +355,7 @@ class Box:
     def report(
         self,
         number: int,
-        ended: str,
+        end_reason: str,
         code: int | None = None,
         *,
         duration_s: float = 0.0,
@@ -427,28 +366,12 @@ class Box:
         report = {
             "exit_code": code if code is not None and code >= 0 else None,
             "signal": -code if code is not None and code < 0 else None,
-            "ended": ended,
+            "end_reason": end_reason,
             "duration_s": duration_s,
             "cpu_s": cpu_s,
             "peak_memory_bytes": peak_memory_bytes,
         }
         self.send(b"x", number, json.dumps(report).encode(), later=bool(self.waiting))
-
-
-def make_first_to_kill() -> None:
-    """Have the kernel kill this process before any other when memory is short."""
-    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
-    os.write(fd, b"1000")
-    os.close(fd)
-
-
-def set_environment(wanted: dict[str, str]) -> None:
-    """Make this process's environment variables `wanted`, and leave alone those that are so already."""
-    for name in os.environ.keys() - wanted.keys():
-        del os.environ[name]
-    for name, value in wanted.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
 
 
 def serve(config: dict[str, Any]) -> Program | None:
@@ -460,4 +383,4 @@ def serve(config: dict[str, Any]) -> Program | None:
         # Once for all programs: to make a filter, and to free it, takes a millisecond. Else this process needs what they may not have:
         # files of memory, for their input.
         install_filter(config["filter"])
-    return Box(config).serve()
+    return FirstProcess(config).serve()

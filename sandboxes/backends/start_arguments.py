@@ -1,4 +1,4 @@
-"""What a box is started with: its settings, and the modules of `inside/`, for a Python that need not have agentrl."""
+"""What a sandbox is started with: its settings, and the modules of `inside/`, for a Python that need not have agentrl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 
 from agentrl.sandboxes.backends.syscall_filter import compile_filter
 from agentrl.sandboxes.inside.modules import marshalled
-from agentrl.sandboxes.protocol import MB, WORK, BoxSpec
+from agentrl.sandboxes.protocol import MB, WORK, SandboxSpec
 
 FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
 """Folders of memory besides the user's own."""
@@ -20,18 +20,18 @@ SCRATCH = (*FOLDERS, "/dev/mqueue")
 FILES = 16_384
 """Files in a folder of memory."""
 GREETING_TIMEOUT_S = 300.0
-"""A box to which nobody says a word for so long after its start ends."""
+"""A sandbox to which nobody says a word for so long after its start ends."""
 LONGEST_ARGUMENT = 100_000
 """Linux takes 128 KB."""
 
 
 def init_arguments(
-    spec: BoxSpec, *, own_python: bool, work: str = WORK, isolated: bool = True, counted: bool = True
+    spec: SandboxSpec, *, own_python: bool, work: str = WORK, isolated: bool = True, counted: bool = True
 ) -> list[str]:
-    """The arguments of `python3` that make it the pristine process of a box.
+    """The arguments of `python3` that make it the pristine process of a sandbox.
 
     Args:
-        spec: The box.
+        spec: The sandbox.
         own_python: Whether it is the Python of this process.
         work: The user's folder.
         isolated: Whether it has namespaces.

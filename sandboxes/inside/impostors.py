@@ -1,0 +1,137 @@
+"""Objects of the candidate's that pass for what they are not: for what the test has set, such as a mock, for plain data, or for many."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from agentrl.sandboxes.inside.operators import is_named
+from agentrl.sandboxes.inside.plain_data import PLAIN_BASES
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject, reference, reference_of_class
+from agentrl.sandboxes.inside.wire import Wire
+
+_ASSERTIONS = "any_call called called_once called_once_with called_with has_calls not_called"
+_AWAITED = "any_await awaited awaited_once awaited_once_with awaited_with has_awaits not_awaited"
+OF_MOCKS = frozenset(
+    {
+        *(f"assert_{name}" for name in f"{_ASSERTIONS} {_AWAITED}".split()),
+        *[
+            "called",
+            "call_count",
+            "call_args",
+            "call_args_list",
+            "method_calls",
+            "mock_calls",
+            "await_count",
+            "await_args",
+            "await_args_list",
+        ],
+    }
+)
+"""What `unittest.mock` answers of the calls that it has had."""
+ONE_FOR_ALL = 3
+"""A class that gives one object for so many different arguments gives it for all."""
+MANY_LINKS = 2
+"""Objects of such a class are a chain once one of them has been linked with itself so often."""
+
+
+class Impostors:
+    """Looks out for such objects, and ends the test where it finds one. `encode` gives a value as it is sent."""
+
+    def __init__(self, wire: Wire, encode: Callable[[Any], Any]) -> None:
+        self._wire = wire
+        self._encode = encode
+        self._made_for: dict[int, set[str]] = {}
+        """With what a test has had an object from its class, where that is more than once."""
+        self._linked: Counter[int] = Counter()
+        """How often a test has had it hold itself."""
+        self._own: set[tuple[Any, str]] = set()
+        """Of owners, the names that the tests have set to an object of their own, such as a mock."""
+        self._in_place_of_own: list[Any] = []
+        """What the candidate has put there."""
+
+    def begin_process(self) -> None:
+        """Forget what was set in a process that has ended."""
+        self._own.clear()
+
+    def begin_test(self) -> None:
+        """Forget what was seen of the objects of the last test."""
+        self._made_for.clear()
+        self._linked.clear()
+        self._in_place_of_own.clear()
+
+    def note_set(self, owner: Any, name: str, value: Any) -> None:
+        """Note what the test has set a name to."""
+        (self._own.add if _is_of_the_tests(value) else self._own.discard)((id(owner), name))
+
+    def note_deleted(self, owner: Any, name: str) -> None:
+        """Note that the test has deleted a name."""
+        self._own.discard((id(owner), name))
+
+    def note_linked(self, owner: RemoteObject) -> None:
+        """Note that the test has had an object hold itself."""
+        self._linked[id(owner)] += 1
+        self._check_linked(owner)
+
+    def check_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """End the test where the candidate has put something of its own in the place of what the test has set, such as a mock, and that
+        would answer for it: an object of a class that the test does not name, or anything that is asked what only a mock knows."""
+        ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
+        if ours and (id(owner), name) in self._own:
+            self._in_place_of_own.append(value)
+        unnamed = isinstance(value, RemoteObject) and not is_named(type(value)) and (id(owner), name) in self._own
+        if unnamed or (name in OF_MOCKS and any(owner is one for one in self._in_place_of_own)):
+            self._wire.wrong(
+                f"the candidate has put an object of its own in the place of what the test has set as {name[:100]}"
+            )
+
+    def note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any], test: str) -> None:
+        """Note that a class has given an object in a test. Ends the test where that can be no object of its own."""
+        where = reference(made)
+        where.times_made += 1
+        if where.times_made == 1:
+            where.first_made_in = test
+            return
+        first = [where.made_by[1:]] if where.made_by is not None and where.first_made_in == test else []
+        known = self._made_for.setdefault(id(made), set())
+        known.update(json.dumps(self._encode([*map(list, of)])) for of in (*first, (args, kwargs)))
+        given = [*args, *kwargs.values()]
+        # A class that takes an object of its own alone may give that back, as `str` does.
+        if len(given) > 1 and any(one is made for one in given):
+            self._linked[id(made)] += MANY_LINKS
+        self._check_linked(made)
+
+    def _check_linked(self, made: RemoteObject) -> None:
+        """End the test where the nodes that it links are one object: a class may give one for many arguments, as a singleton does, but
+        nobody links that with itself."""
+        if len(self._made_for.get(id(made), ())) >= ONE_FOR_ALL and self._linked[id(made)] >= MANY_LINKS:
+            self._wire.wrong(
+                f"the candidate's {type(made).__name__} gives one object for {ONE_FOR_ALL} different arguments"
+            )
+
+    def check_own_method(self, owner: Any, name: str) -> None:
+        """End the test where an object of a class that the test does not name is asked for a method of plain data."""
+        if not is_named(type(owner)):
+            self._wire.wrong(
+                f"the candidate gave an object of class {type(owner).__name__} where plain data is asked for its {name}"
+            )
+
+
+def may_have_made(kind: RemoteClass, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a class may have made a value of these arguments. What is plain data has no class of the candidate's, if that is none that
+    the test names."""
+    if kind in type(value).__mro__:
+        return True
+    if type(value) is dict and reference_of_class(kind).makes_dicts:  # so it says: a TypedDict does what `dict` does
+        try:
+            return bool(value == dict(*args, **kwargs))
+        except (TypeError, ValueError):
+            return False
+    return not is_named(kind) and not isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
+
+
+def _is_of_the_tests(value: Any) -> bool:
+    """Whether a value is an object of the tests' own, and no data."""
+    return not (value is None or isinstance(value, (*PLAIN_BASES, RemoteObject, RemoteClass, RemoteFunction)))

@@ -1,0 +1,78 @@
+"""How a forked child of the first process becomes a program: its input, its limits, what it may not do."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterable
+from typing import Any
+
+from agentrl.sandboxes.inside.processes import PR_SET_DUMPABLE, Filter, install_filter, libc, set_limits
+from agentrl.sandboxes.inside.python_program import Program
+
+ALL_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+
+
+def make_stdin(*, interactive: bool, data: memoryview) -> tuple[int, int | None]:
+    """Return the end of a program's input that it reads, and the one that is written to; None for that where `data` is all of it."""
+    if interactive:
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        return read_end, write_end
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    while data:
+        data = data[os.write(fd, data) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, ALL_SEALS)  # else it is memory that no limit counts
+    return fd, None
+
+
+def become(
+    request: dict[str, Any],
+    stdio: tuple[int, int, int],
+    *,
+    signals: Iterable[int],
+    own_processes: int,
+    filter_: Filter | None,
+) -> Program:
+    """In the child: lock it down, then execute the command, or return the Python program to run."""
+    try:
+        os.setsid()
+        for target, fd in enumerate(stdio):
+            os.dup2(fd, target)
+        os.closerange(3, 4096)
+        for number in signals:
+            signal.signal(number, signal.SIG_DFL)
+        libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
+        make_first_to_kill()
+        set_limits(request["limits"], own_processes=own_processes)
+        install_filter(filter_)
+        os.chdir(request["cwd"])
+        set_environment(request["env"])
+        argv = request.get("argv")
+        if argv is None:
+            return Program(request)
+        os.execvp(argv[0], argv)
+    except OSError as error:
+        shown = request.get("argv") or [request["cwd"]]
+        os.write(2, f"cannot run {shown[0]}: {error}\n".encode())
+    except BaseException as error:
+        os.write(2, f"cannot start: {error!r}\n".encode())
+    os._exit(127)
+
+
+def make_first_to_kill() -> None:
+    """Have the kernel kill this process before any other when memory is short."""
+    fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+    os.write(fd, b"1000")
+    os.close(fd)
+
+
+def set_environment(wanted: dict[str, str]) -> None:
+    """Make this process's environment variables `wanted`, and leave alone those that are so already."""
+    for name in os.environ.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
