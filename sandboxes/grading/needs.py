@@ -23,6 +23,14 @@ CALLS = {
         f"inspect.{name}": f"the candidate's functions to be functions here (inspect.{name})"
         for name in ("isfunction", "ismethod", "isroutine", "isbuiltin", "isgeneratorfunction", "iscoroutinefunction")
     },
+    **{
+        f"inspect.{name}": f"the candidate's classes to be classes here (inspect.{name})"
+        for name in (
+            *("isabstract", "getmro", "classify_class_attrs", "getattr_static"),
+            *("isdatadescriptor", "ismethoddescriptor", "isgetsetdescriptor", "ismemberdescriptor"),
+        )
+    },
+    "inspect.getfullargspec": "the candidate's signatures (inspect.getfullargspec)",
     "importlib.reload": "to load the candidate's module anew (importlib.reload)",
     "importlib.util.spec_from_file_location": "the candidate's file (importlib.util.spec_from_file_location)",
     "runpy.run_path": "the candidate's file (runpy.run_path)",
@@ -43,6 +51,22 @@ CALLS = {
     "gc.get_objects": "the candidate's memory (gc.get_objects)",
     "weakref.ref": "to watch the candidate's objects end (weakref.ref)",
 }
+INSIDES = {
+    *(
+        "__all__",
+        "__file__",
+        "__loader__",
+        "__spec__",
+        "__code__",
+        "__globals__",
+        "__closure__",
+        "__defaults__",
+        "__kwdefaults__",
+    ),
+    *("__bases__", "__base__", "__mro__", "__members__", "__slots__", "__isabstractmethod__", "__abstractmethods__"),
+    *("__required_keys__", "__optional_keys__", "__dataclass_fields__"),
+}
+"""Attributes of the candidate's module, functions and classes that stand-ins for them do not have."""
 FUNCTION_TYPES = ("FunctionType", "LambdaType", "MethodType", "BuiltinFunctionType", "BuiltinMethodType")
 PATCHES = ("patch", "patch.object", "patch.dict", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr")
 ON_BOTH_SIDES = {
@@ -95,6 +119,8 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
             isinstance(node, ast.Name | ast.Attribute) and _dotted(node, full).removeprefix("types.") in FUNCTION_TYPES
         ):
             yield f"the candidate's functions to be functions here ({ast.unparse(node)})"
+        elif isinstance(node, ast.Attribute) and node.attr in INSIDES and _root(node.value) in candidates:
+            yield f"the candidate's insides ({ast.unparse(node)})"
         elif isinstance(node, ast.FunctionDef):
             fixtures = [argument.arg for argument in node.args.args if argument.arg in FIXTURES]
             if node.name.startswith("test") and fixtures:
@@ -110,6 +136,8 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
                 yield "to await what the candidate returns (run_until_complete)"
             elif name in CALLS:
                 yield CALLS[name]
+            elif f".{name}".endswith(".create_autospec") and node.args and _root(node.args[0]) in candidates:
+                yield f"the candidate's signatures (create_autospec({ast.unparse(node.args[0])}))"
             elif any(f".{name}".endswith(f".{patch}") for patch in PATCHES) and node.args:
                 yield from _outside(node, name, module, candidates, full)
 
@@ -164,12 +192,23 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full:
             shown = f"{full.get(shown, shown)}.{attribute.value}"
     if shown in ON_BOTH_SIDES:
         return
+    if inside and any(keyword.arg == "autospec" for keyword in call.keywords):
+        yield f"the candidate's signatures (a patch of {shown} with autospec)"
+    if inside and shown.rpartition(".")[2].startswith("__"):
+        yield f"to patch {shown}, by which Python itself uses the candidate's class"
     if inside and shown.rpartition(".")[2] in OF_THE_CALLER:
         yield f"to patch {shown}, which looks at who calls it"
     if not inside:
         own = shown.removeprefix("builtins.")
         how = f"{module}.{own}" + ("" if own == shown else ", with create=True")
         yield f"to patch {shown}, which is not the candidate's; patch it as the candidate sees it, as in {how}"
+
+
+def _root(node: ast.expr) -> str:
+    """The first name of `name.attribute.attribute`; else an empty text."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:

@@ -23,6 +23,7 @@ from agentrl.sandboxes.inside.tests_objects import (
     TestObject,
     closed_object,
     open_class,
+    passing_for,
     signature,
 )
 
@@ -228,6 +229,8 @@ class Objects:
 
     def _object(self, content: Any) -> Any:
         kind = self.decode(content["class"])
+        if "passes_for" in content:
+            kind = passing_for(kind, self.decode(content["passes_for"]))
         made = object.__new__(kind)
         object.__setattr__(made, "_origin", Origin(self._use, content["number"]))
         return made

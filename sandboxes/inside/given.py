@@ -11,6 +11,7 @@ from agentrl.sandboxes.inside.foreign import Foreign
 from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_encoding import encode
+from agentrl.sandboxes.inside.stand_ins import RemoteClass
 
 REFUSED_BY_NAME = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 """Operators of an object that the candidate may not use which are refused by name, where its class has them."""
@@ -35,7 +36,7 @@ class Given:
         self._encode = encode
         self._own_objects = own_objects
         self._values: dict[int, Any] = {}
-        self._numbers: dict[int, int] = {}
+        self._numbers: dict[Any, int] = {}
         self._named_tuples: dict[str, type] = {}
         self._uncalled: set[int] = set()
         self._closed: set[int] = set()
@@ -72,7 +73,7 @@ class Given:
         if isinstance(value, type) and (issubclass(value, BaseException) or self._own_objects.is_open(value)):
             return {"exception" if issubclass(value, BaseException) else "kind": self._class(value, number)}
         if self._own_objects.is_open(value):
-            return {"object": {"number": number, "class": self._kind_of(value)}}
+            return {"object": {"number": number, "class": self._kind_of(value), **self._spec(value)}}
         if isinstance(value, FUNCTIONS) or (callable(value) and kind.__module__ in ("functools", "operator")):
             return {"function": {"number": number, **_signature(value), "attributes": self._attributes(value)}}
         if hasattr(kind, "__next__"):
@@ -96,6 +97,11 @@ class Given:
         """A named tuple that the candidate has had of the tests. Raises KeyError for one that it has not had."""
         return self._named_tuples[key](*value)
 
+    def _spec(self, value: Any) -> dict[str, Any]:
+        """The class of the candidate's that a mock passes for."""
+        spec = vars(value).get("_spec_class") if self._own_objects.makes_mocks(type(value)) else None
+        return {"passes_for": self._encode(spec)} if isinstance(spec, RemoteClass) else {}
+
     def _kind_of(self, value: Any) -> dict[str, Any]:
         """What stands for the class of an object that the candidate may use; the class itself it may be unable to."""
         kind = type(value)
@@ -113,8 +119,8 @@ class Given:
         return not (args or kwargs) or not self._own_objects.makes_mocks(self._values[number])
 
     def _number(self, value: Any) -> int:
-        number = self._numbers.setdefault(id(value), len(self._values) + 1)
-        self._values[number] = value
+        number = self._numbers.setdefault(_identity(value), len(self._values) + 1)
+        self._values.setdefault(number, value)  # a method holds its object, whose id is then nobody else's
         return number
 
     def _class(self, kind: type, number: int) -> dict[str, Any]:
@@ -138,6 +144,15 @@ class Given:
             except NotPlainError:  # it is not there
                 continue
         return found
+
+
+def _identity(value: Any) -> Any:
+    """What tells a value from others. Each look at `button.on_click` gives another method, and all of them are one."""
+    if isinstance(value, types.MethodType):
+        return id(value.__self__), id(value.__func__)
+    if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, types.ModuleType | None):
+        return id(value.__self__), value.__name__
+    return id(value)
 
 
 def _operators(value: Any) -> list[str]:

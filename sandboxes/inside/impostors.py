@@ -7,9 +7,17 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.sandboxes.inside.operators import is_named
+from agentrl.sandboxes.inside.operators import OWN_METHODS, is_named
 from agentrl.sandboxes.inside.plain_data import PLAIN_BASES
-from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject, reference, reference_of_class
+from agentrl.sandboxes.inside.questions import SEARCHES
+from agentrl.sandboxes.inside.stand_ins import (
+    RemoteClass,
+    RemoteFunction,
+    RemoteObject,
+    TupleWithMore,
+    reference,
+    reference_of_class,
+)
 from agentrl.sandboxes.inside.wire import Wire
 
 _ASSERTIONS = "any_call called called_once called_once_with called_with has_calls not_called"
@@ -31,6 +39,8 @@ OF_MOCKS = frozenset(
     }
 )
 """What `unittest.mock` answers of the calls that it has had."""
+ASSERTIONS_OF_MOCKS = frozenset(name for name in OF_MOCKS if name.startswith("assert_"))
+"""What nothing but a mock is asked for."""
 ONE_FOR_ALL = 3
 """A class that gives one object for so many different arguments gives it for all."""
 MANY_LINKS = 2
@@ -78,14 +88,26 @@ class Impostors:
     def check_attribute(self, owner: Any, name: str, value: Any) -> None:
         """End the test where the candidate has put something of its own in the place of what the test has set, such as a mock, and that
         would answer for it: an object of a class that the test does not name, or anything that is asked what only a mock knows."""
+        in_place = (id(owner), name) in self._own
         ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
-        if ours and (id(owner), name) in self._own:
+        if in_place and ours:
             self._in_place_of_own.append(value)
-        unnamed = isinstance(value, RemoteObject) and not is_named(type(value)) and (id(owner), name) in self._own
-        if unnamed or (name in OF_MOCKS and any(owner is one for one in self._in_place_of_own)):
+        if in_place and isinstance(value, TupleWithMore):
+            self._in_place_of_own.append(value._agentrl_object)
+        unnamed = in_place and isinstance(value, RemoteObject) and not is_named(type(value))
+        held = in_place and not ours and not OF_MOCKS.isdisjoint(_held_names(value))
+        asked = name in OF_MOCKS and any(owner is one for one in self._in_place_of_own)
+        if unnamed or held or asked or (owner is not None and name in ASSERTIONS_OF_MOCKS):
             self._wire.wrong(
                 f"the candidate has put an object of its own in the place of what the test has set as {name[:100]}"
             )
+
+    def check_exception(self, name: str, value: Any) -> None:
+        """End the test where an exception of Python's own has a function of the candidate's by a name of a method of plain data, or of a
+        mock's: it would answer in the tests' process."""
+        ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
+        if ours and name in (*OWN_METHODS, *SEARCHES, *OF_MOCKS):
+            self._wire.wrong(f"the candidate's exception answers {name} as plain data or a mock does")
 
     def note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any], test: str) -> None:
         """Note that a class has given an object in a test. Ends the test where that can be no object of its own."""
@@ -113,10 +135,10 @@ class Impostors:
 
     def check_own_method(self, owner: Any, name: str) -> None:
         """End the test where an object of a class that the test does not name is asked for a method of plain data."""
-        if not is_named(type(owner)):
-            self._wire.wrong(
-                f"the candidate gave an object of class {type(owner).__name__} where plain data is asked for its {name}"
-            )
+        kind = owner if isinstance(owner, RemoteClass) else type(owner)
+        if not is_named(kind):
+            what = f"the class {kind.__name__}" if kind is owner else f"an object of class {kind.__name__}"
+            self._wire.wrong(f"the candidate gave {what} where plain data is asked for its {name}")
 
 
 def may_have_made(kind: RemoteClass, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -130,6 +152,12 @@ def may_have_made(kind: RemoteClass, value: Any, args: tuple[Any, ...], kwargs: 
         except (TypeError, ValueError):
             return False
     return not is_named(kind) and not isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
+
+
+def _held_names(value: Any) -> set[str]:
+    """Names that a value of the candidate's answers without asking it: of an exception, or of a named tuple."""
+    held = vars(value) if isinstance(value, BaseException) else getattr(type(value), "_fields", ())
+    return {*held} if isinstance(value, BaseException | tuple) else set()
 
 
 def _is_of_the_tests(value: Any) -> bool:

@@ -73,7 +73,7 @@ class OwnObjects:
         if what == "special":
             if name not in SPECIAL_METHODS:
                 raise AttributeError(name)
-            owner = value if _is_mock(value) else type(value)
+            owner = value if is_mock(value) else type(value)
             return getattr(owner, name)(*([] if owner is value else [value]), *args)
         if name in DESCRIPTIVE and what == "get" and type(described := getattr(value, name, None)) is str:
             return described
@@ -103,7 +103,7 @@ class OwnObjects:
 
     def _may_set(self, value: Any, name: str, new: Any) -> bool:
         """Whether a program may set an attribute: never where the test calls something by that name, which would then be the program's."""
-        if _is_mock(value):
+        if is_mock(value):
             return not _is_candidates(new)
         kind = value if isinstance(value, type) else type(value)
         by_class = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
@@ -116,7 +116,7 @@ class OwnObjects:
 
     def _may_delete(self, value: Any, name: str) -> bool:
         own = getattr(value, "__dict__", {})
-        return name in own and not _is_mock(value) and not _is_called(own[name])
+        return name in own and not is_mock(value) and not _is_called(own[name])
 
 
 def _is_called(value: Any) -> bool:
@@ -134,14 +134,15 @@ def _is_candidates(value: Any) -> bool:
 
 def _is_public(value: Any, name: str) -> bool:
     """Whether a program may know of a name: it is neither private, nor what a mock itself has, by which a test looks at what was done."""
-    return not name.startswith("_") and not (_is_mock(value) and name in _names_of_mock())
+    return not name.startswith("_") and not (is_mock(value) and name in _names_of_mock())
 
 
 def _module(kind: type) -> str:
     return str(getattr(kind, "__module__", ""))
 
 
-def _is_mock(value: Any) -> bool:
+def is_mock(value: Any) -> bool:
+    """Whether a value is a mock of `unittest.mock`."""
     mock = sys.modules.get("unittest.mock")
     return mock is not None and isinstance(value, mock.NonCallableMock)
 

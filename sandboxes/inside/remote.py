@@ -16,7 +16,7 @@ from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
 from agentrl.sandboxes.inside.impostors import Impostors, may_have_made
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named, is_question
 from agentrl.sandboxes.inside.plain_data import NotPlainError
-from agentrl.sandboxes.inside.questions import Change, Round
+from agentrl.sandboxes.inside.questions import SEARCHES, Change, Round
 from agentrl.sandboxes.inside.raised import Raised
 from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.shared_state import TestsState
@@ -85,7 +85,14 @@ class Remote:
         """Whether the candidate has changed an argument in this test, of which the test was not told."""
         self.spoilt = False
         """Whether it has done so in any test, or has given back an argument where a test has got a copy of that."""
-        self._values = RemoteValues(self, wire, modules, self._describe, self._by_name.get)
+        self._values = RemoteValues(
+            self,
+            wire,
+            modules,
+            self._describe,
+            self._by_name.get,
+            lambda name, value: self._impostors.check_exception(name, value),
+        )
         self._state = TestsState(code, self._values.encode)
         self._impostors = Impostors(wire, self._values.encode)
         self._callbacks = Callbacks(wire, self._values)
@@ -94,6 +101,7 @@ class Remote:
         """Characters that the candidate may still print."""
         self._one_at_a_time = RLock()
         """Threads of the tests share one candidate. What a thread asks from within a callback is part of what it has asked."""
+        self.run.comes_from_a_mock = self._callbacks.comes_from_a_mock
         self.raised = Raised(wire, self._values)
 
     @property
@@ -157,7 +165,10 @@ class Remote:
             reference_of_class(value).named = True  # the test names `Grid.Cell` as it would `Cell`
         self.aliases.note(owner, name, value, self.test)
         self._impostors.check_attribute(owner, name, value)
-        if isinstance(value, RemoteObject) and isinstance(owner, RemoteObject) and name in OWN_METHODS:
+        # A method of an object is asked as one; what else is called by its name is asked nothing.
+        held = isinstance(value, RemoteObject) or isinstance(owner, RemoteClass | RemoteFunction)
+        called = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
+        if owner is not None and held and called and name in (*OWN_METHODS, *SEARCHES):
             self._impostors.check_own_method(owner, name)
         return value
 
@@ -243,6 +254,7 @@ class Remote:
         if name in OWN_METHODS:
             self._impostors.check_own_method(owner, name)
         if name is not None and args and not kwargs and is_question(name, args[0]):
+            self._callbacks.begin_asking()
             return self.run.put(owner, name, args, lambda one, args: self.call_now(one, name, args, {}))
         return self.call_now(owner, name, args, kwargs)
 

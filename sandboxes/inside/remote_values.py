@@ -47,7 +47,8 @@ LONGEST_NAME = 1_000
 class RemoteValues:
     """Every object that the tests have had of the candidate, and every one that they have given it.
 
-    `describe` asks the candidate what a class is, by its number; `of_path` gives what the tests know by a name of its module.
+    `describe` asks the candidate what a class is, by its number; `of_path` gives what the tests know by a name of its module;
+    `check_exception` looks at each attribute that an exception of Python's own is to have.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class RemoteValues:
         modules: Collection[str],
         describe: Callable[[int], Any],
         of_path: Callable[[str], Any],
+        check_exception: Callable[[str, Any], None],
     ) -> None:
         self._session = session
         self._wire = wire
         self._describe = describe
         self._of_path = of_path
+        self._check_exception = check_exception
         self._process = 0
         """The number of the candidate's process. Objects of an earlier one are gone."""
         self._objects: dict[int, Any] = {}
@@ -335,8 +338,10 @@ class RemoteValues:
         for name, value in dict(content["attributes"]).items():
             # What else the candidate's own classes have, it is asked for.
             if name in fields or (not issubclass(kind, RemoteObject) and (name[:2] != "__" or name == "__notes__")):
+                found = self.value(value)
+                self._check_exception(name, found)
                 with suppress(Exception):  # it may only be read
-                    (object.__setattr__ if name in fields else setattr)(made, str(name), self.value(value))
+                    (object.__setattr__ if name in fields else setattr)(made, str(name), found)
         if content["cause"] is not None:
             made.__cause__ = self.value(content["cause"])
         if content["context"] is not None:

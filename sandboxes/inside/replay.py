@@ -43,6 +43,7 @@ from agentrl.sandboxes.inside.questions import (
     Operands,
     Question,
     class_name,
+    comes_from_nothing,
     is_made_by_its_class,
     with_hashes,
 )
@@ -100,6 +101,7 @@ class Replay:
         self._aside: bool = job["aside"]
         """Whether an object that the test has made is replaced, and not what it is asked with: `cart.total() - 5` of an empty cart is 0
         whatever is subtracted, so other carts are asked."""
+        self.comes_from_a_mock = comes_from_nothing
         self._looks: Counter[tuple[str, str]] = Counter()
 
     def begin(self, test: str) -> None:

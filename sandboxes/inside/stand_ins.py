@@ -119,13 +119,19 @@ class RemoteClass(type):
         return reference_of_class(cls).session.attribute(cls, name)
 
     def __setattr__(cls, name: str, value: Any) -> None:
-        if name.startswith("__") or name == "_abc_impl":
+        session = reference_of_class(cls).session
+        if name == "_abc_impl":
             super().__setattr__(name, value)
+        elif name.startswith("__"):
+            session.refuse(f"to set {name} of the candidate's class {cls.__name__}")
         else:
-            reference_of_class(cls).session.set_attribute(cls, name, value)
+            session.set_attribute(cls, name, value)
 
     def __delattr__(cls, name: str) -> None:
-        reference_of_class(cls).session.delete_attribute(cls, name)
+        session = reference_of_class(cls).session
+        if name.startswith("__"):
+            session.refuse(f"to delete {name} of the candidate's class {cls.__name__}")
+        session.delete_attribute(cls, name)
 
     @property  # type: ignore[misc]
     def __dict__(cls) -> Any:  # type: ignore[override]
@@ -180,7 +186,7 @@ class RemoteClass(type):
 
 
 class ClassNames(Mapping[str, Any]):
-    """The attributes of a candidate's class: those that Python itself looks for are the stand-in's."""
+    """The attributes of a candidate's class: it has those that the original has; what Python itself looks for is the stand-in's."""
 
     def __init__(self, of: RemoteClass) -> None:
         self._of = of
@@ -190,9 +196,17 @@ class ClassNames(Mapping[str, Any]):
         return session.special(session.attribute(self._of, "__dict__"), name, args)
 
     def __getitem__(self, name: str) -> Any:
-        if not isinstance(name, str) or name[:2] == name[-2:] == "__":
-            return OWN_ATTRIBUTES.__get__(self._of)[name]
-        return self._ask("__getitem__", name)
+        if not isinstance(name, str):
+            raise KeyError(name)
+        own = OWN_ATTRIBUTES.__get__(self._of)
+        if name[:2] != "__" or name[-2:] != "__" or (name not in own and name in self):
+            return self._ask("__getitem__", name)
+        if name in SPECIAL_METHODS and name not in self:
+            raise KeyError(name)
+        return own[name]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and bool(self._ask("__contains__", name))
 
     def __iter__(self) -> Iterator[str]:
         return iter([*self._ask("__iter__")])
@@ -301,6 +315,12 @@ class RemoteFunction:
         if name.startswith("_agentrl") or not may_be_asked(name):
             raise AttributeError(name)
         return self._agentrl.session.attribute(self, name)
+
+    def __copy__(self) -> RemoteFunction:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> RemoteFunction:
+        return self
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]

@@ -160,6 +160,12 @@ def open_class(name: str, bases: tuple[type, ...], special: list[str], origin: O
     return made
 
 
+def passing_for(kind: OpenClass, of: type) -> OpenClass:
+    """Return a class whose objects `isinstance` takes for those of another, as a mock with a `spec` has it."""
+    body = {"__slots__": (), "__class__": property(lambda self: of)}
+    return OpenClass(kind.__name__, (kind,), body)
+
+
 def _asked(operator: str) -> Callable[..., Any]:
     if operator == "__call__":
         return lambda self, *args, **kwargs: self._origin.use(self._origin.number, "call", "", args, kwargs)

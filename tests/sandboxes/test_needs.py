@@ -23,6 +23,13 @@ REFUSED = {
     "async def test": "from solution import f\nasync def test(): await f()",
     "dataclasses.asdict": "from dataclasses import asdict\nfrom solution import P\ndef test(): asdict(P())",
     "to be Python": "def test(:",
+    "isabstract": "import inspect\nfrom solution import Shape\ndef test(): assert inspect.isabstract(Shape)",
+    "insides (solution.__all__)": "import solution\ndef test(): assert solution.__all__ == ['f']",
+    "insides (Grid.Cell.__bases__)": "from solution import Grid\ndef test(): assert Grid.Cell.__bases__ == (object,)",
+    "with autospec": "from unittest.mock import patch\n@patch('solution.Clock.now', autospec=True)\ndef test(now): pass",
+    "create_autospec(Repo)": "from unittest.mock import create_autospec\nfrom solution import Repo\ndef test(): create_autospec(Repo)",
+    "patch solution.Service.__init__": "from unittest.mock import patch\n@patch('solution.Service.__init__')\ndef test(init): pass",
+    "patch Repo.__len__": "from unittest.mock import patch\nfrom solution import Repo\n@patch.object(Repo, '__len__')\ndef test(it): pass",
     "package (import solution.models)": "from solution.models import f\ndef test(): f()",
     "package (import .solution)": "from .solution import f\ndef test(): f()",
 }
@@ -31,6 +38,8 @@ HAD = [
     "from unittest.mock import patch\n@patch('solution.fetch')\ndef test(fetch): pass",
     "import solution\ndef test(monkeypatch, capsys): monkeypatch.setattr(solution, 'rate', 3)",
     "from unittest.mock import patch\nimport solution\ndef test():\n    with patch.object(solution, 'x', 1): pass",
+    "from solution import f\nclass Own: pass\ndef test(): assert Own.__bases__ == (object,) and f.__name__ == 'f'",
+    "from unittest.mock import create_autospec\nclass Own: pass\ndef test(): create_autospec(Own)",
     "import pytest\nfrom solution import *\nclass TestIt:\n    def test(self): assert f() == 1",
 ]
 
