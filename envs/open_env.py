@@ -1,5 +1,6 @@
-"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment. Needs the extra
-`openenv`.
+"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment.
+
+Needs the extra `openenv`.
 
     env = episode.env("agentrl/OpenEnv-v0", base_url="http://127.0.0.1:8000")
 
@@ -73,7 +74,7 @@ class OpenEnv(ToolEnv):
         return [*before, {"role": "user", "content": _shown(begun.observation)}]
 
     def on_answer(self, content: str) -> Result:
-        """A reply without an action."""
+        """Return a reply without an action."""
         self.info["failed_calls"] += 1
         return Result(f"Call one of the tools: {', '.join(tool.name for tool in self._tools)}.")
 
@@ -123,7 +124,7 @@ def _client(base_url: str, connect_timeout_s: float, message_timeout_s: float) -
 
 
 def _shown(observation: Mapping[str, Any]) -> str:
-    """An observation as text: that of its only field, or JSON."""
+    """Return an observation as text: that of its only field, or JSON."""
     fields = {name: value for name, value in observation.items() if name not in _BESIDE and value is not None}
     if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
         return text

@@ -53,7 +53,7 @@ def check_argument(name: str, given: object, hint: Any) -> None:
 
 
 def shown(given: object) -> str:
-    """A wrong value in a few words, with its type where its text does not tell it."""
+    """Return a wrong value in a few words, with its type where its text does not tell it."""
     text = one_line(repr(given) if isinstance(given, str | bytes | float) else given, 80)
     plain = isinstance(given, str | bytes | float | int | list | tuple | dict | type) or given is None
     return text if plain else f"{text} ({type(given).__name__})"

@@ -22,7 +22,11 @@ AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 async def choose_backend(
     name: BackendName | Backend, spec: SandboxSpec, order: Sequence[BackendName] = AUTO_ORDER
 ) -> Backend:
-    """The backend of that name, ready for sandboxes of `spec`. Raises SandboxError when it, or all of `order`, cannot be used."""
+    """Return the backend of that name, ready for sandboxes of `spec`.
+
+    Raises:
+        SandboxError: It, or all of `order`, cannot be used.
+    """
     if not isinstance(name, str):
         await name.prepare(spec)
         return name
@@ -52,13 +56,16 @@ async def open_sandbox(
     network: bool = False,
     runtime: str | None = None,
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox of its own, started now and destroyed at the end. For many, use a `SandboxPool`; in a workflow, `episode.sandbox()`.
+    """Yield a sandbox of its own, started now and destroyed at the end.
+
+    For many, use a `SandboxPool`; in a workflow, `episode.sandbox()`.
 
         async with open_sandbox(backend="bubblewrap") as sandbox:
             await sandbox.write("main.py", "print(sum(map(int, input().split())))")
             done = await sandbox.run(["python3", "main.py"], stdin=b"1 2 3", timeout_s=2)
 
-    Raises SandboxError when the backend cannot be used, saying what to do.
+    Raises:
+        SandboxError: The backend cannot be used; it says what to do.
     """
     spec = SandboxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
     async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:

@@ -26,10 +26,12 @@ MAX_FRAME_BYTES = 512 * MB
 
 
 class Sandbox:
-    """A locked-down place to run programs. Get one from `sandbox()`, a `SandboxPool` or `episode.sandbox()`.
+    r"""A locked-down place to run programs.
+
+    Get one from `open_sandbox()`, a `SandboxPool` or `episode.sandbox()`.
 
         done = await sandbox.run(["python3", "-c", "print(6 * 7)"], timeout_s=2)
-        assert done.ok and done.stdout == b"42\\n"
+        assert done.ok and done.stdout == b"42\n"
 
     Files stay until `reset`. When the only running program ends, whatever it left running is killed.
     """
@@ -71,12 +73,16 @@ class Sandbox:
         limits: Limits | None = None,
         only_files: Mapping[str, bytes] | None = None,
     ) -> ExecResult:
-        """Run a command to its end. `timeout_s` bounds its wall-clock time; other limits are the sandbox's, or `limits`.
+        """Run a command to its end.
+
+        `timeout_s` bounds its wall-clock time; other limits are the sandbox's, or `limits`.
 
         With `only_files`, the writable folders are emptied and these files are written first, as by `clear` and `write`, without
         messages of their own.
 
-        Raises SandboxLostError when the sandbox was lost with it, SandboxError for an input of more than 64 MB.
+        Raises:
+            SandboxLostError: The sandbox was lost with it.
+            SandboxError: An input of more than 64 MB.
         """
         program = _command(argv)
         process = await self._start(
@@ -187,7 +193,7 @@ class Sandbox:
         only_files: Mapping[str, bytes] | None,
         total_s: float,
     ) -> tuple[Process, bytes]:
-        """A process that ends within `total_s`, and the frame that asks for it."""
+        """Return a process that ends within `total_s`, and the frame that asks for it."""
         if stdin is not None and len(stdin) > MAX_STDIN_BYTES:
             raise SandboxError(
                 f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the sandbox"
@@ -228,11 +234,17 @@ class Sandbox:
         await self._ask(b"W", json.dumps({"path": path, "mode": mode}).encode() + b"\n" + content)
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
-        """Read a regular file. Links are not followed. Raises SandboxError when it is missing or larger."""
+        """Read a regular file.
+
+        Links are not followed.
+
+        Raises:
+            SandboxError: It is missing or larger.
+        """
         return await self._ask(b"R", json.dumps({"path": path, "max_bytes": max_bytes}).encode())
 
     async def snapshot(self) -> bytes:
-        """Everything under `work`, as a tar archive that `restore` takes."""
+        """Return everything under `work`, as a tar archive that `restore` takes."""
         return await self._ask(b"P")
 
     async def restore(self, snapshot: bytes) -> None:
@@ -241,13 +253,21 @@ class Sandbox:
         await self._ask(b"U", snapshot)
 
     async def clear(self) -> None:
-        """Empty the writable folders. Raises SandboxError when something in them cannot be removed."""
+        """Empty the writable folders.
+
+        Raises:
+            SandboxError: Something in them cannot be removed.
+        """
         if not self._empty:
             await self._ask(b"C")
             self._empty = not self._processes
 
     async def reset(self) -> None:
-        """Make the sandbox as new: end everything that its user had, and start in new namespaces and mounts. Raises SandboxError."""
+        """Make the sandbox as new: end everything that its user had, and start in new namespaces and mounts.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
+        """
         self._ready = False
         self._processes.clear()
         self._number += 1
@@ -373,7 +393,11 @@ def _command(argv: Sequence[str]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
-    """A new sandbox for as long as the context lasts. Raises SandboxError when it does not start."""
+    """Yield a new sandbox for as long as the context lasts.
+
+    Raises:
+        SandboxError: It does not start.
+    """
     async with backend.start(spec, core) as link, background_tasks() as tasks:
         sandbox = Sandbox(link, spec)
         with anyio.move_on_after(START_TIMEOUT_S) as bound:

@@ -18,12 +18,15 @@ END_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class ProcessLink:
+    """A link over the standard streams of a process of this machine."""
+
     process: Process
     work: str
     env: Mapping[str, str]
     nproc: int | None
 
     async def send(self, data: bytes) -> None:
+        """Send all of it."""
         assert self.process.stdin is not None
         try:
             await self.process.stdin.send(data)
@@ -31,6 +34,7 @@ class ProcessLink:
             raise SandboxLostError(await self._last_words()) from None
 
     async def receive(self) -> bytes:
+        """Return some bytes, at least one."""
         assert self.process.stdout is not None
         try:
             return await self.process.stdout.receive(1 << 18)

@@ -98,10 +98,13 @@ _X32_BIT = 0x40000000
 
 
 def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes:
-    """The filter for `machine` (x86_64 or aarch64; default: this one). Raises SandboxError for any other.
+    """Return the filter for `machine` (x86_64 or aarch64; default: this one).
 
     Where no control group has `counted` it, shared anonymous memory is refused as well, and files of memory (`memfd_create`): no
     process's size shows them.
+
+    Raises:
+        SandboxError: The machine is of any other kind.
     """
     machine = machine or platform.machine()
     if machine not in _COLUMN:

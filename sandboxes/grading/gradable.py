@@ -79,7 +79,7 @@ def _check_io(test: IOTest, name: str) -> None:
 
 
 def fault_of_text(source: str) -> str | None:
-    """Why a program cannot be written to a file; a model's text may hold half a surrogate pair, which no encoding has."""
+    """Return why a program cannot be written to a file; a model's text may hold half a surrogate pair, which no encoding has."""
     try:
         source.encode()
     except UnicodeEncodeError as error:
@@ -88,7 +88,7 @@ def fault_of_text(source: str) -> str | None:
 
 
 def not_written(fault: str, tests: Sequence[Test], language: Language, *, fail_fast: bool) -> Verdict:
-    """The verdict on a program that cannot be written: as on one that its language refuses to build, or to run."""
+    """Return the verdict on a program that cannot be written: as on one that its language refuses to build, or to run."""
     refused = Status.BUILD_ERROR if language.build else Status.RUNTIME_ERROR
     results = []
     for index, test in enumerate(tests):
@@ -98,10 +98,10 @@ def not_written(fault: str, tests: Sequence[Test], language: Language, *, fail_f
 
 
 def needs_second_sandbox(test: Test) -> bool:
-    """Whether a test takes a sandbox beside the program's: for test code, or for a checker."""
+    """Return whether a test takes a sandbox beside the program's: for test code, or for a checker."""
     return isinstance(test, AssertTest | TestFile) or (isinstance(test, IOTest) and isinstance(test.compare, Checker))
 
 
 def test_name(test: Test, index: int) -> str:
-    """What a test is called, by itself or else by its place among the tests."""
+    """Return what a test is called, by itself or else by its place among the tests."""
     return test.name or f"test {index + 1}"

@@ -35,8 +35,11 @@ class Callbacks:
             raise failed
 
     def end_for_need(self, claim: Any) -> NoReturn:
-        """End the test for what the candidate says that it uses and is not there. It is believed where the test has given it an object
-        that has this: else a program that fails would rather say that it cannot be graded."""
+        """End the test for what the candidate says that it uses and is not there.
+
+        It is believed where the test has given it an object that has this: else a program that fails would rather say that it cannot be
+        graded.
+        """
         match claim:
             case [int(number), str(name)] if self._values.given.has(number, name):
                 kind = type(self._values.given[number]).__name__

@@ -44,7 +44,7 @@ def write(work: str, path: str, mode: int, data: bytes | memoryview) -> None:
 
 
 def read(work: str, payload: bytes) -> bytes:
-    """The regular file that `payload` names."""
+    """Return the regular file that `payload` names."""
     request = json.loads(payload)
     with os.fdopen(open_below(work, request["path"], os.O_RDONLY), "rb") as file:
         info = os.fstat(file.fileno())
@@ -56,7 +56,11 @@ def read(work: str, payload: bytes) -> bytes:
 
 
 def pack(work: str) -> bytes:
-    """A tar archive of everything under `work`. Raises OSError when it would be too large: holes in files are written out."""
+    """Return a tar archive of everything under `work`.
+
+    Raises:
+        OSError: It would be too large: holes in files are written out.
+    """
     import io
     import tarfile
 
@@ -80,7 +84,12 @@ def unpack(work: str, payload: bytes) -> None:
 
 
 def wipe(folders: list[str]) -> None:
-    """Empty the writable folders. Raises OSError or RuntimeError when something cannot be removed."""
+    """Empty the writable folders.
+
+    Raises:
+        OSError: Something cannot be removed.
+        RuntimeError: Something cannot be removed.
+    """
     for folder in folders:
         if os.stat(folder).st_uid == os.getuid():
             os.chmod(folder, 0o1777)  # its owner may have taken every right from it
@@ -89,6 +98,7 @@ def wipe(folders: list[str]) -> None:
 
 
 def remove(entry: os.DirEntry[str]) -> None:
+    """Remove an entry of a folder, with all that is in it."""
     if not entry.is_dir(follow_symlinks=False):
         os.unlink(entry.path)
         return

@@ -42,13 +42,17 @@ class Given:
         """Numbers of objects of which the candidate has nothing but the names of their attributes."""
 
     def __getitem__(self, number: Any) -> Any:
-        """What was given by a number that the candidate says. Raises KeyError for one that is none."""
+        """Return what was given by a number that the candidate says.
+
+        Raises:
+            KeyError: One that is none.
+        """
         if type(number) is not int:
             raise KeyError(number)
         return self._values[number]
 
     def has(self, number: int, name: str) -> bool:
-        """Whether an object that was given has an attribute or operator that the candidate cannot have."""
+        """Return whether an object that was given has an attribute or operator that the candidate cannot have."""
         value = self._values.get(number)
         if number in self._closed:
             names = _names(value)
@@ -56,14 +60,18 @@ class Given:
         return self._own_objects.is_open(value) and name.startswith("__") and hasattr(value, name)
 
     def answer(self, number: int, what: str, name: str, args: list[Any]) -> Any:
-        """Do with an object what the candidate does with its stand-in. Raises KeyError for one that it may not use."""
+        """Do with an object what the candidate does with its stand-in.
+
+        Raises:
+            KeyError: One that it may not use.
+        """
         value = self._values[number]
         if not self._own_objects.is_open(value):
             raise KeyError(number)
         return self._own_objects.answer(value, what, name, args)
 
     def describe(self, value: Any) -> dict[str, Any]:
-        """What stands for a value that passes by number alone."""
+        """Return what stands for a value that passes by number alone."""
         kind = type(value)
         number = self._number(value)
         if isinstance(value, BaseException):
@@ -84,7 +92,7 @@ class Given:
         return {"opaque": {"number": number, "name": kind.__name__, "closed": closed, **described}}
 
     def named_tuple(self, value: Any, plain: Any) -> Any:
-        """What stands for an object of a subclass of a plain class: its plain value, with its fields' names if it has them."""
+        """Return what stands for an object of a subclass of a plain class: its plain value, with its fields' names if it has them."""
         fields = getattr(type(value), "_fields", None)
         if not (isinstance(value, tuple) and isinstance(fields, tuple)):
             return plain
@@ -93,11 +101,15 @@ class Given:
         return {"fields": [key, plain]}
 
     def tuple_of_fields(self, key: str, value: Any) -> Any:
-        """A named tuple that the candidate has had of the tests. Raises KeyError for one that it has not had."""
+        """Return a named tuple that the candidate has had of the tests.
+
+        Raises:
+            KeyError: One that it has not had.
+        """
         return self._named_tuples[key](*value)
 
     def _kind_of(self, value: Any) -> dict[str, Any]:
-        """What stands for the class of an object that the candidate may use; the class itself it may be unable to."""
+        """Return what stands for the class of an object that the candidate may use; the class itself it may be unable to."""
         kind = type(value)
         if self._own_objects.is_open(kind):
             return self.describe(kind)
@@ -106,8 +118,10 @@ class Given:
         return {"kind": self._class(kind, number)}
 
     def may_call(self, number: int, args: list[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether the candidate may call what was given: neither a class that it has of an object alone, nor one that makes mocks, with
-        arguments that say what these are equal to."""
+        """Return whether the candidate may call what was given.
+
+        Neither a class that it has of an object alone, nor one that makes mocks, with arguments that say what these are equal to.
+        """
         if number in self._uncalled:
             return False
         return not (args or kwargs) or not self._own_objects.makes_mocks(self._values[number])
@@ -129,7 +143,7 @@ class Given:
         return {**told, **described, "bases": bases, "special": self._own_objects.operators(kind)}
 
     def _attributes(self, function: Any) -> dict[str, Any]:
-        """What the tests have set of a function of their own."""
+        """Return what the tests have set of a function of their own."""
         own = vars(function) if isinstance(function, types.FunctionType) else {}
         found = {}
         for name, value in own.items():
@@ -141,12 +155,12 @@ class Given:
 
 
 def _operators(value: Any) -> list[str]:
-    """Those that are refused by name."""
+    """Return those that are refused by name."""
     return sorted(REFUSED_BY_NAME.intersection(dir(type(value))))
 
 
 def _names(value: Any) -> list[str] | None:
-    """What attributes an object of the test's has; None where it may have any."""
+    """Return what attributes an object of the test's has; None where it may have any."""
     kind = type(value)
     if any(isinstance(getattr(kind, name, None), types.FunctionType) for name in ("__getattr__", "__getattribute__")):
         return None

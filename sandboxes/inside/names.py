@@ -9,8 +9,12 @@ from collections.abc import Iterator
 
 
 def free_names(*sources: str, module: str = "solution") -> set[str]:
-    """The names that test code uses and nobody but the candidate can define: neither its own, nor Python's, nor those of a
-    module that it imports everything from. A candidate that defines `len` or `isclose` never gets it used in place of those."""
+    """Return the names that test code uses and nobody but the candidate can define.
+
+    Neither its own, nor Python's, nor those of a module that it imports everything from.
+
+    A candidate that defines `len` or `isclose` never gets it used in place of those.
+    """
     used: set[str] = set()
     bound = set(dir(builtins))
     for source in sources:
@@ -32,7 +36,7 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _star_imported(source: str, candidate: str) -> set[str]:
-    """The names that `from X import *` binds, of every X but the candidate."""
+    """Return the names that `from X import *` binds, of every X but the candidate."""
     names: set[str] = set()
     if "*" not in source:
         return names

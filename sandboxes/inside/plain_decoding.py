@@ -26,12 +26,15 @@ _VIEWS = {kind.__name__: make for kind, make in VIEWS.items()}
 
 
 def decode(data: Any, dereference: Callable[[Any], Any] | None = None, *, most_items: int = MOST_ITEMS) -> Any:
-    """Return the value that `encode` made `data` of. Raises NotPlainError for anything else, whatever it is.
+    """Return the value that `encode` made `data` of.
 
     Args:
         data: JSON values.
         dereference: Gives the object that a JSON object of one key stands for, where that key is none of plain data's.
         most_items: How many items the value may have, where those of a container count each time it is there.
+
+    Raises:
+        NotPlainError: Anything else, whatever it is.
     """
     return decode_and_count(data, dereference, most_items=most_items)[0]
 

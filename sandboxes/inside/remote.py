@@ -102,7 +102,7 @@ class Remote:
         return self.begun[-1] if self.begun else EVERYWHERE
 
     def stand_in(self, name: str) -> Any:
-        """What the tests get for a name of the candidate's module."""
+        """Return what the tests get for a name of the candidate's module."""
         if name in self.live:
             value = self.attribute(None, name)
             if isinstance(value, RemoteClass):
@@ -151,6 +151,7 @@ class Remote:
         self.wire.begin(name)
 
     def attribute(self, owner: Any, name: str) -> Any:
+        """Return an attribute of an object, or a name of the module."""
         answer = self.ask(self._note_seen, op="get", of=self._values.touched(owner), name=name)
         value = self._values.given_value(answer)
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
@@ -162,6 +163,7 @@ class Remote:
         return value
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of an object, or a name of the module."""
         if isinstance(owner, RemoteClass) and _is_descriptor(value):
             self.wire.ungradable(f"a {type(value).__name__} as the attribute {name[:100]} of the candidate's class")
         self.operators.changes += 1
@@ -204,11 +206,13 @@ class Remote:
             self._deleted[name] = self.kinds.pop(name), self._by_name.pop(name, None)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
+        """Delete an attribute of an object, or a name of the module."""
         self.operators.changes += 1
         self._use({"op": "del", "of": self._values.touched(owner), "name": name})
         self._impostors.note_deleted(owner, name)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of an object."""
         request = {"op": "special", "name": name}
         if name in PASSIVE:
             of, operands = self._values.owner(owner), [self._values.encode(item) for item in args]
@@ -217,18 +221,23 @@ class Remote:
         return self._use(request, args, always=name in WITH).value
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
+        """Compare an object with something."""
         return self.operators.compare(owner, name, other)
 
     def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of two operands or more."""
         return self.operators.combine(owner, name, args)
 
     def truth(self, owner: Any) -> bool:
+        """Return whether an object is true."""
         return self.operators.truth(owner)
 
     def copy(self, owner: Any, *, deep: bool) -> Any:
+        """Return a copy of an object."""
         return self._values.value(self.ask(op="copy", of=self._values.touched(owner), deep=deep).get("ok"))
 
     def refuse(self, need: str) -> NoReturn:
+        """End the test, which cannot be graded, and say what it would need."""
         self.wire.ungradable(need)
 
     def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -334,15 +343,18 @@ class Remote:
         return answer
 
     def _only_looks(self, request: dict[str, Any]) -> bool:
-        """Whether a request is for nothing that decides a test: for a function or class by its name, or for what pytest asks of each."""
+        """Return whether a request is for nothing that decides a test: for a function or class by its name, or for what pytest asks of each."""
         if request["op"] != "get":
             return bool(request["op"] == "class")
         by_name = request["of"] is None and self.kinds.get(request["name"]) != "value"
         return by_name or request["name"].startswith("_")
 
     def _note_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, always: bool = False) -> None:
-        """Give what both sides have what the candidate has made of it. Unless the test says, it is looked at where a call with these
-        `numbers` has given no value, or `always`: what the candidate says of changes never decides that."""
+        """Give what both sides have what the candidate has made of it.
+
+        Unless the test says, it is looked at where a call with these `numbers` has given no value, or `always`: what the candidate says
+        of changes never decides that.
+        """
         told = self._in_place or (self._in_place is None and (always or answer.get("ok") is None))
         self.untold = self.untold or (not told and "spoilt" in answer)
         self.spoilt = self.spoilt or "spoilt" in answer
@@ -384,7 +396,7 @@ class Remote:
         return self.ask(op="class", of=number)["class"]
 
     def _changes(self) -> dict[str, Any]:
-        """What a request tells beside what it asks: what the tests have changed since the last."""
+        """Return what a request tells beside what it asks: what the tests have changed since the last."""
         try:
             return self._values.mirrors.changes() | self._state.changes()
         except (NotPlainError, RecursionError) as error:
@@ -392,6 +404,6 @@ class Remote:
 
 
 def _is_descriptor(value: Any) -> bool:
-    """Whether a class would have the value decide what its attribute is, such as a property: that cannot pass."""
+    """Return whether a class would have the value decide what its attribute is, such as a property: that cannot pass."""
     ours = isinstance(value, FunctionType | MethodType | RemoteFunction | RemoteObject | RemoteClass)
     return hasattr(type(value), "__get__") and not ours

@@ -15,18 +15,42 @@ from agentrl.sandboxes.inside.special_methods import COMPARISONS, SPECIAL_METHOD
 class Session(Protocol):
     """What stand-ins ask of the candidate."""
 
-    def attribute(self, owner: Any, name: str) -> Any: ...
-    def set_attribute(self, owner: Any, name: str, value: Any) -> None: ...
-    def delete_attribute(self, owner: Any, name: str) -> None: ...
-    def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def call_method(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def call_now(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
-    def compare(self, owner: Any, name: str, other: Any) -> Any: ...
-    def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
-    def truth(self, owner: Any) -> bool: ...
-    def copy(self, owner: Any, *, deep: bool) -> Any: ...
-    def refuse(self, need: str) -> NoReturn: ...
+    def attribute(self, owner: Any, name: str) -> Any:
+        """Return an attribute of an object, or a name of the module."""
+        ...
+    def set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Set an attribute of an object, or a name of the module."""
+        ...
+    def delete_attribute(self, owner: Any, name: str) -> None:
+        """Delete an attribute of an object, or a name of the module."""
+        ...
+    def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of the module, a method of an object, or with no name the object itself."""
+        ...
+    def call_method(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call what the tests have had by the name of a method."""
+        ...
+    def call_now(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call at once: the run neither counts this call nor replaces what it makes."""
+        ...
+    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of an object."""
+        ...
+    def compare(self, owner: Any, name: str, other: Any) -> Any:
+        """Compare an object with something."""
+        ...
+    def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of two operands or more."""
+        ...
+    def truth(self, owner: Any) -> bool:
+        """Return whether an object is true."""
+        ...
+    def copy(self, owner: Any, *, deep: bool) -> Any:
+        """Return a copy of an object."""
+        ...
+    def refuse(self, need: str) -> NoReturn:
+        """End the test, which cannot be graded, and say what it would need."""
+        ...
 
 
 class Reference:
@@ -88,11 +112,13 @@ class Reference:
 
 
 def reference(stand_in: Any) -> Reference:
+    """Return what a stand-in stands for."""
     found: Reference = object.__getattribute__(stand_in, "_agentrl")
     return found
 
 
 def reference_of_class(stand_in: Any) -> Reference:
+    """Return what the stand-in of a class stands for."""
     found: Reference = type.__getattribute__(stand_in, "_agentrl")
     return found
 
@@ -100,9 +126,12 @@ def reference_of_class(stand_in: Any) -> Reference:
 class RemoteClass(type):
     # A class of the candidate's, whose docstring is the candidate's.
 
+    """A stand-in for a class of the candidate's: its objects are stand-ins for that class's."""
+
     _agentrl: Reference
 
     def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> RemoteClass:
+        """Make a class that derives from a stand-in, or refuse to."""
         if "_agentrl" not in space:  # a class statement of the test's
             needs: Any = next(base for base in bases if isinstance(base, RemoteClass))
             reference_of_class(needs).session.refuse(
@@ -111,6 +140,7 @@ class RemoteClass(type):
         return super().__new__(mcs, name, bases, space)
 
     def __call__(cls, /, *args: Any, **kwargs: Any) -> Any:
+        """Make an object."""
         return reference_of_class(cls).session.call(cls, None, args, kwargs)
 
     def __getattr__(cls, name: str) -> Any:
@@ -283,6 +313,8 @@ class Method:
 class RemoteFunction:
     # A function of the candidate's module, or of an object of its. Its docstring is the candidate's.
 
+    """A stand-in for a function of the candidate's."""
+
     def __init__(self, session: Session, owner: Any, name: str, method: Method | None = None) -> None:
         self._agentrl = Reference(session)
         self._agentrl_method = method or Method()
@@ -292,6 +324,7 @@ class RemoteFunction:
         self.__module__ = "solution"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
         session = self._agentrl.session
         if self._agentrl_method.number is not None:
             return session.call_method(self._agentrl_method, args, kwargs)
@@ -324,7 +357,7 @@ class RemoteFunction:
 
 
 def class_body(where: Reference, special: list[str], *, unhashable: bool) -> dict[str, Any]:
-    """What the stand-in for a class has: its reference, and those operators that the class has."""
+    """Return what the stand-in for a class has: its reference, and those operators that the class has."""
     body: dict[str, Any] = {"_agentrl": where, "__module__": "solution"}
     body["__doc__"] = property(lambda self: where.session.attribute(self, "__doc__"))
     for name in SPECIAL_METHODS.intersection(special):
@@ -355,6 +388,7 @@ def _forward(name: str) -> Callable[..., Any]:
 
 def _comparison(name: str) -> Callable[..., Any]:
     def compare(self: Any, other: Any) -> Any:
+        """Compare an object with something."""
         return reference(self).session.compare(self, name, other)
 
     compare.__name__ = name
@@ -377,5 +411,5 @@ def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
 
 
 def vars_of(kind: type) -> set[str]:
-    """What a stand-in's class has from the candidate: its operators, and what is ours beside them."""
+    """Return what a stand-in's class has from the candidate: its operators, and what is ours beside them."""
     return {name for base in kind.__mro__ if isinstance(base, RemoteClass) for name in OWN_ATTRIBUTES.__get__(base)}
