@@ -65,7 +65,11 @@ class CalculatorEnv(ToolEnv):
         self._entry: dict[str, Any] = {}
 
     def on_reset(self, task: dict[str, Any] | None) -> str:
-        """Take the task, and return its question."""
+        """Take the task, and return its question.
+
+        Raises:
+            ValueError: The task lacks its question or its answer.
+        """
         entry = task or self._dataset[int(self.np_random.integers(2**31))]
         if not {"question", "answer"} <= entry.keys():
             raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(entry)}")

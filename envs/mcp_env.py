@@ -179,7 +179,11 @@ class MCPEnv(ToolEnv):
         return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> Any:
-        """Connect, and open the conversation."""
+        """Connect, and open the conversation.
+
+        Raises:
+            EpisodeError: The task has neither 'prompt' nor 'messages'.
+        """
         self.task = task or {}
         messages = self.task.get("messages") or self.task.get("prompt")
         if not messages:

@@ -57,7 +57,11 @@ class OpenEnv(ToolEnv):
         return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """Connect, and reset."""
+        """Connect, and reset.
+
+        Raises:
+            EpisodeError: It is in no episode, or the server cannot be used.
+        """
         task = task or {}
         if self.resources is None:
             raise EpisodeError("an OpenEnv environment lives in an episode; make it with episode.env(...)")

@@ -106,7 +106,11 @@ class ReasoningEnv(ToolEnv):
         self._attempt = 0
 
     def on_reset(self, task: dict[str, Any] | None) -> list[Message]:
-        """Return the question."""
+        """Return the question.
+
+        Raises:
+            EpisodeError: The task names no dataset.
+        """
         if not task or "dataset" not in task:
             raise EpisodeError("a task of agentrl/ReasoningGym-v0 needs 'dataset', and 'index'")
         name, index = task["dataset"], int(task.get("index", self.np_random.integers(SIZE)))

@@ -205,7 +205,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return loop.portal.call(call)
 
     async def _call(self, function: dict[str, Any]) -> Result:
-        """Return the result of one call; what is wrong with it in words for the model."""
+        """Return the result of one call; what is wrong with it in words for the model.
+
+        Raises:
+            ToolCallError: There is no such tool, or the tool refuses the call.
+        """
         name = str(function.get("name"))
         known = {tool.name: tool for tool in self.toolset}
         try:
@@ -222,7 +226,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return Result(f"error: {reason}")
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs."""
+        """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs.
+
+        Raises:
+            ToolCallError: The code called `sys.exit`.
+        """
         try:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments)

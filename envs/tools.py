@@ -94,7 +94,11 @@ def tool_of(function: Callable[..., Any]) -> Tool:
 
 @lru_cache(maxsize=1024)
 def _definition(function: Callable[..., Any]) -> Tool:
-    """Return the tool of a function that is bound to no instance: every episode makes instances, and their tools are the same."""
+    """Return the tool of a function that is bound to no instance: every episode makes instances, and their tools are the same.
+
+    Raises:
+        ToolDefinitionError: A parameter has no type, or cannot be given by name.
+    """
     name = function.__name__
     docstring = docstring_parser.parse(inspect.getdoc(function) or "")
     described = {parameter.arg_name: parameter.description for parameter in docstring.params}

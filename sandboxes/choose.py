@@ -26,6 +26,7 @@ async def choose_backend(
 
     Raises:
         SandboxError: It, or all of `order`, cannot be used.
+        ConfigError: There is no backend of that name.
     """
     if not isinstance(name, str):
         await name.prepare(spec)

@@ -135,7 +135,12 @@ class SandboxPool:
                 await lease.cleared.wait()
 
     async def acquire(self, count: int = 1) -> list[Lease]:
-        """Like `take`, for sandboxes that are released by hand."""
+        """Like `take`, for sandboxes that are released by hand.
+
+        Raises:
+            ConfigError: The pool is smaller.
+            SandboxError: The pool is closed, none was free within its wait_timeout_s, or none can be started.
+        """
         if count > self.size:
             raise ConfigError(
                 f"{count} sandboxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or sandbox.graders = {count}"
@@ -206,7 +211,11 @@ class SandboxPool:
             waiter.called.set()
 
     async def keep(self, slot: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep one slot of the pool filled until cancelled. Reports started with its first sandbox, or raises SandboxError."""
+        """Keep one slot of the pool filled until cancelled. Reports started with its first sandbox.
+
+        Raises:
+            SandboxError: The first sandbox of the pool cannot be started.
+        """
         first = True
         failing_since: float | None = None
         while True:
@@ -287,6 +296,7 @@ async def open_pool(
 
     Raises:
         SandboxError: They cannot be started.
+        ConfigError: The size is below 1, or an argument is of the wrong type.
     """
     check_argument("spec", spec, SandboxSpec | None)
     check_argument("size", size, int | None)

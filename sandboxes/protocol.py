@@ -47,7 +47,11 @@ class Limits:
         check_fields(self)
 
     def check_within(self, sandbox: Limits) -> None:
-        """Raise ConfigError where these ask for more than a sandbox with the limits `sandbox` has."""
+        """Check that these ask for no more than a sandbox with the limits `sandbox` has.
+
+        Raises:
+            ConfigError: They ask for more.
+        """
         for name in ("memory_mb", "disk_mb", "processes"):
             wanted, there = getattr(self, name), getattr(sandbox, name)
             if wanted > there:

@@ -193,7 +193,12 @@ class Sandbox:
         only_files: Mapping[str, bytes] | None,
         total_s: float,
     ) -> tuple[Process, bytes]:
-        """Return a process that ends within `total_s`, and the frame that asks for it."""
+        """Return a process that ends within `total_s`, and the frame that asks for it.
+
+        Raises:
+            SandboxError: The input is too large.
+            ConfigError: The limits are more than the sandbox's.
+        """
         if stdin is not None and len(stdin) > MAX_STDIN_BYTES:
             raise SandboxError(
                 f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the sandbox"
@@ -283,7 +288,11 @@ class Sandbox:
     # -- the wire ------------------------------------------------------------------------------------------------
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Take in what the sandbox says until it is lost. Reports started when the sandbox is ready."""
+        """Take in what the sandbox says until it is lost. Reports started when the sandbox is ready.
+
+        Raises:
+            SandboxLostError: The sandbox is lost before it was ready.
+        """
         inbox = bytearray()
         try:
             while True:

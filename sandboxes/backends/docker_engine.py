@@ -132,7 +132,11 @@ class AttachedLink:
     _errors: bytearray = field(default_factory=bytearray)
 
     async def send(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all of it.
+
+        Raises:
+            SandboxLostError: The connection broke.
+        """
         view = memoryview(data)
         while view:
             try:
@@ -143,7 +147,11 @@ class AttachedLink:
                 raise SandboxLostError(f"its connection broke: {error}") from error
 
     async def receive(self) -> bytes:
-        """Return some bytes, at least one."""
+        """Return some bytes, at least one.
+
+        Raises:
+            SandboxLostError: The container ended, or the connection broke.
+        """
         output = b""
         while not output:
             try:
@@ -247,7 +255,11 @@ def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], N
 
 
 def _follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None]) -> None:
-    """Show the progress of a pull or a build, each layer at every tenth of its size."""
+    """Show the progress of a pull or a build, each layer at every tenth of its size.
+
+    Raises:
+        SandboxError: The engine tells of an error.
+    """
     shown: dict[str, int] = {}
     for event in events:
         if "error" in event:

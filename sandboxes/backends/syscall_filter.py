@@ -129,6 +129,7 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
             instruction(_RETURN, _ALLOW),
         )
 
+    # The numbers below are those of one machine: by those of another, 32-bit code and x32 among them, a program would call anything.
     program = [
         instruction(_LOAD, _ARCH_OFFSET),
         instruction(_EQUAL, _AUDIT_ARCH[machine], 1, 0),
@@ -155,6 +156,7 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
     # clone3 takes its flags through memory, which a filter cannot read: libraries then fall back to clone.
     program.append(on_number(_CLONE3[column], instruction(_RETURN, _ERRNO | _ENOSYS)))
     program.append(on_number(_CLONE[column], *by_argument(_ANY_BIT, _NEW_NAMESPACES, 0, refuse_if=True)))
+    # prlimit of process 0 sets the caller's own limits; of any other it would reach programs that are not its.
     program.append(on_number(_PRLIMIT[column], *by_argument(_EQUAL, 0, 0, refuse_if=False)))
     program.append(instruction(_RETURN, _ALLOW))
     return b"".join(program)

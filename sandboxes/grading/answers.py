@@ -55,7 +55,11 @@ class ExpectedOutput:
         return len(self.stdout)
 
     def difference(self, answer: bytes) -> str:
-        """Return what the comparison says."""
+        """Return what the comparison says.
+
+        Raises:
+            TypeError: A comparison returned something else than a text.
+        """
         said = self.compare(answer.decode(errors="replace"), self.stdout)
         if not isinstance(said, str):
             raise TypeError(f"compare returned {said!r}; it returns what differs, and '' where nothing does")
@@ -83,7 +87,11 @@ class ExpectedValue:
         return max(len(json.dumps(data)), decode_and_count(data)[1])
 
     def difference(self, answer: bytes) -> str:
-        """Return the two values, or why the answer is none. An answer is read only if it is small enough to be right."""
+        """Return the two values, or why the answer is none. An answer is read only if it is small enough to be right.
+
+        Raises:
+            ValueError: The answer makes no sense.
+        """
         largest = Bounds()
         length, items = LONGER * self.size + 4096, 2 * self.size + 256
         check_bounds(answer, Bounds(min(length, largest.length), min(items, largest.items)))

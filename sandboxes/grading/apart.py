@@ -38,7 +38,11 @@ _processes = anyio.CapacityLimiter(max(2, len(os.sched_getaffinity(0))))
 
 
 def check_comparison(compare: Comparison) -> None:
-    """Raise ConfigError for a comparison that no other process can import."""
+    """Check that another process can import a comparison.
+
+    Raises:
+        ConfigError: No other process can import it.
+    """
     try:
         pickle.dumps(compare)
     except Exception as error:

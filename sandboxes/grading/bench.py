@@ -85,7 +85,11 @@ class Bench:
         return min(timeout_s, max(0.01, self._deadline - anyio.current_time()))
 
     async def build(self) -> str:
-        """Build the program where its language is built; returns what the build printed."""
+        """Build the program where its language is built; returns what the build printed.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
         if not self._language.build:
             return ""
         done = await self._build(self._sandbox, self._source, self._language)

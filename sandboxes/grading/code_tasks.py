@@ -198,7 +198,11 @@ def _texts(value: Any, key: str) -> Sequence[str]:
 
 
 def _json(value: Any, key: str) -> Any:
-    """Return what a field holds; APPS keeps JSON in a text."""
+    """Return what a field holds; APPS keeps JSON in a text.
+
+    Raises:
+        ConfigError: It is a text that is not JSON.
+    """
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:

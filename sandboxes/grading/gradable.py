@@ -31,7 +31,11 @@ from agentrl.sandboxes.protocol import Limits
 def check_gradable(
     source: str, tests: Sequence[Test], language: Language, limits: Limits, sandbox_limits: Limits
 ) -> None:
-    """Raise ConfigError for what no run could grade: the program or a test is of the wrong kind, or a test needs what cannot be had."""
+    """Check that a run could grade a program by these tests.
+
+    Raises:
+        ConfigError: The program or a test is of the wrong kind, there are no tests, or a test needs what cannot be had.
+    """
     if not isinstance(source, str):
         raise ConfigError(
             f"source = {shown(source)} must be a program's text; extract_code gives None where a reply has none"

@@ -71,7 +71,11 @@ def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
 
 
 def check_limits(change: ChangedLimits) -> None:
-    """Raise ConfigError where a dict of changes is of no limits."""
+    """Check a dict of changes to limits.
+
+    Raises:
+        ConfigError: A dict of changes has a field that limits have not, or a value that none may have.
+    """
     if isinstance(change, Mapping):
         if unknown := sorted(map(str, change.keys() - vars(Limits()).keys())):
             raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")

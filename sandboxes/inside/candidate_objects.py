@@ -73,7 +73,11 @@ class Objects:
         return self._objects[number]
 
     def number(self, value: Any) -> int:
-        """Return the number of an object, which has one from then on."""
+        """Return the number of an object, which has one from then on.
+
+        Raises:
+            TooManyObjectsError: The tests were given more objects than are kept.
+        """
         number = self._numbers.get(id(value))
         if number is None:
             if len(self._objects) >= KEPT_OBJECTS:

@@ -30,7 +30,11 @@ def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
 
 
 def write(work: str, path: str, mode: int, data: bytes | memoryview) -> None:
-    """Write a regular file, and the folders above it."""
+    """Write a regular file, and the folders above it.
+
+    Raises:
+        OSError: There is something else than a regular file, or it cannot be written.
+    """
     fd = open_below(work, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -44,7 +48,11 @@ def write(work: str, path: str, mode: int, data: bytes | memoryview) -> None:
 
 
 def read(work: str, payload: bytes) -> bytes:
-    """Return the regular file that `payload` names."""
+    """Return the regular file that `payload` names.
+
+    Raises:
+        OSError: It is no regular file, or larger than the host takes.
+    """
     request = json.loads(payload)
     with os.fdopen(open_below(work, request["path"], os.O_RDONLY), "rb") as file:
         info = os.fstat(file.fileno())

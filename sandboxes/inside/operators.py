@@ -246,7 +246,12 @@ class Operators:
             self._check_length(one, length, *where.items)
 
     def _items(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
-        """Return an item of an object's, or an iterator over them. Where plain data is expected there are as many as its length says."""
+        """Return an item of an object's, or an iterator over them. Where plain data is expected there are as many as its length says.
+
+        Raises:
+            IndexError: There is no such item.
+            StopIteration: There are no more items.
+        """
         where = reference(one)
         try:
             result = self._asks.special(one, name, args)

@@ -107,7 +107,11 @@ def type_called(name: str) -> Any:
 
 
 def check_range(value: range) -> None:
-    """Raise NotPlainError for a range that is too long to look through."""
+    """Check that a range is not too long to look through.
+
+    Raises:
+        NotPlainError: It is too long to look through.
+    """
     if value[:LONGEST_RANGE] != value:
         raise NotPlainError(f"a range of more than {LONGEST_RANGE} numbers is not plain data")
 

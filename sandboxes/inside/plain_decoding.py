@@ -42,7 +42,11 @@ def decode(data: Any, dereference: Callable[[Any], Any] | None = None, *, most_i
 def decode_and_count(
     data: Any, dereference: Callable[[Any], Any] | None = None, *, most_items: int = MOST_ITEMS
 ) -> tuple[Any, int]:
-    """Do as `decode` does; return also how many items the value has."""
+    """Do as `decode` does; return also how many items the value has.
+
+    Raises:
+        NotPlainError: The data are nothing that `encode` has made, or too large.
+    """
     decoder = _Decoder(dereference, most_items)
     try:
         return decoder.decode(data, 0), decoder.items
@@ -146,7 +150,11 @@ class _Decoder:
         return known
 
     def _once_more(self, known: _Shared, depth: int) -> Any:
-        """Count what is in a container again: a value of n levels, each with two of the next, has 2^n items."""
+        """Count what is in a container again: a value of n levels, each with two of the next, has 2^n items.
+
+        Raises:
+            OutOfBoundsError: The value has too many items, or they go too deep.
+        """
         self.items += known.items
         self._deepest = max(self._deepest, depth + known.depth)
         if self.items > self._most_items or self._deepest > MAX_DEPTH:

@@ -66,7 +66,11 @@ def set_limits(limits: dict[str, Any], *, own_processes: int) -> None:
 
 
 def install_filter(filter_: Filter | None) -> None:
-    """Seccomp: the filter for this process and all that it starts."""
+    """Hold this process, and all that it starts, to a filter of system calls (seccomp).
+
+    Raises:
+        OSError: The kernel refuses it.
+    """
     if filter_ is None:
         return
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)

@@ -18,7 +18,11 @@ class TimedOut(BaseException):
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """End the code that runs by an exception."""
+    """End the code that runs by an exception.
+
+    Raises:
+        TimedOut: Always.
+    """
     raise TimedOut
 
 

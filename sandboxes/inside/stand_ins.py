@@ -18,36 +18,47 @@ class Session(Protocol):
     def attribute(self, owner: Any, name: str) -> Any:
         """Return an attribute of an object, or a name of the module."""
         ...
+
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of an object, or a name of the module."""
         ...
+
     def delete_attribute(self, owner: Any, name: str) -> None:
         """Delete an attribute of an object, or a name of the module."""
         ...
+
     def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of the module, a method of an object, or with no name the object itself."""
         ...
+
     def call_method(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call what the tests have had by the name of a method."""
         ...
+
     def call_now(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call at once: the run neither counts this call nor replaces what it makes."""
         ...
+
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         """Use an operator of an object."""
         ...
+
     def compare(self, owner: Any, name: str, other: Any) -> Any:
         """Compare an object with something."""
         ...
+
     def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
         """Use an operator of two operands or more."""
         ...
+
     def truth(self, owner: Any) -> bool:
         """Return whether an object is true."""
         ...
+
     def copy(self, owner: Any, *, deep: bool) -> Any:
         """Return a copy of an object."""
         ...
+
     def refuse(self, need: str) -> NoReturn:
         """End the test, which cannot be graded, and say what it would need."""
         ...
@@ -123,10 +134,8 @@ def reference_of_class(stand_in: Any) -> Reference:
     return found
 
 
-class RemoteClass(type):
-    # A class of the candidate's, whose docstring is the candidate's.
-
-    """A stand-in for a class of the candidate's: its objects are stand-ins for that class's."""
+class RemoteClass(type):  # noqa: D101
+    # A class of the candidate's: a docstring here would be shown in place of the candidate's.
 
     _agentrl: Reference
 
@@ -310,10 +319,9 @@ class Method:
         self.process = 0
 
 
-class RemoteFunction:
-    # A function of the candidate's module, or of an object of its. Its docstring is the candidate's.
-
-    """A stand-in for a function of the candidate's."""
+class RemoteFunction:  # noqa: D101
+    # A function of the candidate's module, or of an object of its: a docstring here would be shown in place of the
+    # candidate's.
 
     def __init__(self, session: Session, owner: Any, name: str, method: Method | None = None) -> None:
         self._agentrl = Reference(session)

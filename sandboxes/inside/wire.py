@@ -178,7 +178,11 @@ class Wire:
         self.send(b"k")
 
     def ask(self, request: dict[str, Any], *, looks: bool = False) -> dict[str, Any]:
-        """Ask the candidate. `looks`: for nothing that decides a test."""
+        """Ask the candidate. `looks`: for nothing that decides a test.
+
+        Raises:
+            TestEndedError: The test has ended, by the host or by our own machinery.
+        """
         if self._ended is not None:
             raise TestEndedError(**self._ended)
         self._requests += 1
