@@ -6,16 +6,20 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, get_args
 
+import anyio
+
+from agentrl.concurrency.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
-from agentrl.sandboxes.sandbox import Sandbox, start_sandbox
+from agentrl.sandboxes.sandbox import Sandbox
 
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
+START_TIMEOUT_S = 60.0
 AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
 
@@ -70,4 +74,21 @@ async def open_sandbox(
     """
     spec = SandboxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
     async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
+        yield sandbox
+
+
+@asynccontextmanager
+async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
+    """Yield a new sandbox for as long as the context lasts.
+
+    Raises:
+        SandboxError: It does not start.
+    """
+    async with backend.start(spec, core) as link, background_tasks() as tasks:
+        sandbox = Sandbox(link, spec)
+        with anyio.move_on_after(START_TIMEOUT_S) as bound:
+            await tasks.start(sandbox.serve)
+        if bound.cancelled_caught:
+            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
+        await sandbox.greet()
         yield sandbox

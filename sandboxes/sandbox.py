@@ -10,14 +10,12 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from agentrl.concurrency.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import MB, Backend, ExecResult, Limits, Link, SandboxSpec
+from agentrl.sandboxes.protocol import MB, ExecResult, Limits, Link, SandboxSpec
 
-START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing, packing and resetting."""
 MAX_STDIN_BYTES = 64 * MB
@@ -398,20 +396,3 @@ def _command(argv: Sequence[str]) -> dict[str, Any]:
     if not argv or isinstance(argv, str) or not all(isinstance(word, str) and "\0" not in word for word in argv):
         raise SandboxError(f"argv = {argv!r} must be a list of words, the program first")
     return {"argv": list(argv)}
-
-
-@asynccontextmanager
-async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
-    """Yield a new sandbox for as long as the context lasts.
-
-    Raises:
-        SandboxError: It does not start.
-    """
-    async with backend.start(spec, core) as link, background_tasks() as tasks:
-        sandbox = Sandbox(link, spec)
-        with anyio.move_on_after(START_TIMEOUT_S) as bound:
-            await tasks.start(sandbox.serve)
-        if bound.cancelled_caught:
-            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
-        await sandbox.greet()
-        yield sandbox

@@ -39,6 +39,7 @@ from agentrl.sandboxes.inside.candidate_objects import (
     Objects,
     TooManyObjectsError,
     describe_class,
+    kind_of,
 )
 from agentrl.sandboxes.inside.changes import BothChangedError
 from agentrl.sandboxes.inside.depth import deeper
@@ -388,13 +389,6 @@ def number_of(data: Any) -> int | None:
     return data["mirrored"] if "mirrored" in data else data["mirror"][0] if "mirror" in data else None
 
 
-def kind_of(value: Any) -> str:
-    """Return what a name stands for: a class, a callable or a value."""
-    if issubclass(type(value), type):
-        return "class"
-    return "callable" if callable(value) else "value"
-
-
 def main() -> None:
     """Serve the tests, in the candidate's process."""
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
@@ -402,7 +396,3 @@ def main() -> None:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)  # what the candidate prints is for the tests that capture it, and nobody else
         Candidate(requests, answers).serve()
-
-
-if __name__ == "__main__":
-    main()

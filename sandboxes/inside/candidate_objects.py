@@ -299,3 +299,10 @@ def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, 
             {name for name in dir(kind) if name[:1] != "_"} - {*getattr(kind, "_fields", ()), *dir(tuple)}
         ),
     }
+
+
+def kind_of(value: Any) -> str:
+    """Return what a name stands for: a class, a callable or a value."""
+    if issubclass(type(value), type):
+        return "class"
+    return "callable" if callable(value) else "value"

@@ -11,6 +11,7 @@ from agentrl.sandboxes.inside.foreign import Foreign
 from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_encoding import encode
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
 
 REFUSED_BY_NAME = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 """Operators of an object that the candidate may not use which are refused by name, where its class has them."""
@@ -178,3 +179,9 @@ def _signature(function: Any) -> dict[str, Any]:
         pass
     doc = function.__doc__ if isinstance(function, types.FunctionType) else None
     return {"name": str(getattr(function, "__name__", "function")), "doc": doc, "parameters": parameters}
+
+
+def is_descriptor(value: Any) -> bool:
+    """Return whether a class would have the value decide what its attribute is, such as a property: that cannot pass."""
+    ours = isinstance(value, types.FunctionType | types.MethodType | RemoteFunction | RemoteObject | RemoteClass)
+    return hasattr(type(value), "__get__") and not ours

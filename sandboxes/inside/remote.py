@@ -6,13 +6,13 @@ import re
 from _thread import RLock
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
-from types import FunctionType, MethodType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE, Aliases
 from agentrl.sandboxes.inside.callbacks import Callbacks
 from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
+from agentrl.sandboxes.inside.given import is_descriptor
 from agentrl.sandboxes.inside.impostors import Impostors, may_have_made
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named, is_question
 from agentrl.sandboxes.inside.plain_data import NotPlainError
@@ -35,14 +35,6 @@ from agentrl.sandboxes.inside.wire import Wire
 NO_ARGUMENTS: dict[str, Any] = {}
 PATCHED_INTO = re.compile(r"(?:patch|patch\.object|setattr)\(\s*['\"]?\w+\.(\w+)(?:\.\w|\s*,)")
 """A call that patches an attribute of a name of a module's."""
-
-
-class _Given(NamedTuple):
-    """What the candidate has given."""
-
-    value: Any
-    is_new: bool
-    """Whether the tests have had no such object before."""
 
 
 class Remote:
@@ -164,7 +156,7 @@ class Remote:
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
         """Set an attribute of an object, or a name of the module."""
-        if isinstance(owner, RemoteClass) and _is_descriptor(value):
+        if isinstance(owner, RemoteClass) and is_descriptor(value):
             self.wire.ungradable(f"a {type(value).__name__} as the attribute {name[:100]} of the candidate's class")
         self.operators.changes += 1
         self._values.hold_methods(owner, name, lambda one: self._number_of(one, name))
@@ -185,7 +177,7 @@ class Remote:
         with self._one_at_a_time:
             self.operators.changes += 1
             request = {"op": "method", "of": {"ref": self._values.number_of(method)}, "name": None}
-            return self._use(request, args, kwargs).value
+            return self._use(request, args, kwargs)[0]
 
     def set_name(self, name: str, value: Any) -> None:
         """Set a name of the module."""
@@ -218,7 +210,7 @@ class Remote:
             of, operands = self._values.owner(owner), [self._values.encode(item) for item in args]
             return self._values.given_value(self.ask(**request, of=of, args=operands))
         request["of"] = self._values.touched(owner)
-        return self._use(request, args, always=name in WITH).value
+        return self._use(request, args, always=name in WITH)[0]
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
         """Compare an object with something."""
@@ -267,8 +259,7 @@ class Remote:
             self.wire.ungradable("an argument that has no end")
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._values.touched(owner)}
         self.operators.changes += 1
-        given = self._use({**target, "name": name}, args, kwargs)
-        value = given.value
+        value, is_new = self._use({**target, "name": name}, args, kwargs)
         if isinstance(owner, RemoteObject):
             reference(owner).called = True
         # What is given data and gives nothing back is there to change the object.
@@ -278,7 +269,7 @@ class Remote:
             self.run.note_change(owner, Change("call", name, remembered, remembered_named))
         if isinstance(owner, RemoteClass) and name is None and not may_have_made(owner, value, args, kwargs):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
-        if isinstance(value, RemoteObject) and given.is_new and not isinstance(owner, RemoteObject):
+        if isinstance(value, RemoteObject) and is_new and not isinstance(owner, RemoteObject):
             reference(value).made_by = ((owner, name), remembered, remembered_named)
         return value
 
@@ -289,8 +280,8 @@ class Remote:
         kwargs: dict[str, Any] = NO_ARGUMENTS,
         *,
         always: bool = False,
-    ) -> _Given:
-        """Ask what may change its arguments."""
+    ) -> tuple[Any, bool]:
+        """Ask what may change its arguments; return what that gives, and whether the tests have had no such object before."""
         numbers: set[int] = set()
         mirrored = self._in_place is not False
         request["args"] = [self._values.argument(item, numbers, mirrors=mirrored) for item in args]
@@ -302,7 +293,7 @@ class Remote:
         try:
             answer = self.ask(lambda answer: self._note_changes(answer, numbers, always=always), **request)
             known = len(self._values)
-            return _Given(self._values.given_value(answer), is_new=len(self._values) > known)
+            return self._values.given_value(answer), len(self._values) > known
         finally:
             shared.end_call(numbers)
 
@@ -401,9 +392,3 @@ class Remote:
             return self._values.mirrors.changes() | self._state.changes()
         except (NotPlainError, RecursionError) as error:
             self.wire.ungradable(f"an argument that cannot pass: {error}")
-
-
-def _is_descriptor(value: Any) -> bool:
-    """Return whether a class would have the value decide what its attribute is, such as a property: that cannot pass."""
-    ours = isinstance(value, FunctionType | MethodType | RemoteFunction | RemoteObject | RemoteClass)
-    return hasattr(type(value), "__get__") and not ours

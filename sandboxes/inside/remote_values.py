@@ -9,7 +9,7 @@ import types
 from collections import namedtuple
 from collections.abc import Callable, Collection, ItemsView, KeysView, ValuesView
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl.sandboxes.inside.given import Given
 from agentrl.sandboxes.inside.library_classes import (
@@ -31,13 +31,15 @@ from agentrl.sandboxes.inside.stand_ins import (
     RemoteClass,
     RemoteFunction,
     RemoteObject,
-    Session,
     TupleWithMore,
     class_body,
     reference,
     reference_of_class,
 )
 from agentrl.sandboxes.inside.wire import Wire
+
+if TYPE_CHECKING:
+    from agentrl.sandboxes.inside.session import Session
 
 DEEPEST_INHERITANCE = 30
 LONGEST_NAME = 1_000
