@@ -73,7 +73,11 @@ class AsyncToolEnv:
 
     @property
     def env(self) -> gymnasium.Env[Any, Any]:
-        """The gymnasium environment. Raises EpisodeError before the first reset."""
+        """The gymnasium environment.
+
+        Raises:
+            EpisodeError: Before the first reset.
+        """
         if self._env is None:
             raise EpisodeError("the environment is not there yet; `await env.reset(...)` comes first")
         return self._env
@@ -87,7 +91,11 @@ class AsyncToolEnv:
 
     @property
     def tools(self) -> Any:
-        """What to pass as `tools` to OpenAI's API, which takes no empty list. Raises EpisodeError before the first reset."""
+        """What to pass as `tools` to OpenAI's API, which takes no empty list.
+
+        Raises:
+            EpisodeError: Before the first reset.
+        """
         return self.tool_env.tools or omit
 
     async def reset(self, seed: int | None = None, options: Any = None) -> None:
@@ -211,20 +219,20 @@ def make_async_env(
 
 
 def _is_plain(env: gymnasium.Env[Any, Any]) -> bool:
-    """Whether around a tool environment is nothing but what `gymnasium.make` puts there: then nothing needs a thread."""
+    """Return whether around a tool environment is nothing but what `gymnasium.make` puts there: then nothing needs a thread."""
     while isinstance(env, OrderEnforcing | PassiveEnvChecker) or (isinstance(env, TimeLimit) and env.spec is not None):
         env = env.env
     return isinstance(env, ToolEnv)
 
 
 def _time_limit(env: gymnasium.Env[Any, Any]) -> float:
-    """The steps that `gymnasium.make` allows."""
+    """Return the steps that `gymnasium.make` allows."""
     limit = None if env.spec is None else env.spec.max_episode_steps
     return math.inf if limit is None else limit
 
 
 async def _made(make: Callable[[], gymnasium.Env[Any, Any]]) -> gymnasium.Env[Any, Any]:
-    """What `make` makes, in a thread. One that is there only after the wait for it was cancelled is closed there and then."""
+    """Return what `make` makes, in a thread. One that is there only after the wait for it was cancelled is closed there and then."""
     lock = threading.Lock()
     made: list[gymnasium.Env[Any, Any]] = []
     abandoned = False

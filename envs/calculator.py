@@ -27,7 +27,11 @@ _OPERATORS: dict[type[ast.AST], Any] = {
 
 
 def evaluate(expression: str) -> int:
-    """The value of an expression of integers, `+`, `-`, `*` and parentheses. Raises ValueError for anything else."""
+    """Return the value of an expression of integers, `+`, `-`, `*` and parentheses.
+
+    Raises:
+        ValueError: Anything else.
+    """
     if len(expression) > 200:
         raise ValueError("the expression is longer than 200 characters")
 
@@ -61,6 +65,11 @@ class CalculatorEnv(ToolEnv):
         self._entry: dict[str, Any] = {}
 
     def on_reset(self, task: dict[str, Any] | None) -> str:
+        """Take the task, and return its question.
+
+        Raises:
+            ValueError: The task lacks its question or its answer.
+        """
         entry = task or self._dataset[int(self.np_random.integers(2**31))]
         if not {"question", "answer"} <= entry.keys():
             raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(entry)}")
@@ -73,6 +82,7 @@ class CalculatorEnv(ToolEnv):
         return str(evaluate(expression))
 
     def on_answer(self, content: str) -> float:
+        """Return 1 where the last number of an answer is right, and else 0."""
         return float(self._dataset.score_answer(content.strip(), self._entry))
 
 

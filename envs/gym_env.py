@@ -82,7 +82,7 @@ class GymEnv(ToolEnv):
         return [Tool("act", "Take an action.", parameters, self._act)]
 
     def on_reset(self, task: dict[str, Any] | None) -> Any:
-        """The instructions, and the first observation."""
+        """Return the instructions, and the first observation."""
         observation, info = self.inner.reset(seed=int(self.np_random.integers(2**31)), options=task)
         self._note(info)
         seen = self._seen(observation)
@@ -92,7 +92,7 @@ class GymEnv(ToolEnv):
         return [{"role": "user", "content": [{"type": "text", "text": lead}, *seen] if lead else seen}]
 
     def on_answer(self, content: str) -> Result:
-        """A reply without an action."""
+        """Return a reply without an action."""
         self.info["failed_calls"] += 1
         return Result("Call the tool act to take an action.")
 
@@ -134,12 +134,12 @@ def picture(pixels: np.ndarray[Any, Any]) -> dict[str, Any]:
 
 
 def plain_text(rendered: str) -> str:
-    """A rendering for terminals as plain text: what is highlighted stands in [brackets]."""
+    """Return a rendering for terminals as plain text: what is highlighted stands in [brackets]."""
     return _ESCAPE.sub("", _HIGHLIGHTED.sub(r"[\1]", rendered)).strip("\n")
 
 
 def _documentation(env: gymnasium.Env[Any, Any]) -> str:
-    """What the environment's docstring says before it comes to its constructor."""
+    """Return what the environment's docstring says before it comes to its constructor."""
     text = inspect.cleandoc(type(env).__doc__ or "")
     end = _LAST_SECTIONS.search(text)
     return (text[: end.start()] if end else text)[:MAX_INSTRUCTIONS_CHARS].strip()

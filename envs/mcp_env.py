@@ -1,5 +1,6 @@
-"""`agentrl/MCP-v0`: the tools of a Model Context Protocol server as an environment's tools. Needs the extra
-`mcp`.
+"""`agentrl/MCP-v0`: the tools of a Model Context Protocol server as an environment's tools.
+
+Needs the extra `mcp`.
 
 env = episode.env("agentrl/MCP-v0", command=["python", "server.py"])                 # a server of its own
 env = episode.env("agentrl/MCP-v0", url="http://127.0.0.1:9000/mcp", shared=True)    # one connection for all episodes
@@ -53,7 +54,11 @@ class Connection:
     _connecting: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def tools(self) -> list[Any]:
-        """The tools that it offers. Raises EpisodeError when it cannot be reached."""
+        """Return the tools that it offers.
+
+        Raises:
+            EpisodeError: It cannot be reached.
+        """
         client = await self._connected()
         with anyio.fail_after(self.connect_timeout_s):
             tools: list[Any] = []
@@ -66,7 +71,11 @@ class Connection:
                     return tools
 
     async def call(self, name: str, **arguments: Any) -> Result:
-        """Call a tool. Raises ToolCallError for what it says is wrong, and when the server is lost."""
+        """Call a tool.
+
+        Raises:
+            ToolCallError: What it says is wrong, and when the server is lost.
+        """
         client = await self._connected()
         try:
             done = await client.call_tool(name, arguments)
@@ -108,7 +117,7 @@ class Connection:
             return self._client.value
 
     async def _lose_unless_alive(self, client: Any) -> bool:
-        """Whether the server is gone; then the next call connects anew."""
+        """Return whether the server is gone; then the next call connects anew."""
         with anyio.move_on_after(PROBE_TIMEOUT_S):
             try:
                 await client.list_tools()
@@ -170,7 +179,11 @@ class MCPEnv(ToolEnv):
         return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> Any:
-        """Connect, and open the conversation."""
+        """Connect, and open the conversation.
+
+        Raises:
+            EpisodeError: The task has neither 'prompt' nor 'messages'.
+        """
         self.task = task or {}
         messages = self.task.get("messages") or self.task.get("prompt")
         if not messages:
@@ -248,7 +261,7 @@ def _import_mcp() -> None:
 
 
 def _content(parts: Sequence[Any]) -> str | list[dict[str, Any]]:
-    """What a tool returned: text if it is nothing else, or the parts of a message."""
+    """Return what a tool returned: text if it is nothing else, or the parts of a message."""
     converted: list[dict[str, Any]] = []
     for part in parts:
         match part.type:

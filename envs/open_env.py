@@ -1,5 +1,6 @@
-"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment. Needs the extra
-`openenv`.
+"""`agentrl/OpenEnv-v0`: an OpenEnv environment server (HTTP and WebSocket) as a tool environment.
+
+Needs the extra `openenv`.
 
     env = episode.env("agentrl/OpenEnv-v0", base_url="http://127.0.0.1:8000")
 
@@ -56,7 +57,11 @@ class OpenEnv(ToolEnv):
         return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> list[dict[str, Any]]:
-        """Connect, and reset."""
+        """Connect, and reset.
+
+        Raises:
+            EpisodeError: It is in no episode, or the server cannot be used.
+        """
         task = task or {}
         if self.resources is None:
             raise EpisodeError("an OpenEnv environment lives in an episode; make it with episode.env(...)")
@@ -73,7 +78,7 @@ class OpenEnv(ToolEnv):
         return [*before, {"role": "user", "content": _shown(begun.observation)}]
 
     def on_answer(self, content: str) -> Result:
-        """A reply without an action."""
+        """Return a reply without an action."""
         self.info["failed_calls"] += 1
         return Result(f"Call one of the tools: {', '.join(tool.name for tool in self._tools)}.")
 
@@ -123,7 +128,7 @@ def _client(base_url: str, connect_timeout_s: float, message_timeout_s: float) -
 
 
 def _shown(observation: Mapping[str, Any]) -> str:
-    """An observation as text: that of its only field, or JSON."""
+    """Return an observation as text: that of its only field, or JSON."""
     fields = {name: value for name, value in observation.items() if name not in _BESIDE and value is not None}
     if len(fields) == 1 and isinstance(text := next(iter(fields.values())), str):
         return text

@@ -1,5 +1,6 @@
-"""`agentrl/ReasoningGym-v0`: every task family of reasoning-gym, scored as the library scores it. Needs the extra
-`envs`.
+"""`agentrl/ReasoningGym-v0`: every task family of reasoning-gym, scored as the library scores it.
+
+Needs the extra `envs`.
 
 A task names an entry: {"dataset": "gcd", "index": 7} and, as needed, "config" (of the family) and "level" (of its
 curriculum).
@@ -47,7 +48,7 @@ class Curriculum:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def level_of(self, index: int) -> int:
-        """The level of a task."""
+        """Return the level of a task."""
         with self._lock:
             level = self._of_task.setdefault(index, self.level)
             if len(self._of_task) > 64 * self.window:
@@ -105,7 +106,11 @@ class ReasoningEnv(ToolEnv):
         self._attempt = 0
 
     def on_reset(self, task: dict[str, Any] | None) -> list[Message]:
-        """The question."""
+        """Return the question.
+
+        Raises:
+            EpisodeError: The task names no dataset.
+        """
         if not task or "dataset" not in task:
             raise EpisodeError("a task of agentrl/ReasoningGym-v0 needs 'dataset', and 'index'")
         name, index = task["dataset"], int(task.get("index", self.np_random.integers(SIZE)))
@@ -127,7 +132,7 @@ class ReasoningEnv(ToolEnv):
         return messages
 
     def on_answer(self, content: str) -> Result:
-        """The library's score, from 0 to 1."""
+        """Return the library's score, from 0 to 1."""
         said: str | None = content.strip()
         if self._system is not None:
             from reasoning_gym.utils import extract_answer
@@ -148,7 +153,13 @@ class ReasoningEnv(ToolEnv):
 
 @lru_cache(maxsize=256)
 def dataset(name: str, config: str = "{}", level: int | None = None) -> Any:
-    """A family of reasoning-gym, at a level of its curriculum. `config`: JSON. Raises EpisodeError for what there is not."""
+    """Return a family of reasoning-gym, at a level of its curriculum.
+
+    `config`: JSON.
+
+    Raises:
+        EpisodeError: What there is not.
+    """
     import reasoning_gym
     from reasoning_gym.factory import CURRICULA, DATASETS
 

@@ -1,5 +1,4 @@
-"""Gymnasium's spaces as JSON: what a model is told about a space, the element that its JSON means, and an element for
-it to read.
+"""Gymnasium's spaces as JSON: what a model is told about a space, the element that its JSON means, and an element for it to read.
 
     schema_of(Discrete(4), ["left", "down", "right", "up"])   {"type": "string", "enum": ["left", ...]}
     element_of(space, "down")                                 1
@@ -26,7 +25,11 @@ Names = Sequence[str] | None
 
 
 def schema_of(space: spaces.Space[Any], names: Names = None) -> dict[str, Any]:
-    """The JSON schema of a space's elements. Raises ToolDefinitionError for a space that JSON has no form for."""
+    """Return the JSON schema of a space's elements.
+
+    Raises:
+        ToolDefinitionError: A space that JSON has no form for.
+    """
     match space:
         case spaces.Discrete() if names:
             return {"type": "string", "enum": list(names)}
@@ -57,7 +60,11 @@ def schema_of(space: spaces.Space[Any], names: Names = None) -> dict[str, Any]:
 
 
 def element_of(space: spaces.Space[Any], value: Any, names: Names = None) -> Any:
-    """The element that a JSON value means. Raises ToolCallError, in words for the model."""
+    """Return the element that a JSON value means.
+
+    Raises:
+        ToolCallError: There is none; it says so in words for the model.
+    """
     try:
         element = _element(space, value, names)
     except (TypeError, ValueError, KeyError, OverflowError):
@@ -69,14 +76,14 @@ def element_of(space: spaces.Space[Any], value: Any, names: Names = None) -> Any
 
 
 def shown(space: spaces.Space[Any], observation: Any) -> str:
-    """An element as text: what is text stays as it is, all else is JSON with rounded numbers."""
+    """Return an element as text: what is text stays as it is, all else is JSON with rounded numbers."""
     if isinstance(observation, str):
         return observation
     return json.dumps(_plain(observation))
 
 
 def is_image(space: spaces.Space[Any]) -> bool:
-    """Whether the elements are RGB or grey pictures."""
+    """Return whether the elements are RGB or grey pictures."""
     return (
         isinstance(space, spaces.Box)
         and space.dtype == np.uint8
@@ -115,7 +122,7 @@ def _whole(value: Any) -> bool:
 
 
 def _numbers(value: Any, dtype: Any) -> bool:
-    """Whether every number survives the way into an array of that type."""
+    """Return whether every number survives the way into an array of that type."""
     return bool(np.array_equal(np.asarray(value, dtype=np.float64), np.asarray(value).astype(dtype))) or bool(
         np.issubdtype(dtype, np.floating) and np.asarray(value, dtype=np.float64).size
     )

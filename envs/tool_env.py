@@ -66,7 +66,7 @@ class MessageSpace(spaces.Space[list[Message]]):
         return [{"role": role, "content": str(self.np_random.integers(1000))}]
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a list of messages with the roles of this space and text, parts or no content."""
+        """Return whether `x` is a list of messages with the roles of this space and text, parts or no content."""
         return isinstance(x, list) and all(
             isinstance(m, dict) and m.get("role") in self.roles and isinstance(m.get("content", ""), str | list | None)
             for m in x
@@ -80,7 +80,9 @@ class MessageSpace(spaces.Space[list[Message]]):
 
 
 class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
-    """Base class of tool environments. A subclass marks its tools, and says how a reset opens the conversation and what an answer earns:
+    """Base class of tool environments.
+
+    A subclass marks its tools, and says how a reset opens the conversation and what an answer earns:
 
         class Lookup(ToolEnv):
             def on_reset(self, task):
@@ -203,7 +205,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return loop.portal.call(call)
 
     async def _call(self, function: dict[str, Any]) -> Result:
-        """The result of one call; what is wrong with it in words for the model."""
+        """Return the result of one call; what is wrong with it in words for the model.
+
+        Raises:
+            ToolCallError: There is no such tool, or the tool refuses the call.
+        """
         name = str(function.get("name"))
         known = {tool.name: tool for tool in self.toolset}
         try:
@@ -220,7 +226,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return Result(f"error: {reason}")
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs."""
+        """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs.
+
+        Raises:
+            ToolCallError: The code called `sys.exit`.
+        """
         try:
             if inspect.iscoroutinefunction(function):
                 return await function(*arguments)
@@ -259,7 +269,7 @@ class EventLoopThread:
 
 @cache
 def event_loop_thread() -> EventLoopThread:
-    """The event loop for code that has none and steps an environment."""
+    """Return the event loop for code that has none and steps an environment."""
     started: Future[EventLoopThread] = Future()
 
     async def serve() -> None:
@@ -289,7 +299,7 @@ def _are_parts(content: list[Any]) -> bool:
 
 
 def _text(content: Any) -> str:
-    """The text of a message's content."""
+    """Return the text of a message's content."""
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content)
     return content or ""

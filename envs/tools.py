@@ -55,7 +55,11 @@ class Tool:
         return {"type": "function", "function": described}
 
     def arguments(self, text: str | None) -> dict[str, Any]:
-        """The arguments in a call's JSON text. Raises ToolCallError, in words for the model."""
+        """Return the arguments in a call's JSON text.
+
+        Raises:
+            ToolCallError: The arguments are wrong; it says so in words for the model.
+        """
         try:
             given = json.loads(text or "{}")
         except ValueError as error:
@@ -72,7 +76,7 @@ class Tool:
 
 
 def tools_of(instance: object) -> list[Tool]:
-    """The methods of `instance` that are marked as tools, in the order in which its classes define them."""
+    """Return the methods of `instance` that are marked as tools, in the order in which its classes define them."""
     names: dict[str, None] = {}
     for cls in reversed(type(instance).__mro__):
         names |= {name: None for name, value in vars(cls).items() if hasattr(value, "__agentrl_tool__")}
@@ -80,13 +84,21 @@ def tools_of(instance: object) -> list[Tool]:
 
 
 def tool_of(function: Callable[..., Any]) -> Tool:
-    """A typed function as a tool. Raises ToolDefinitionError for a parameter without a type, *args or **kwargs."""
+    """Return a typed function as a tool.
+
+    Raises:
+        ToolDefinitionError: A parameter without a type, *args or **kwargs.
+    """
     return replace(_definition(getattr(function, "__func__", function)), run=function)
 
 
 @lru_cache(maxsize=1024)
 def _definition(function: Callable[..., Any]) -> Tool:
-    """The tool of a function that is bound to no instance: every episode makes instances, and their tools are the same."""
+    """Return the tool of a function that is bound to no instance: every episode makes instances, and their tools are the same.
+
+    Raises:
+        ToolDefinitionError: A parameter has no type, or cannot be given by name.
+    """
     name = function.__name__
     docstring = docstring_parser.parse(inspect.getdoc(function) or "")
     described = {parameter.arg_name: parameter.description for parameter in docstring.params}
@@ -109,7 +121,7 @@ def _definition(function: Callable[..., Any]) -> Tool:
 
 
 def _untitled(properties: dict[str, Any]) -> dict[str, Any]:
-    """The properties without the titles and null defaults that pydantic adds and no model needs."""
+    """Return the properties without the titles and null defaults that pydantic adds and no model needs."""
     return {
         name: {key: value for key, value in schema.items() if key != "title" and (key, value) != ("default", None)}
         for name, schema in properties.items()

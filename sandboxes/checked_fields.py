@@ -37,6 +37,9 @@ def check_fields(value: Values) -> None:
     """Raise ConfigError where a field of a dataclass holds what its annotation does not allow: call it in `__post_init__`.
 
     A Rule in an annotation, as in `AboveZero`, has to allow the value too, and says in its own words what must be.
+
+    Raises:
+        ConfigError: A field has a value that its annotation does not allow.
     """
     kind = type(value)
     for name, allows, words in _rules(kind):
@@ -46,14 +49,18 @@ def check_fields(value: Values) -> None:
 
 
 def check_argument(name: str, given: object, hint: Any) -> None:
-    """Raise ConfigError where an argument of a function is none of `hint`, which is written as a field's annotation is."""
+    """Check an argument of a function against `hint`, which is written as a field's annotation is.
+
+    Raises:
+        ConfigError: It is none of `hint`.
+    """
     rule = _rule_of(hint)
     if not rule.allows(given):
         raise ConfigError(f"{name} = {shown(given)} must be {rule.words}")
 
 
 def shown(given: object) -> str:
-    """A wrong value in a few words, with its type where its text does not tell it."""
+    """Return a wrong value in a few words, with its type where its text does not tell it."""
     text = one_line(repr(given) if isinstance(given, str | bytes | float) else given, 80)
     plain = isinstance(given, str | bytes | float | int | list | tuple | dict | type) or given is None
     return text if plain else f"{text} ({type(given).__name__})"

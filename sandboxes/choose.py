@@ -6,23 +6,32 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, get_args
 
+import anyio
+
+from agentrl.concurrency.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
-from agentrl.sandboxes.sandbox import Sandbox, start_sandbox
+from agentrl.sandboxes.sandbox import Sandbox
 
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
+START_TIMEOUT_S = 60.0
 AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
 
 async def choose_backend(
     name: BackendName | Backend, spec: SandboxSpec, order: Sequence[BackendName] = AUTO_ORDER
 ) -> Backend:
-    """The backend of that name, ready for sandboxes of `spec`. Raises SandboxError when it, or all of `order`, cannot be used."""
+    """Return the backend of that name, ready for sandboxes of `spec`.
+
+    Raises:
+        SandboxError: It, or all of `order`, cannot be used.
+        ConfigError: There is no backend of that name.
+    """
     if not isinstance(name, str):
         await name.prepare(spec)
         return name
@@ -52,14 +61,34 @@ async def open_sandbox(
     network: bool = False,
     runtime: str | None = None,
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox of its own, started now and destroyed at the end. For many, use a `SandboxPool`; in a workflow, `episode.sandbox()`.
+    """Yield a sandbox of its own, started now and destroyed at the end.
+
+    For many, use a `SandboxPool`; in a workflow, `episode.sandbox()`.
 
         async with open_sandbox(backend="bubblewrap") as sandbox:
             await sandbox.write("main.py", "print(sum(map(int, input().split())))")
             done = await sandbox.run(["python3", "main.py"], stdin=b"1 2 3", timeout_s=2)
 
-    Raises SandboxError when the backend cannot be used, saying what to do.
+    Raises:
+        SandboxError: The backend cannot be used; it says what to do.
     """
     spec = SandboxSpec(image=image, limits=limits or Limits(), cpus=cpus, network=network, runtime=runtime)
     async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
+        yield sandbox
+
+
+@asynccontextmanager
+async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
+    """Yield a new sandbox for as long as the context lasts.
+
+    Raises:
+        SandboxError: It does not start.
+    """
+    async with backend.start(spec, core) as link, background_tasks() as tasks:
+        sandbox = Sandbox(link, spec)
+        with anyio.move_on_after(START_TIMEOUT_S) as bound:
+            await tasks.start(sandbox.serve)
+        if bound.cancelled_caught:
+            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
+        await sandbox.greet()
         yield sandbox

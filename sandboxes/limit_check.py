@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentrl.sandboxes.backends.start_arguments import FILES
-from agentrl.sandboxes.choose import BackendName, choose_backend
+from agentrl.sandboxes.choose import BackendName, choose_backend, start_sandbox
 from agentrl.sandboxes.protocol import Backend, EndReason, ExecResult, Limits, SandboxSpec
-from agentrl.sandboxes.sandbox import Sandbox, start_sandbox
+from agentrl.sandboxes.sandbox import Sandbox
 
 LIMITS = Limits(
     timeout_s=1.0, memory_mb=256, disk_mb=32, file_mb=8, output_mb=1, processes=16, open_files=32, cpu_s=None
@@ -255,7 +255,11 @@ ATTEMPTS = (
 
 
 async def check_limits(backend: BackendName | Backend, attempts: Sequence[Attempt] = ATTEMPTS) -> list[Observed]:
-    """Run the attempts in one sandbox. Raises SandboxError when the backend does not work here."""
+    """Run the attempts in one sandbox.
+
+    Raises:
+        SandboxError: The backend does not work here.
+    """
     spec = SandboxSpec(limits=LIMITS)
     async with start_sandbox(await choose_backend(backend, spec), spec, core=0) as sandbox:
         return [await _observe(sandbox, attempt) for attempt in attempts]
@@ -268,7 +272,7 @@ async def _observe(sandbox: Sandbox, attempt: Attempt) -> Observed:
 
 
 def limits_table(columns: dict[str, list[Observed]]) -> str:
-    """A Markdown table: a line an attempt, a column a backend."""
+    """Return a Markdown table: a line an attempt, a column a backend."""
     names = list(columns)
     lines = [f"| limit | a program that | {' | '.join(names)} |", f"| --- | --- |{' --- |' * len(names)}"]
     for row in zip(*columns.values(), strict=True):

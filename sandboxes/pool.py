@@ -22,10 +22,10 @@ from anyio.abc import TaskGroup, TaskStatus
 from agentrl.concurrency.background import background_tasks
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
-from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend
+from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend, start_sandbox
 from agentrl.sandboxes.measured_once import MeasuredOnce
 from agentrl.sandboxes.protocol import Backend, SandboxSpec
-from agentrl.sandboxes.sandbox import Sandbox, start_sandbox
+from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.self_test import USERS_BETWEEN, works
 
 PATIENCE_S = 60.0
@@ -78,6 +78,7 @@ class Lease:
         self._released.set()
 
     async def wait_released(self) -> None:
+        """Wait until it has been released."""
         await self._released.wait()
 
 
@@ -113,12 +114,15 @@ class SandboxPool:
 
     @asynccontextmanager
     async def take(self, count: int = 1) -> AsyncIterator[Sequence[Sandbox]]:
-        """`count` sandboxes as new, first come, first served. They go back at the end of the context, whatever happens.
+        """`count` sandboxes as new, first come, first served.
+
+        They go back at the end of the context, whatever happens.
 
         Leaving it waits until a sandbox in which something unusual happened is as new: this takes longer, and else it would be those who
         come next that wait for it.
 
-        Raises SandboxError when none was free within the pool's wait_timeout_s, or none can be started.
+        Raises:
+            SandboxError: None was free within the pool's wait_timeout_s, or none can be started.
         """
         leases = await self.acquire(count)
         try:
@@ -131,7 +135,12 @@ class SandboxPool:
                 await lease.cleared.wait()
 
     async def acquire(self, count: int = 1) -> list[Lease]:
-        """Like `take`, for sandboxes that are released by hand."""
+        """Like `take`, for sandboxes that are released by hand.
+
+        Raises:
+            ConfigError: The pool is smaller.
+            SandboxError: The pool is closed, none was free within its wait_timeout_s, or none can be started.
+        """
         if count > self.size:
             raise ConfigError(
                 f"{count} sandboxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or sandbox.graders = {count}"
@@ -186,7 +195,11 @@ class SandboxPool:
             self._slots += 1
 
     async def start(self) -> None:
-        """Start the first sandbox, and have one a core started. Raises SandboxError."""
+        """Start the first sandbox, and have one a core started.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
+        """
         self._slots = 1
         await self._tasks.start(self.keep, 0)  # when it fails, so would the others
         self.grow(default_size())
@@ -198,7 +211,11 @@ class SandboxPool:
             waiter.called.set()
 
     async def keep(self, slot: int, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep one slot of the pool filled until cancelled. Reports started with its first sandbox, or raises SandboxError."""
+        """Keep one slot of the pool filled until cancelled. Reports started with its first sandbox.
+
+        Raises:
+            SandboxError: The first sandbox of the pool cannot be started.
+        """
         first = True
         failing_since: float | None = None
         while True:
@@ -250,7 +267,11 @@ class SandboxPool:
         return True
 
     async def _passes_self_test(self, sandbox: Sandbox) -> bool:
-        """Whether a sandbox works, and is as new after that. Raises SandboxError when it cannot be reset."""
+        """Return whether a sandbox works, and is as new after that.
+
+        Raises:
+            SandboxError: It cannot be reset.
+        """
         self.metrics.self_tests += 1
         if not await works(sandbox):
             self.metrics.failed_self_tests += 1
@@ -269,8 +290,14 @@ async def open_pool(
     wait_timeout_s: float = 600.0,
     order: Sequence[BackendName] = AUTO_ORDER,
 ) -> AsyncIterator[SandboxPool]:
-    """A pool of at most `size` sandboxes (default: one a core). As many as there are cores are started ahead, and more when somebody
-    waits. Raises SandboxError when they cannot be."""
+    """Yield a pool of at most `size` sandboxes (default: one a core).
+
+    As many as there are cores are started ahead, and more when somebody waits.
+
+    Raises:
+        SandboxError: They cannot be started.
+        ConfigError: The size is below 1, or an argument is of the wrong type.
+    """
     check_argument("spec", spec, SandboxSpec | None)
     check_argument("size", size, int | None)
     check_argument("wait_timeout_s", wait_timeout_s, AboveZero)
@@ -288,8 +315,9 @@ async def open_pool(
 
 
 class Sandboxes:
-    """The pools of a run, each opened when it is first asked for: for each kind of sandbox one to grade with and one to lease to
-    workflows. They are two, so that a workflow that holds a sandbox and asks for a verdict never waits for itself.
+    """The pools of a run, each opened when it is first asked for: for each kind of sandbox one to grade with and one to lease to workflows.
+
+    They are two, so that a workflow that holds a sandbox and asks for a verdict never waits for itself.
 
     Open it with `open_sandboxes`.
     """
@@ -311,14 +339,18 @@ class Sandboxes:
         self._opening = anyio.Lock()
 
     async def pool(self, spec: SandboxSpec, purpose: Purpose) -> SandboxPool:
-        """The pool of this kind of sandbox. Raises SandboxError."""
+        """Return the pool of this kind of sandbox.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
+        """
         async with self._opening:
             if (spec, purpose) not in self._pools:
                 self._pools[spec, purpose] = await self._tasks.start(self._keep_open, spec, self._sizes[purpose])
         return self._pools[spec, purpose]
 
     def metrics(self) -> PoolMetrics:
-        """Those of all pools together."""
+        """Return those of all pools together."""
         total = PoolMetrics()
         for pool in self._pools.values():
             for name, value in vars(pool.metrics).items():
@@ -343,6 +375,6 @@ async def open_sandboxes(
     leases: int | None = None,
     wait_timeout_s: float = 600.0,
 ) -> AsyncIterator[Sandboxes]:
-    """The sandboxes of a run; `graders` and `leases` bound the sandboxes of each kind for either purpose (default: one a core)."""
+    """Yield the sandboxes of a run; `graders` and `leases` bound the sandboxes of each kind for either purpose (default: one a core)."""
     async with background_tasks() as tasks:
         yield Sandboxes(tasks, backend, order, {"grade": graders, "lease": leases}, wait_timeout_s)

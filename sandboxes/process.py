@@ -75,9 +75,11 @@ class Process:
         await self._sandbox._send(b"K", self._number)
 
     async def read_line(self, max_bytes: int | None = None) -> bytes | None:
-        """The next line of its standard output, with its end; None when it has ended and nothing is left.
+        """Return the next line of its standard output, with its end; None when it has ended and nothing is left.
 
-        Raises LongLineError when it has more than `max_bytes`, SandboxLostError.
+        Raises:
+            LongLineError: It has more than `max_bytes`.
+            SandboxLostError: The sandbox is gone.
         """
         await self._until(lambda: self._has_line(max_bytes) or self._report is not None)
         end = self._stdout.find(b"\n", self._searched) + 1 or len(self._stdout)
@@ -96,7 +98,11 @@ class Process:
         return max_bytes is not None and self._searched > max_bytes
 
     async def wait(self) -> ExecResult:
-        """How it ended, with the output that nobody has read. Raises SandboxLostError."""
+        """Return how it ended, with the output that nobody has read.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
         await self._until(lambda: self._report is not None)
         report = dict(self._report or {})
         end_reason = EndReason(report.pop("end_reason"))

@@ -47,7 +47,11 @@ class Limits:
         check_fields(self)
 
     def check_within(self, sandbox: Limits) -> None:
-        """Raise ConfigError where these ask for more than a sandbox with the limits `sandbox` has."""
+        """Check that these ask for no more than a sandbox with the limits `sandbox` has.
+
+        Raises:
+            ConfigError: They ask for more.
+        """
         for name in ("memory_mb", "disk_mb", "processes"):
             wanted, there = getattr(self, name), getattr(sandbox, name)
             if wanted > there:
@@ -56,7 +60,7 @@ class Limits:
                 )
 
     def but(self, **changes: Any) -> Limits:
-        """These limits with some changed; None leaves one as it is."""
+        """Return these limits with some changed; None leaves one as it is."""
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
 
@@ -95,9 +99,9 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecResult:
-    """What a run came to.
+    r"""What a run came to.
 
-    ExecResult(end_reason=EndReason.EXIT, exit_code=0, stdout=b"42\\n", duration_s=0.011, ...)
+    ExecResult(end_reason=EndReason.EXIT, exit_code=0, stdout=b"42\n", duration_s=0.011, ...)
     """
 
     end_reason: EndReason
@@ -139,11 +143,19 @@ class Link(Protocol):
         ...
 
     async def send(self, data: bytes) -> None:
-        """Send all of it. Raises SandboxLostError."""
+        """Send all of it.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
         ...
 
     async def receive(self) -> bytes:
-        """Some bytes, at least one. Raises SandboxLostError at the end, saying what the sandbox said last."""
+        """Return some bytes, at least one.
+
+        Raises:
+            SandboxLostError: There are no more; it says what the sandbox said last.
+        """
         ...
 
 
@@ -158,9 +170,13 @@ class Backend(Protocol):
         ...
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Get ready for sandboxes of this kind: fetch the image, remove what a crashed run left. Raises SandboxError."""
+        """Get ready for sandboxes of this kind: fetch the image, remove what a crashed run left.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
+        """
         ...
 
     def start(self, spec: SandboxSpec, core: int | None = None) -> AbstractAsyncContextManager[Link]:
-        """A new sandbox, destroyed at the end of the context. `core`: where to pin it, if it has but one."""
+        """Return a new sandbox, destroyed at the end of the context. `core`: where to pin it, if it has but one."""
         ...

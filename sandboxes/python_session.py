@@ -50,9 +50,12 @@ class PythonSession:
         self._process: Process | None = None
 
     async def execute(self, code: str, timeout_s: float = 10.0) -> SessionResult:
-        """Run code in the interpreter, which keeps what it defines. Raises SandboxLostError.
+        """Run code in the interpreter, which keeps what it defines.
 
         Code that runs longer than `timeout_s` is interrupted; if it resists, or takes the interpreter down, a new one starts.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
         """
         if self._process is None:
             await self._start()
@@ -105,7 +108,7 @@ class PythonSession:
 
 @asynccontextmanager
 async def python_session(sandbox: Sandbox, max_characters: int = 10_000) -> AsyncIterator[PythonSession]:
-    """A Python interpreter in `sandbox`, started with the first call and ended with the context.
+    """Yield a Python interpreter in `sandbox`, started with the first call and ended with the context.
 
     `max_characters` bounds the output of one call; the middle of a longer one is left out.
     """

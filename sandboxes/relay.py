@@ -44,9 +44,14 @@ async def run_with_model(
     stdin: bytes = b"",
     timeout_s: float = 600.0,
 ) -> CommandResult:
-    """Run `argv` in the sandbox. `{url}` in a value of `env` becomes the address at which it finds the server of `base_url`.
+    """Run `argv` in the sandbox.
 
-    Of each output stream the last megabyte is kept. Raises SandboxLostError when the sandbox is lost.
+    `{url}` in a value of `env` becomes the address at which it finds the server of `base_url`.
+
+    Of each output stream the last megabyte is kept.
+
+    Raises:
+        SandboxLostError: The sandbox is lost.
     """
     limits = sandbox.spec.limits.but(output_mb=MAX_TRAFFIC_MB)
     process = await sandbox.start_python(RELAY, timeout_s=timeout_s, limits=limits)

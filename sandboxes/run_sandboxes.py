@@ -40,7 +40,12 @@ class RunSandboxes:
         partial: bool,
         deadline_s: float | None,
     ) -> Verdict:
-        """Run a program against tests in a sandbox. See `Episode.grade`."""
+        """Run a program against tests in a sandbox. See `Episode.grade`.
+
+        Raises:
+            ConfigError: Both `partial` and `fail_fast` are asked for, or the tests make no sense.
+            SandboxError: There is no sandbox.
+        """
         if partial and fail_fast:
             raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
         pool = await self._pool("grade", image, limits, cpus=1.0, network=False)

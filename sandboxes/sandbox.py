@@ -10,14 +10,12 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
-from agentrl.concurrency.background import background_tasks
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import MB, Backend, ExecResult, Limits, Link, SandboxSpec
+from agentrl.sandboxes.protocol import MB, ExecResult, Limits, Link, SandboxSpec
 
-START_TIMEOUT_S = 60.0
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing, packing and resetting."""
 MAX_STDIN_BYTES = 64 * MB
@@ -26,10 +24,12 @@ MAX_FRAME_BYTES = 512 * MB
 
 
 class Sandbox:
-    """A locked-down place to run programs. Get one from `sandbox()`, a `SandboxPool` or `episode.sandbox()`.
+    r"""A locked-down place to run programs.
+
+    Get one from `open_sandbox()`, a `SandboxPool` or `episode.sandbox()`.
 
         done = await sandbox.run(["python3", "-c", "print(6 * 7)"], timeout_s=2)
-        assert done.ok and done.stdout == b"42\\n"
+        assert done.ok and done.stdout == b"42\n"
 
     Files stay until `reset`. When the only running program ends, whatever it left running is killed.
     """
@@ -71,12 +71,16 @@ class Sandbox:
         limits: Limits | None = None,
         only_files: Mapping[str, bytes] | None = None,
     ) -> ExecResult:
-        """Run a command to its end. `timeout_s` bounds its wall-clock time; other limits are the sandbox's, or `limits`.
+        """Run a command to its end.
+
+        `timeout_s` bounds its wall-clock time; other limits are the sandbox's, or `limits`.
 
         With `only_files`, the writable folders are emptied and these files are written first, as by `clear` and `write`, without
         messages of their own.
 
-        Raises SandboxLostError when the sandbox was lost with it, SandboxError for an input of more than 64 MB.
+        Raises:
+            SandboxLostError: The sandbox was lost with it.
+            SandboxError: An input of more than 64 MB.
         """
         program = _command(argv)
         process = await self._start(
@@ -187,7 +191,12 @@ class Sandbox:
         only_files: Mapping[str, bytes] | None,
         total_s: float,
     ) -> tuple[Process, bytes]:
-        """A process that ends within `total_s`, and the frame that asks for it."""
+        """Return a process that ends within `total_s`, and the frame that asks for it.
+
+        Raises:
+            SandboxError: The input is too large.
+            ConfigError: The limits are more than the sandbox's.
+        """
         if stdin is not None and len(stdin) > MAX_STDIN_BYTES:
             raise SandboxError(
                 f"stdin of {len(stdin)} bytes; at most {MAX_STDIN_BYTES}. Write it to a file of the sandbox"
@@ -228,11 +237,17 @@ class Sandbox:
         await self._ask(b"W", json.dumps({"path": path, "mode": mode}).encode() + b"\n" + content)
 
     async def read(self, path: str, max_bytes: int = 16 * MB) -> bytes:
-        """Read a regular file. Links are not followed. Raises SandboxError when it is missing or larger."""
+        """Read a regular file.
+
+        Links are not followed.
+
+        Raises:
+            SandboxError: It is missing or larger.
+        """
         return await self._ask(b"R", json.dumps({"path": path, "max_bytes": max_bytes}).encode())
 
     async def snapshot(self) -> bytes:
-        """Everything under `work`, as a tar archive that `restore` takes."""
+        """Return everything under `work`, as a tar archive that `restore` takes."""
         return await self._ask(b"P")
 
     async def restore(self, snapshot: bytes) -> None:
@@ -241,13 +256,21 @@ class Sandbox:
         await self._ask(b"U", snapshot)
 
     async def clear(self) -> None:
-        """Empty the writable folders. Raises SandboxError when something in them cannot be removed."""
+        """Empty the writable folders.
+
+        Raises:
+            SandboxError: Something in them cannot be removed.
+        """
         if not self._empty:
             await self._ask(b"C")
             self._empty = not self._processes
 
     async def reset(self) -> None:
-        """Make the sandbox as new: end everything that its user had, and start in new namespaces and mounts. Raises SandboxError."""
+        """Make the sandbox as new: end everything that its user had, and start in new namespaces and mounts.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
+        """
         self._ready = False
         self._processes.clear()
         self._number += 1
@@ -263,7 +286,11 @@ class Sandbox:
     # -- the wire ------------------------------------------------------------------------------------------------
 
     async def serve(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Take in what the sandbox says until it is lost. Reports started when the sandbox is ready."""
+        """Take in what the sandbox says until it is lost. Reports started when the sandbox is ready.
+
+        Raises:
+            SandboxLostError: The sandbox is lost before it was ready.
+        """
         inbox = bytearray()
         try:
             while True:
@@ -369,16 +396,3 @@ def _command(argv: Sequence[str]) -> dict[str, Any]:
     if not argv or isinstance(argv, str) or not all(isinstance(word, str) and "\0" not in word for word in argv):
         raise SandboxError(f"argv = {argv!r} must be a list of words, the program first")
     return {"argv": list(argv)}
-
-
-@asynccontextmanager
-async def start_sandbox(backend: Backend, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[Sandbox]:
-    """A new sandbox for as long as the context lasts. Raises SandboxError when it does not start."""
-    async with backend.start(spec, core) as link, background_tasks() as tasks:
-        sandbox = Sandbox(link, spec)
-        with anyio.move_on_after(START_TIMEOUT_S) as bound:
-            await tasks.start(sandbox.serve)
-        if bound.cancelled_caught:
-            raise SandboxError(f"the sandbox was not ready within {START_TIMEOUT_S:g} s")
-        await sandbox.greet()
-        yield sandbox

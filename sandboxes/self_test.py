@@ -27,7 +27,13 @@ print(input(), os.getpriority(os.PRIO_PROCESS, 0))
 
 
 async def works(sandbox: Sandbox) -> bool:
-    """Whether a sandbox does for a program what it should. It needs a reset afterwards. Raises SandboxLostError."""
+    """Return whether a sandbox does for a program what it should.
+
+    It needs a reset afterwards.
+
+    Raises:
+        SandboxLostError: The sandbox is gone.
+    """
     try:
         await sandbox.write("input.txt", "input")
         done = await sandbox.run_python(code=PROGRAM, stdin=b"read\n", timeout_s=TIMEOUT_S)

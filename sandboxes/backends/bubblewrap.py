@@ -52,7 +52,7 @@ class Bubblewrap:
     }
 
     async def holes(self) -> list[str]:
-        """What a program can do here that it should not, in sentences; empty when nothing is known."""
+        """Return what a program can do here that it should not, in sentences; empty when nothing is known."""
         found = []
         if await in_thread(parent_groups) is None:
             found += [
@@ -66,7 +66,11 @@ class Bubblewrap:
         return found
 
     async def prepare(self, spec: SandboxSpec) -> None:
-        """Raises SandboxError when bubblewrap is missing or may not make namespaces here."""
+        """Look whether bubblewrap works here.
+
+        Raises:
+            SandboxError: bubblewrap is missing, may not make namespaces here, or cannot do what `spec` asks for.
+        """
         if spec.image != DEFAULT_IMAGE:
             raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
         if spec.runtime is not None:
@@ -88,7 +92,7 @@ class Bubblewrap:
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
-        """A new sandbox."""
+        """Yield a new sandbox."""
         await in_thread(packed_modules, True)  # which is kept
         parents = await in_thread(parent_groups)
         if parents is None:
@@ -123,7 +127,7 @@ def _started(
 
 
 def _python() -> Path:
-    """This interpreter's path in a sandbox. A virtual environment is shown elsewhere: its own place may be under /tmp."""
+    """Return this interpreter's path in a sandbox. A virtual environment is shown elsewhere: its own place may be under /tmp."""
     if sys.prefix == sys.base_prefix:
         return Path(sys.executable)
     return Path(VENV) / Path(os.path.normpath(sys.executable)).relative_to(os.path.normpath(sys.prefix))
@@ -195,7 +199,7 @@ def _file_system(spec: SandboxSpec, group: ControlGroup | None) -> Iterator[str]
 
 
 def _devices_without_memory() -> Iterator[str]:
-    """The usual devices but for /dev/zero, which gives shared memory that nothing here counts, and terminals."""
+    """Return the usual devices but for /dev/zero, which gives shared memory that nothing here counts, and terminals."""
     yield from ("--perms", "0755", "--tmpfs", "/dev")
     for name in ("null", "full", "random", "urandom"):
         yield from ("--dev-bind", f"/dev/{name}", f"/dev/{name}")

@@ -44,7 +44,7 @@ class ControlGroup:
         return ["/bin/sh", "-c", enter, "sh", *files, "--", *command]
 
     def shown(self) -> Iterator[tuple[Path, Path]]:
-        """Each folder, and where programs find it: as in a container, so that a sandbox can read what it used."""
+        """Return each folder, and where programs find it: as in a container, so that a sandbox can read what it used."""
         for controller, folder in self.folders.items():
             yield folder, PLACE / controller
 
@@ -55,7 +55,7 @@ def memory_of_a_sandbox(limits: Limits) -> int:
 
 
 def parent_groups() -> dict[str, Path] | None:
-    """Where this process may make groups that bound memory and processes and count CPU time; None where it may not."""
+    """Return where this process may make groups that bound memory and processes and count CPU time; None where it may not."""
     own = {}
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -70,7 +70,7 @@ def parent_groups() -> dict[str, Path] | None:
 
 
 def _mounts() -> Iterator[tuple[str, tuple[Path, str]]]:
-    """Each controller, "" for version 2, with where it is mounted and which of its groups is the root there."""
+    """Return each controller, "" for version 2, with where it is mounted and which of its groups is the root there."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         mount, _, kind = line.partition(" - ")
         root, where = mount.split()[3:5]
@@ -88,7 +88,7 @@ def _below(mount: tuple[Path, str], path: str) -> Path:
 
 
 def _delegated(top: Path, own: Path) -> dict[str, Path] | None:
-    """The nearest group of version 2 above our own that hands on both controllers, and that we may make groups in."""
+    """Return the nearest group of version 2 above our own that hands on both controllers, and that we may make groups in."""
     for folder in (own, *own.parents):
         try:
             handed_on = set((folder / "cgroup.subtree_control").read_text().split())
@@ -106,7 +106,11 @@ def _delegated(top: Path, own: Path) -> dict[str, Path] | None:
 
 
 def make_group(parents: dict[str, Path], limits: Limits) -> ControlGroup:
-    """A new group that holds a sandbox to its limits. Raises SandboxError when the kernel refuses it."""
+    """Return a new group that holds a sandbox to its limits.
+
+    Raises:
+        SandboxError: The kernel refuses it.
+    """
     name = f"{PREFIX}{owner()}.{uuid.uuid4().hex[:12]}"
     group = ControlGroup({controller: folder / name for controller, folder in parents.items()})
     memory, processes = memory_of_a_sandbox(limits), limits.processes + OWN_PROCESSES
@@ -133,7 +137,9 @@ def _set(folder: Path, values: dict[str, int]) -> None:
 
 def remove_group(group: ControlGroup) -> None:
     """Remove a group and end what is still in it: a bubblewrap that was killed while it started leaves a child that waits for it.
-    What cannot be removed now is left to `remove_orphaned_groups`."""
+
+    What cannot be removed now is left to `remove_orphaned_groups`.
+    """
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     for folder in group.folders.values():
         while folder.exists():

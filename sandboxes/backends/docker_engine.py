@@ -65,7 +65,11 @@ class Docker:
         self._on_progress = on_progress or (lambda line: print(line, file=sys.stderr, flush=True))
 
     async def holes(self) -> list[str]:
-        """What a program can do here that it should not, in sentences; empty when nothing is known. Raises SandboxError."""
+        """Return what a program can do here that it should not, in sentences; empty when nothing is known.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
+        """
         return _holes(await self._call(lambda client: client.info()))
 
     async def prepare(self, spec: SandboxSpec) -> None:
@@ -75,7 +79,7 @@ class Docker:
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
-        """A new container, once those that an engine's failure has left over are removed."""
+        """Yield a new container, once those that an engine's failure has left over are removed."""
         await self._call(remove_left_over)
         name = f"agentrl-{uuid.uuid4().hex[:12]}"
         _in_use.add(name)
@@ -95,7 +99,10 @@ class Docker:
     async def _call(self, function: Callable[[DockerClient], T]) -> T:
         """Call the SDK in a thread, with a client of its own: it shares none between threads, and survives the engine.
 
-        The SDK's time-outs bound it. Raises SandboxError.
+        The SDK's time-outs bound it.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
         """
 
         def call() -> T:
@@ -125,6 +132,11 @@ class AttachedLink:
     _errors: bytearray = field(default_factory=bytearray)
 
     async def send(self, data: bytes) -> None:
+        """Send all of it.
+
+        Raises:
+            SandboxLostError: The connection broke.
+        """
         view = memoryview(data)
         while view:
             try:
@@ -135,6 +147,11 @@ class AttachedLink:
                 raise SandboxLostError(f"its connection broke: {error}") from error
 
     async def receive(self) -> bytes:
+        """Return some bytes, at least one.
+
+        Raises:
+            SandboxLostError: The container ended, or the connection broke.
+        """
         output = b""
         while not output:
             try:
@@ -172,7 +189,11 @@ class AttachedLink:
 
 
 def connect() -> DockerClient:
-    """A client of the Docker engine. Raises SandboxError with the remedy when there is none."""
+    """Return a client of the Docker engine.
+
+    Raises:
+        SandboxError: There is none; it names the remedy.
+    """
     import docker
     import docker.errors
     import docker.utils
@@ -189,7 +210,7 @@ def connect() -> DockerClient:
 
 
 def _holes(engine: dict[str, Any]) -> list[str]:
-    """Those of an engine, by what it says of itself."""
+    """Return those of an engine, by what it says of itself."""
     counted = {"memory": "MemoryLimit", "processes": "PidsLimit", "swap": "SwapLimit", "CPU": "CpuCfsQuota"}
     missing = [what for what, name in counted.items() if not engine.get(name)]
     found = [f"the engine bounds no {what}: its control groups lack the controller" for what in missing]
@@ -234,7 +255,11 @@ def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], N
 
 
 def _follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None]) -> None:
-    """Show the progress of a pull or a build, each layer at every tenth of its size."""
+    """Show the progress of a pull or a build, each layer at every tenth of its size.
+
+    Raises:
+        SandboxError: The engine tells of an error.
+    """
     shown: dict[str, int] = {}
     for event in events:
         if "error" in event:

@@ -33,7 +33,7 @@ class NoIsolation:
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
-        """A first process in a temporary folder."""
+        """Yield a first process in a temporary folder."""
         await in_thread(packed_modules, True)  # which is kept
         with tempfile.TemporaryDirectory(prefix="agentrl-sandbox-", ignore_cleanup_errors=True) as work:
             command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False)]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def owner() -> str:
-    """This process, for good: its number alone may be used again."""
+    """Return this process, for good: its number alone may be used again."""
     return f"{socket.gethostname()}:{_boot()}:{os.getpid()}:{_started_at(os.getpid())}"
 
 
 def is_dead(owner: str) -> bool:
-    """Whether the owner is known to be dead: one of another machine, on a shared engine, may live."""
+    """Return whether the owner is known to be dead: one of another machine, on a shared engine, may live."""
     host, boot, pid, started = owner.split(":")
     if host != socket.gethostname():
         return False

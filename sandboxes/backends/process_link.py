@@ -18,12 +18,19 @@ END_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class ProcessLink:
+    """A link over the standard streams of a process of this machine."""
+
     process: Process
     work: str
     env: Mapping[str, str]
     nproc: int | None
 
     async def send(self, data: bytes) -> None:
+        """Send all of it.
+
+        Raises:
+            SandboxLostError: The process has ended; it says what that said last.
+        """
         assert self.process.stdin is not None
         try:
             await self.process.stdin.send(data)
@@ -31,6 +38,11 @@ class ProcessLink:
             raise SandboxLostError(await self._last_words()) from None
 
     async def receive(self) -> bytes:
+        """Return some bytes, at least one.
+
+        Raises:
+            SandboxLostError: The process has ended; it says what that said last.
+        """
         assert self.process.stdout is not None
         try:
             return await self.process.stdout.receive(1 << 18)
@@ -55,7 +67,11 @@ class ProcessLink:
 async def process_link(
     command: Sequence[str], *, work: str, env: Mapping[str, str], nproc: int | None
 ) -> AsyncIterator[ProcessLink]:
-    """Start `command`, which ends in the arguments of a first process, and kill it at the end of the context."""
+    """Start `command`, which ends in the arguments of a first process, and kill it at the end of the context.
+
+    Raises:
+        SandboxError: It cannot be started.
+    """
     try:
         process = await start_process(command, stderr=subprocess.PIPE, env=dict(env))
     except OSError as error:

@@ -28,7 +28,7 @@ LONGEST_ARGUMENT = 100_000
 def init_arguments(
     spec: SandboxSpec, *, own_python: bool, work: str = WORK, isolated: bool = True, counted: bool = True
 ) -> list[str]:
-    """The arguments of `python3` that make it the pristine process of a sandbox.
+    """Return the arguments of `python3` that make it the pristine process of a sandbox.
 
     Args:
         spec: The sandbox.
@@ -54,7 +54,7 @@ def init_arguments(
 
 @cache
 def packed_modules(own_python: bool) -> str:
-    """All modules of `inside/`, as `inside.modules.unpack` reads them."""
+    """Return all modules of `inside/`, as `inside.modules.unpack` reads them."""
     if own_python:
         form, data = "compiled", marshal.dumps(marshalled(_sources()))
     else:

@@ -98,10 +98,13 @@ _X32_BIT = 0x40000000
 
 
 def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes:
-    """The filter for `machine` (x86_64 or aarch64; default: this one). Raises SandboxError for any other.
+    """Return the filter for `machine` (x86_64 or aarch64; default: this one).
 
     Where no control group has `counted` it, shared anonymous memory is refused as well, and files of memory (`memfd_create`): no
     process's size shows them.
+
+    Raises:
+        SandboxError: The machine is of any other kind.
     """
     machine = machine or platform.machine()
     if machine not in _COLUMN:
@@ -126,6 +129,7 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
             instruction(_RETURN, _ALLOW),
         )
 
+    # The numbers below are those of one machine: by those of another, 32-bit code and x32 among them, a program would call anything.
     program = [
         instruction(_LOAD, _ARCH_OFFSET),
         instruction(_EQUAL, _AUDIT_ARCH[machine], 1, 0),
@@ -152,6 +156,7 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
     # clone3 takes its flags through memory, which a filter cannot read: libraries then fall back to clone.
     program.append(on_number(_CLONE3[column], instruction(_RETURN, _ERRNO | _ENOSYS)))
     program.append(on_number(_CLONE[column], *by_argument(_ANY_BIT, _NEW_NAMESPACES, 0, refuse_if=True)))
+    # prlimit of process 0 sets the caller's own limits; of any other it would reach programs that are not its.
     program.append(on_number(_PRLIMIT[column], *by_argument(_EQUAL, 0, 0, refuse_if=False)))
     program.append(instruction(_RETURN, _ALLOW))
     return b"".join(program)

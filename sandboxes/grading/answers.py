@@ -34,7 +34,11 @@ class Expectation(Protocol):
         ...
 
     def difference(self, answer: bytes) -> str:
-        """ "" when the answer is right, else what is wrong with it. Raises OutOfBoundsError."""
+        """Return "" when the answer is right, else what is wrong with it.
+
+        Raises:
+            OutOfBoundsError: The answer is too large.
+        """
         ...
 
 
@@ -51,7 +55,11 @@ class ExpectedOutput:
         return len(self.stdout)
 
     def difference(self, answer: bytes) -> str:
-        """What the comparison says."""
+        """Return what the comparison says.
+
+        Raises:
+            TypeError: A comparison returned something else than a text.
+        """
         said = self.compare(answer.decode(errors="replace"), self.stdout)
         if not isinstance(said, str):
             raise TypeError(f"compare returned {said!r}; it returns what differs, and '' where nothing does")
@@ -79,7 +87,11 @@ class ExpectedValue:
         return max(len(json.dumps(data)), decode_and_count(data)[1])
 
     def difference(self, answer: bytes) -> str:
-        """The two values, or why the answer is none. An answer is read only if it is small enough to be right."""
+        """Return the two values, or why the answer is none. An answer is read only if it is small enough to be right.
+
+        Raises:
+            ValueError: The answer makes no sense.
+        """
         largest = Bounds()
         length, items = LONGER * self.size + 4096, 2 * self.size + 256
         check_bounds(answer, Bounds(min(length, largest.length), min(items, largest.items)))
@@ -105,12 +117,12 @@ class ExpectedValue:
 
 
 def _content(part: Any) -> Any:
-    """A container in the argument that is graded."""
+    """Return a container in the argument that is graded."""
     return part["item"][2]
 
 
 def difference(expectation: Expectation, answer: bytes) -> str:
-    """ "" when the answer is what is expected, else what is wrong with it, in SHOWN_CHARACTERS at most."""
+    """Return "" when the answer is what is expected, else what is wrong with it, in SHOWN_CHARACTERS at most."""
     try:
         return expectation.difference(answer)[:SHOWN_CHARACTERS]
     except OutOfBoundsError as error:
@@ -122,7 +134,7 @@ def difference(expectation: Expectation, answer: bytes) -> str:
 
 
 def raised(answer: bytes) -> str | None:
-    """What the candidate raised, as text; None when it did not, or when the answer makes no sense."""
+    """Return what the candidate raised, as text; None when it did not, or when the answer makes no sense."""
     if not answer.startswith(b'{"raised"'):
         return None
     try:

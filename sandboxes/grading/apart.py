@@ -38,7 +38,11 @@ _processes = anyio.CapacityLimiter(max(2, len(os.sched_getaffinity(0))))
 
 
 def check_comparison(compare: Comparison) -> None:
-    """Raise ConfigError for a comparison that no other process can import."""
+    """Check that another process can import a comparison.
+
+    Raises:
+        ConfigError: No other process can import it.
+    """
     try:
         pickle.dumps(compare)
     except Exception as error:
@@ -53,7 +57,7 @@ def check_comparison(compare: Comparison) -> None:
 
 
 async def compare_answer(expectation: Expectation, answer: bytes, deadline: float) -> tuple[Status, str]:
-    """Whether an answer is what is expected, and if not, why. `deadline` is a time of the event loop's clock.
+    """Return whether an answer is what is expected, and if not, why. `deadline` is a time of the event loop's clock.
 
     An answer that is too slow or too large to compare is a wrong one. Raises nothing for whatever the candidate answered.
     """
@@ -106,7 +110,7 @@ async def _in_process(expectation: Expectation, answer: bytes, *, ours: bool) ->
 
 
 def _alone() -> str:
-    """A program that imports what it needs of ours and not the rest of the package, in a fifth of the time."""
+    """Return a program that imports what it needs of ours and not the rest of the package, in a fifth of the time."""
     # The folders of modules that were found: `__path__` may be that of a namespace, where a checkout lies in the working directory.
     names = "agentrl", "agentrl.sandboxes", "agentrl.sandboxes.grading"
     folders = Path(agentrl.errors.__file__).parent, Path(__file__).parents[1], Path(__file__).parent
@@ -121,5 +125,5 @@ for name, path in {packages!r}.items():
 
 
 def _whole() -> str:
-    """A program that imports whatever this process could: the module of a user's own comparison."""
+    """Return a program that imports whatever this process could: the module of a user's own comparison."""
     return f"import sys; sys.path[:] = {sys.path!r}; {_MAIN}"

@@ -47,7 +47,7 @@ TOGETHER_BYTES = 2**20
 
 
 def wall_clock_s(limits: Limits) -> float:
-    """How long a test may take by the clock, waiting for its turn and sleeping included."""
+    """Return how long a test may take by the clock, waiting for its turn and sleeping included."""
     return max(MIN_WALL_CLOCK_S, limits.timeout_s * WALL_CLOCK_SLACK)
 
 
@@ -81,11 +81,15 @@ class Bench:
         return anyio.current_time() >= self._deadline
 
     def _at_most(self, timeout_s: float) -> float:
-        """A time limit that ends with the deadline."""
+        """Return a time limit that ends with the deadline."""
         return min(timeout_s, max(0.01, self._deadline - anyio.current_time()))
 
     async def build(self) -> str:
-        """Build the program where its language is built; returns what the build printed."""
+        """Build the program where its language is built; returns what the build printed.
+
+        Raises:
+            SandboxLostError: The sandbox is gone.
+        """
         if not self._language.build:
             return ""
         done = await self._build(self._sandbox, self._source, self._language)
@@ -102,7 +106,7 @@ class Bench:
 
     @asynccontextmanager
     async def runs_together(self, tests: Sequence[Test]) -> AsyncIterator[Sequence[Process | None]]:
-        """The program's runs for the first of `tests`, where those can be asked for together; else [None], for one test."""
+        """Yield the program's runs for the first of `tests`, where those can be asked for together; else [None], for one test."""
         together = self._together(tests)
         if len(together) < 2:
             yield [None]
@@ -120,7 +124,7 @@ class Bench:
         return {self._language.file: self._source.encode()}
 
     def _together(self, tests: Sequence[Test]) -> list[IOTest]:
-        """The first of `tests` that one message can ask for: with `fail_fast`, each waits for what the one before it comes to."""
+        """Return the first of `tests` that one message can ask for: with `fail_fast`, each waits for what the one before it comes to."""
         found: list[IOTest] = []
         if self._fail_fast or self._built is not None or list(self._language.run) != ["python3", self._language.file]:
             return found
@@ -229,8 +233,12 @@ class Bench:
         return await _run(sandbox, checker.language, b"", limits, args=("input", "output", "answer"))
 
     async def _is_due_to(self, output: bytes, checker: Checker, sandbox: Sandbox, test: IOTest) -> bool:
-        """Whether a checker that did not come to its end would have, had the program printed the answer: what it printed may keep a
-        checker busy for ever. A test without an answer is believed to have a checker that ends."""
+        """Return whether a checker that did not come to its end would have, had the program printed the answer.
+
+        What it printed may keep a checker busy for ever.
+
+        A test without an answer is believed to have a checker that ends.
+        """
         answer = test.stdout.encode()
         if not answer.strip():
             return True
@@ -250,7 +258,7 @@ class Bench:
         return done
 
     async def _has(self, sandbox: Sandbox, compiler: str) -> bool:
-        """Whether the sandbox has a compiler, whatever a build says: what it prints and its exit code may be the program's."""
+        """Return whether the sandbox has a compiler, whatever a build says: what it prints and its exit code may be the program's."""
         await sandbox.clear()
         return (await sandbox.run(["sh", "-c", 'command -v "$0"', compiler])).ok
 

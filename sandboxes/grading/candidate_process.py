@@ -73,7 +73,7 @@ class CandidateProcess:
         return await self.ask(self._load)
 
     async def ask(self, request: bytes) -> bytes | None:
-        """The answer to one request; None when the process has ended or the test's time is over, see `failure`."""
+        """Return the answer to one request; None when the process has ended or the test's time is over, see `failure`."""
         if self.failure is not None or self._process is None:
             return None
         started = anyio.current_time()
@@ -99,8 +99,12 @@ class CandidateProcess:
         return None
 
     async def wait_for(self, line: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
-        """The next line of the test code's, which does what the candidate has asked of it: that takes the candidate's time, and whatever
-        becomes of it is the candidate's doing. None when there is none, see `failure`."""
+        """Return the next line of the test code's, which does what the candidate has asked of it.
+
+        That takes the candidate's time, and whatever becomes of it is the candidate's doing.
+
+        None when there is none, see `failure`.
+        """
         started = anyio.current_time()
         found = None
         with self._bound(started) as bound:

@@ -179,7 +179,7 @@ def _modules(tests: Sequence[Test]) -> Iterator[tuple[str, str]]:
 
 
 def _all_of(made: str, names: dict[str, Wanted]) -> str:
-    """A program in which every name is, or returns, an object of the class _Any."""
+    """Return a program in which every name is, or returns, an object of the class _Any."""
     lines = [made]
     for name, wanted in names.items():
         if wanted is Wanted.CLASS:
@@ -192,7 +192,7 @@ def _all_of(made: str, names: dict[str, Wanted]) -> str:
 
 
 def _memoriser(public: Sequence[Test]) -> Iterator[tuple[str, str]]:
-    """A program that knows the public tests by heart, and nothing else."""
+    """Return a program that knows the public tests by heart, and nothing else."""
     if not public:
         return
     printed = {test.stdin: test.stdout for test in public if isinstance(test, IOTest)}

@@ -37,7 +37,7 @@ class CodeTask:
 
 
 def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
-    """Return a task of any form that is understood. Raises ConfigError that says what is wrong with it.
+    """Return a task of any form that is understood.
 
         {"prompt": "...", "tests": [...], "solution": "...", "public_tests": [...], "language": "cpp", "partial": true}
                                                                                                         agentrl, see `load_tests`
@@ -51,6 +51,9 @@ def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
     Args:
         task: the task, as it stands in its file.
         index: its index there, which names it where it has no name.
+
+    Raises:
+        ConfigError: Something is wrong with it; it says what.
     """
     check_argument("task", task, Mapping[str, Any])
     # A table of tasks has null where a task has no such field.
@@ -70,7 +73,7 @@ def load_code_task(task: Mapping[str, Any], index: int = 0) -> CodeTask:
 
 
 def _limited(tests: Sequence[Test], limits: Mapping[str, float]) -> tuple[Test, ...]:
-    """The tests of a task, with its limits where they have none of their own."""
+    """Return the tests of a task, with its limits where they have none of their own."""
     return tuple(
         replace(test, limits={**limits, **test.limits} if isinstance(test.limits, Mapping) else limits)
         for test in tests
@@ -93,7 +96,7 @@ def _load(task: Mapping[str, Any], name: str) -> CodeTask:
 
 
 def task_name(task: Mapping[str, Any], index: int) -> str:
-    """What a task is called, by itself or else by its index in its file."""
+    """Return what a task is called, by itself or else by its index in its file."""
     names = (task[key] for key in ("name", "task_id", "problem_id", "id") if task.get(key) not in (None, ""))
     return str(next(names, f"task {index}"))
 
@@ -158,25 +161,25 @@ def _paired(task: Mapping[str, Any], name: str) -> CodeTask:
 
 
 def _is_method(source: str, function: str) -> bool:
-    """Whether a solution has a function as a method of its class Solution, as LeetCode wants it."""
+    """Return whether a solution has a function as a method of its class Solution, as LeetCode wants it."""
     classes = [node for node in _statements(source) if isinstance(node, ast.ClassDef) and node.name == "Solution"]
     return any(isinstance(node, ast.FunctionDef) and node.name == function for one in classes for node in one.body)
 
 
 def _defined(source: str) -> set[str]:
-    """The functions and classes that a program defines."""
+    """Return the functions and classes that a program defines."""
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     return {node.name for node in _statements(source) if isinstance(node, kinds)}
 
 
 def _names(source: str) -> set[str]:
-    """The names that code uses."""
+    """Return the names that code uses."""
     nodes = (node for statement in _statements(source) for node in ast.walk(statement))
     return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def _statements(source: str) -> list[ast.stmt]:
-    """The statements of a program; none, where Python cannot parse it."""
+    """Return the statements of a program; none, where Python cannot parse it."""
     tree = parsed(source)
     return [] if tree is None else tree.body
 
@@ -195,7 +198,11 @@ def _texts(value: Any, key: str) -> Sequence[str]:
 
 
 def _json(value: Any, key: str) -> Any:
-    """What a field holds; APPS keeps JSON in a text."""
+    """Return what a field holds; APPS keeps JSON in a text.
+
+    Raises:
+        ConfigError: It is a text that is not JSON.
+    """
     try:
         return json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError) as error:

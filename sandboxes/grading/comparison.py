@@ -26,7 +26,7 @@ class Comparison(Protocol):
     """
 
     def __call__(self, output: str, expected: str) -> str:
-        """ "" when they agree, else the first difference in a few words."""
+        """Return "" when they agree, else the first difference in a few words."""
         ...
 
 
@@ -35,7 +35,7 @@ class Exact:
     """The same characters, but for line ends at the very end."""
 
     def __call__(self, output: str, expected: str) -> str:
-        """The first line that differs."""
+        """Return the first line that differs."""
         got, wanted = output.rstrip("\r\n"), expected.rstrip("\r\n")
         if got == wanted:
             return ""
@@ -53,7 +53,7 @@ class Tokens:
     """The same words in the same order, whatever the space between them."""
 
     def __call__(self, output: str, expected: str) -> str:
-        """The first word that differs."""
+        """Return the first word that differs."""
         return _first_difference(output, expected, lambda got, wanted: got == wanted)
 
 
@@ -73,7 +73,7 @@ class Floats:
         check_fields(self)
 
     def __call__(self, output: str, expected: str) -> str:
-        """The first word that differs by more."""
+        """Return the first word that differs by more."""
         return _first_difference(output, expected, self._agree)
 
     def _agree(self, got: str, wanted: str) -> bool:
@@ -93,9 +93,11 @@ def _close(a: float, b: float, absolute: float, relative: float, *, nan_equal: b
 
 
 def same_value(got: Any, expected: Any, tolerance: float | None = None, *, nan_equal: bool = False) -> bool:
-    """Whether two values of plain data are equal, as `==` has it, but for three things: a list equals a tuple of the same items,
-    since test data written as JSON has no tuples; a float may differ by `tolerance`, absolute or relative, from a number; and nan
-    equals nan where it is asked for."""
+    """Return whether two values of plain data are equal, as `==` has it, but for three things.
+
+    A list equals a tuple of the same items, since test data written as JSON has no tuples; a float may differ by `tolerance`,
+    absolute or relative, from a number; and nan equals nan where it is asked for.
+    """
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple):
         return len(got) == len(expected) and all(
             same_value(a, b, tolerance, nan_equal=nan_equal) for a, b in zip(got, expected, strict=True)
@@ -116,7 +118,7 @@ def same_value(got: Any, expected: Any, tolerance: float | None = None, *, nan_e
 
 
 def _first_difference(output: str, expected: str, agree: Callable[[str, str], bool]) -> str:
-    """The first word that differs. Words are looked at one by one: millions of them at once would take a hundred times the text."""
+    """Return the first word that differs. Words are looked at one by one: millions of them at once would take a hundred times the text."""
     got, wanted = _WORD.finditer(output), _WORD.finditer(expected)
     number = 0
     for wanted_word in wanted:
@@ -131,7 +133,7 @@ def _first_difference(output: str, expected: str, agree: Callable[[str, str], bo
 
 
 def _common_length(a: str, b: str) -> int:
-    """How many characters two texts begin with alike. Halves what is left, so that its copies are linear in all."""
+    """Return how many characters two texts begin with alike. Halves what is left, so that its copies are linear in all."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -148,7 +150,7 @@ def _line(text: str, start: int) -> str:
 
 
 def _normal(integer: re.Match[str]) -> str:
-    """An integer without what does not change it: leading zeros, a plus, the sign of zero."""
+    """Return an integer without what does not change it: leading zeros, a plus, the sign of zero."""
     digits = integer[2].lstrip("0")
     return f"-{digits}" if integer[1] == "-" and digits else digits
 

@@ -101,7 +101,6 @@ async def measured_baseline(
     tests: Sequence[Test], *, pool: SandboxPool, language: Language = PYTHON, limits: Limits | None = None
 ) -> Baseline:
     """Return what programs that do nothing pass of `tests`. Measured once for the same tests; raises as `grade` does."""
-
     check_argument("pool", pool, SandboxPool)
     check_argument("tests", tests, Sequence[Test])
 

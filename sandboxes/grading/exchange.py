@@ -140,7 +140,7 @@ class Exchange:
         return any(not result.passed for result in self._results)
 
     def answer(self, tag: bytes, answer: bytes | None) -> bytes:
-        """An answer of the candidate's to the request of a tag, as the tester reads it."""
+        """Return an answer of the candidate's to the request of a tag, as the tester reads it."""
         if answer is not None:
             return b"v" + tag + b" " + answer
         assert self._candidate.failure is not None
@@ -176,7 +176,7 @@ class Exchange:
             self.expected -= 1
 
     def all_results(self) -> list[TestResult]:
-        """The results, and one for each test that was announced and never ended."""
+        """Return the results, and one for each test that was announced and never ended."""
         finished, said = self.finished, tail(self._said)
         results = list(self._results)
         if len(results) == 1:

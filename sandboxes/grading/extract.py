@@ -32,7 +32,7 @@ class CodeBlock:
 
 
 def code_blocks(reply: str) -> list[CodeBlock]:
-    """The fenced blocks of a reply, in order. A fence is closed by one of its own kind and at least its length.
+    """Return the fenced blocks of a reply, in order. A fence is closed by one of its own kind and at least its length.
 
     Takes time linear in the reply, whatever is in it.
     """
@@ -74,8 +74,11 @@ def extract_code(
     *,
     defines: str | None = None,
 ) -> str | None:
-    """The program in a reply: the first, the last or the best of its blocks in one of these `languages`, or, when none is
-    so tagged, of those without a tag. None when there is no block.
+    """Return the program in a reply.
+
+    The first, the last or the best of its blocks in one of these `languages`, or, when none is so tagged, of those without a tag.
+
+    None when there is no block.
 
     The best block is one that is valid Python, and defines the name `defines` if one is given; of several the longest, and of
     equally long ones the last. Of very long blocks it is not known whether they are valid: the first that would take the reply
@@ -99,7 +102,7 @@ def extract_code(
 
 
 def _merit(code: str, defines: str | None) -> tuple[bool, bool]:
-    """Whether this is valid Python, and then whether it defines the name."""
+    """Return whether this is valid Python, and then whether it defines the name."""
     if (tree := parsed(code)) is None:
         return False, False
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}

@@ -143,7 +143,7 @@ class _Runs:
 
 
 async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
-    """The results of as many runs as it takes."""
+    """Return the results of as many runs as it takes."""
     in_place = runs.test.in_place
     if in_place is None and PATCHES_A_DICT in runs.test.code:
         in_place = True

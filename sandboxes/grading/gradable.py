@@ -31,7 +31,11 @@ from agentrl.sandboxes.protocol import Limits
 def check_gradable(
     source: str, tests: Sequence[Test], language: Language, limits: Limits, sandbox_limits: Limits
 ) -> None:
-    """Raise ConfigError for what no run could grade: the program or a test is of the wrong kind, or a test needs what cannot be had."""
+    """Check that a run could grade a program by these tests.
+
+    Raises:
+        ConfigError: The program or a test is of the wrong kind, there are no tests, or a test needs what cannot be had.
+    """
     if not isinstance(source, str):
         raise ConfigError(
             f"source = {shown(source)} must be a program's text; extract_code gives None where a reply has none"
@@ -79,7 +83,7 @@ def _check_io(test: IOTest, name: str) -> None:
 
 
 def fault_of_text(source: str) -> str | None:
-    """Why a program cannot be written to a file; a model's text may hold half a surrogate pair, which no encoding has."""
+    """Return why a program cannot be written to a file; a model's text may hold half a surrogate pair, which no encoding has."""
     try:
         source.encode()
     except UnicodeEncodeError as error:
@@ -88,7 +92,7 @@ def fault_of_text(source: str) -> str | None:
 
 
 def not_written(fault: str, tests: Sequence[Test], language: Language, *, fail_fast: bool) -> Verdict:
-    """The verdict on a program that cannot be written: as on one that its language refuses to build, or to run."""
+    """Return the verdict on a program that cannot be written: as on one that its language refuses to build, or to run."""
     refused = Status.BUILD_ERROR if language.build else Status.RUNTIME_ERROR
     results = []
     for index, test in enumerate(tests):
@@ -98,10 +102,10 @@ def not_written(fault: str, tests: Sequence[Test], language: Language, *, fail_f
 
 
 def needs_second_sandbox(test: Test) -> bool:
-    """Whether a test takes a sandbox beside the program's: for test code, or for a checker."""
+    """Return whether a test takes a sandbox beside the program's: for test code, or for a checker."""
     return isinstance(test, AssertTest | TestFile) or (isinstance(test, IOTest) and isinstance(test.compare, Checker))
 
 
 def test_name(test: Test, index: int) -> str:
-    """What a test is called, by itself or else by its place among the tests."""
+    """Return what a test is called, by itself or else by its place among the tests."""
     return test.name or f"test {index + 1}"

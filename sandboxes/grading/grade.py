@@ -74,7 +74,11 @@ async def grade(
     comparisons and checkers. When it is over, the test that runs has exceeded its time limit, or is a checker error if the
     program was not what was waited for, and later tests are not run. Default: `default_deadline_s`.
 
-    Whatever the program does is a result. Raises ConfigError for tests that make no sense, SandboxError when there is no sandbox.
+    Whatever the program does is a result.
+
+    Raises:
+        ConfigError: Tests that make no sense.
+        SandboxError: There is no sandbox.
     """
     check_argument("pool", pool, SandboxPool)
     if isinstance(language, str):
@@ -135,8 +139,11 @@ async def grade(
 
 
 def default_deadline_s(tests: Sequence[Test], language: Language, limits: Limits) -> float:
-    """The deadline of a verdict on these tests: what they take if each of them is as slow as it may be, with all its sleeping, and
-    at most MAX_DEADLINE_S, or the time limit of the slowest test where that is more."""
+    """Return the deadline of a verdict on these tests.
+
+    What they take if each of them is as slow as it may be, with all its sleeping, and at most MAX_DEADLINE_S, or the time limit of
+    the slowest test where that is more.
+    """
     total = OVERHEAD_S + (language.build_timeout_s if language.build else 0)
     longest = 0.0
     for test in tests:

@@ -79,8 +79,10 @@ OF_THE_CALLER = ("super", "globals", "locals", "vars", "dir", "eval", "exec")
 
 
 def needs(test: Test) -> str | None:
-    """Say what a test's code needs and cannot have, as in "the candidate's source (inspect.getsource)"; None where nothing is
-    known of it. A test that is found wanting only as it runs gets the status `checker_error`."""
+    """Say what a test's code needs and cannot have, as in "the candidate's source (inspect.getsource)"; None where nothing is known of it.
+
+    A test that is found wanting only as it runs gets the status `checker_error`.
+    """
     if not isinstance(test, AssertTest | TestFile):
         return None
     module = test.module if isinstance(test, TestFile) else "solution"
@@ -96,7 +98,7 @@ def needs(test: Test) -> str | None:
 
 
 def _defined(tree: ast.Module) -> set[str]:
-    """The names that the code gives to anything."""
+    """Return the names that the code gives to anything."""
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     names |= {node.name for node in ast.walk(tree) if isinstance(node, definitions)}
@@ -104,7 +106,7 @@ def _defined(tree: ast.Module) -> set[str]:
 
 
 def _needs(tree: ast.Module, module: str) -> Iterator[str]:
-    """Everything that is found, in the order of the code."""
+    """Return everything that is found, in the order of the code."""
     full = _imported(tree)
     candidates = {name for name, source in full.items() if source.split(".")[0] == module}
     tried = {inner for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
@@ -143,7 +145,7 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
 
 
 def _unloads(node: ast.AST, module: str, full: dict[str, str]) -> bool:
-    """Whether code takes the candidate's module out of those that are loaded."""
+    """Return whether code takes the candidate's module out of those that are loaded."""
     if isinstance(node, ast.Delete):
         items = [(target.value, target.slice) for target in node.targets if isinstance(target, ast.Subscript)]
     elif isinstance(node, ast.Call) and _dotted(node.func, full) == "sys.modules.pop" and node.args:
@@ -159,7 +161,7 @@ def _unloads(node: ast.AST, module: str, full: dict[str, str]) -> bool:
 
 
 def _of_a_package(statement: ast.Import | ast.ImportFrom, module: str) -> Iterator[str]:
-    """An import that needs the candidate to be more than one module."""
+    """Return an import that needs the candidate to be more than one module."""
     if isinstance(statement, ast.Import):
         names = [alias.name for alias in statement.names]
     else:
@@ -170,7 +172,7 @@ def _of_a_package(statement: ast.Import | ast.ImportFrom, module: str) -> Iterat
 
 
 def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full: dict[str, str]) -> Iterator[str]:
-    """What a patch would change that is not the candidate's: there, nobody would see it."""
+    """Return what a patch would change that is not the candidate's: there, nobody would see it."""
     target = call.args[0]
     if not isinstance(target, ast.Constant) and ast.unparse(target).split(".")[0] not in full:
         return  # what the test has made, or had of a star import; its run shows whether that is the candidate's
@@ -212,7 +214,7 @@ def _root(node: ast.expr) -> str:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """What each name that the code imports stands for."""
+    """Return what each name that the code imports stands for."""
     full: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,5 +1,7 @@
-"""Questions of test code that a candidate answers the same whatever is asked: which runs of the tests are needed to know, and which tests
-pass for nothing."""
+"""Questions of test code that a candidate answers the same whatever is asked.
+
+Which runs of the tests are needed to know, and which tests pass for nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ _LITERAL = re.compile(r"""'([^'\\\n]{0,40})'|"([^"\\\n]{0,40})"|\b(\d{1,9}(?:\.\
 
 
 def constants(source: str) -> list[int | float | str]:
-    """The texts and numbers in a program: a class that tells values from each other often says in its code which."""
+    """Return the texts and numbers in a program: a class that tells values from each other often says in its code which."""
     found: dict[int | float | str, None] = {}
     for single, double, number in _LITERAL.findall(source[:LONGEST_SOURCE]):
         value = float(number) if "." in number else int(number) if number else single or double
@@ -106,7 +108,9 @@ class Questions:
         self, answers: Sequence[tuple[str, str, str]], looks: Sequence[tuple[str, str, int, int]], *, like_first: bool
     ) -> None:
         """Note the answers of a run, and which questions were asked beside others, with how many of those had the same answer.
-        `like_first`: whether the run was like the first but for what was asked beside."""
+
+        `like_first`: whether the run was like the first but for what was asked beside.
+        """
         known = [key for key in [told[:2] for told in answers] + [told[:2] for told in looks] if key in self._asked]
         answered = {self._kind(key) for key in known}
         still_open = {self._kind(key) for key in self._asked if self._is_open(key)}
@@ -145,7 +149,7 @@ class Questions:
                 self._of[kind] += of
 
     def passed_for_nothing(self) -> dict[str, str]:
-        """The tests that pass for nothing, and why."""
+        """Return the tests that pass for nothing, and why."""
         found = {
             test: "the candidate does otherwise when the test runs again"
             for (test, _, _), runs in self._unanswered.items()
@@ -167,8 +171,10 @@ class Questions:
         return self._asked[key].kind, self._asked[key].operator
 
     def _is_of_all(self, key: tuple[str, str]) -> bool:
-        """Whether what one answer shows of an operator holds for all like it: for orders, where what is sorted comes before half of all
-        others, and for the equality of what its class made."""
+        """Return whether what one answer shows of an operator holds for all like it.
+
+        For orders, where what is sorted comes before half of all others, and for the equality of what its class made.
+        """
         return self._asked[key].operator in ORDERS or self._asked[key].made
 
     def _is_open(self, key: tuple[str, str]) -> bool:
@@ -178,7 +184,7 @@ class Questions:
         return self._asked[key].answer != NOT_IMPLEMENTED and not settled
 
     def _changes(self, key: tuple[str, str]) -> bool:
-        """Whether the answer is known to depend on what is asked."""
+        """Return whether the answer is known to depend on what is asked."""
         known = self._is_of_all(key) and self._operator(key) in self._changing_operators
         question = self._asked[key]
         no = question.answer == NOT_IMPLEMENTED or (question.operator in ORDERS and question.answer is False)

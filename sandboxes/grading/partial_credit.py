@@ -87,7 +87,7 @@ def partial_credit(results: Sequence[Result], baseline: Baseline) -> float:
 
 
 def _shares(passed: Mapping[ResultKey, bool], known: AbstractSet[ResultKey]) -> dict[ResultKey, float]:
-    """The share of each test that passes: 1 or 0, but of the runs of a function with parameters that nobody knows, together."""
+    """Return the share of each test that passes: 1 or 0, but of the runs of a function with parameters that nobody knows, together."""
     together: dict[ResultKey, list[bool]] = {}
     for key, value in passed.items():
         name, bracket, _ = key[0].partition("[")
@@ -96,7 +96,7 @@ def _shares(passed: Mapping[ResultKey, bool], known: AbstractSet[ResultKey]) -> 
 
 
 def _comes_free(function: str, known: AbstractSet[ResultKey], free: AbstractSet[ResultKey]) -> bool:
-    """Whether every run of a function that a baseline has comes for nothing."""
+    """Return whether every run of a function that a baseline has comes for nothing."""
     runs = {key for key in known if key[0].partition("[")[0] == function}
     return bool(runs) and runs <= free
 

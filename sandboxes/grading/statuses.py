@@ -17,13 +17,13 @@ _STATUS_OF_END = {
 
 
 def tail(output: bytes) -> str:
-    """The end of some output, to show."""
+    """Return the end of some output, to show."""
     # No character of UTF-8 has more than four bytes.
     return output.rstrip()[-4 * SHOWN_CHARACTERS :].decode(errors="replace").strip()[-SHOWN_CHARACTERS:]
 
 
 def status_of(done: ExecResult) -> tuple[Status, str]:
-    """What a run's end alone says: PASSED when it ended by itself with exit code 0."""
+    """Return what a run's end alone says: PASSED when it ended by itself with exit code 0."""
     if done.ok:
         return Status.PASSED, ""
     if done.end_reason in _STATUS_OF_END:

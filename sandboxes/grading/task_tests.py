@@ -25,7 +25,7 @@ NOTHING_INSTEAD: Mapping[str, Sequence[str]] = {}
 
 
 def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: str = "tests") -> list[Test]:
-    """The tests in a task. Raises ConfigError that names what is wrong.
+    """Return the tests in a task.
 
         [{"kind": "io", "stdin": "1 2", "stdout": "3"},
          {"kind": "io", "stdin": "2", "stdout": "1.41421 nan", "tolerance": 1e-4, "nan_equal": true},
@@ -39,6 +39,9 @@ def load_tests(content: Sequence[Mapping[str, Any]] | Mapping[str, Any], name: s
     and relative, as in `Floats`; `nan_equal`, beside a tolerance, says that nan is right where nan is expected.
     {"inputs": [...], "outputs": [...], "fn_name": "add"} is understood too; without fn_name it is of kind `io`.
     `name` is that of the field, for complaints.
+
+    Raises:
+        ConfigError: Something is wrong with it; it says what.
     """
     if isinstance(content, Mapping) and "kind" in content:
         raise ConfigError(f"{name} is one test; it must be a list of tests")
@@ -102,7 +105,13 @@ def _load_io_test(where: str, test: dict[str, Any]) -> IOTest:
 def _made(
     where: str, kind: type[T], given: Mapping[str, Any], instead: Mapping[str, Sequence[str]] = NOTHING_INSTEAD
 ) -> T:
-    """A value of these fields. Raises ConfigError that says where they stand. `instead`: the fields that a task has in place of one."""
+    """Return a value of these fields.
+
+    `instead`: the fields that a task has in place of one.
+
+    Raises:
+        ConfigError: They are wrong; it says where they stand.
+    """
     known = fields(kind)
     if unknown := sorted(map(str, given.keys() - {field.name for field in known})):
         names = [name for field in known for name in instead.get(field.name, [field.name])]

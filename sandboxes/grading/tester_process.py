@@ -45,7 +45,11 @@ class TesterProcess:
         await self.end()
 
     async def begin(self, job: bytes) -> Process:
-        """Have a job run, in empty folders. Raises SandboxError."""
+        """Have a job run, in empty folders.
+
+        Raises:
+            SandboxError: There is no sandbox to be had, or it cannot do this.
+        """
         if self._process is None or not await self._is_ready(self._process):
             await self.end()
         await self._sandbox.clear()
@@ -72,7 +76,7 @@ class TesterProcess:
         return min(TEST_CODE_TIMEOUT_S, max(0.0, self._deadline - anyio.current_time()) + TESTER_GRACE_S)
 
     async def _is_ready(self, process: Process) -> bool:
-        """Whether a process takes another job, for which what is left of its limits will do."""
+        """Return whether a process takes another job, for which what is left of its limits will do."""
         # Its limits are those of all its runs together. What the deadline leaves is the same for it as for a new one.
         if self._sandbox.spec.limits.cpu_s is not None or process.output_left_bytes < TEST_CODE_OUTPUT_MB * MB / 2:
             return False

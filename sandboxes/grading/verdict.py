@@ -64,14 +64,18 @@ ChangedLimits = Limits | Mapping[str, float] | None
 
 
 def changed_limits(limits: Limits, change: ChangedLimits) -> Limits:
-    """The limits of a test, of those of the grader and its own."""
+    """Return the limits of a test, of those of the grader and its own."""
     if isinstance(change, Mapping):
         return limits.but(**change)
     return change or limits
 
 
 def check_limits(change: ChangedLimits) -> None:
-    """Raise ConfigError where a dict of changes is of no limits."""
+    """Check a dict of changes to limits.
+
+    Raises:
+        ConfigError: A dict of changes has a field that limits have not, or a value that none may have.
+    """
     if isinstance(change, Mapping):
         if unknown := sorted(map(str, change.keys() - vars(Limits()).keys())):
             raise ConfigError(f"limits has an unknown field {unknown[0]!r}; it may have {', '.join(vars(Limits()))}")
@@ -131,8 +135,11 @@ class CallTest:
 
 @dataclass(frozen=True, kw_only=True)
 class AssertTest:
-    """Python code that asserts. With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the
-    code may use any name that the candidate alone can define (MBPP). `prelude` is trusted code that runs before it."""
+    """Python code that asserts.
+
+    With `entry_point`, its `check(candidate)` is called with that function (HumanEval); without, the code may use any name that the
+    candidate alone can define (MBPP). `prelude` is trusted code that runs before it.
+    """
 
     code: str
     entry_point: Annotated[str, CALLED] | None = None
@@ -190,7 +197,7 @@ class TestFile:
                 raise ConfigError(f"TestFile.shared names {path!r}, which is none of its files: {sorted(self.files)}")
 
     def file(self, path: str) -> bytes:
-        """What one of `files` holds."""
+        """Return what one of `files` holds."""
         content = self.files[path]
         return content.encode() if isinstance(content, str) else content
 
@@ -277,7 +284,8 @@ class Verdict:
     def fraction(self) -> float:
         """The share of tests that passed, of those that a program that does nothing does not pass: a partial reward.
 
-        Raises ConfigError where what such a program passes was not measured.
+        Raises:
+            ConfigError: What such a program passes was not measured.
         """
         if self.baseline is None:
             raise ConfigError(

@@ -227,7 +227,7 @@ async def _run_cheaters(report: TaskReport, task: CodeTask, pool: SandboxPool, l
 
 
 def _time_share(verdict: Verdict, task: CodeTask, limits: Limits) -> float:
-    """The largest share of its time limit that a test takes: of CPU seconds, or of the wall clock's longer limit."""
+    """Return the largest share of its time limit that a test takes: of CPU seconds, or of the wall clock's longer limit."""
     shares = [0.0]
     for result in verdict.results:
         allowed = changed_limits(limits, task.tests[result.test_index].limits)

@@ -67,7 +67,7 @@ def _of_code(test: AssertTest | TestFile) -> dict[str, Wanted]:
 
 
 def _imported(tree: ast.Module, module: str) -> dict[str, str]:
-    """The names that a test file takes from `module`: as they are called in the file, and in the module."""
+    """Return the names that a test file takes from `module`: as they are called in the file, and in the module."""
     names: dict[str, str] = {}
     aliases: set[str] = set()
     for node in ast.walk(tree):
@@ -86,7 +86,7 @@ def _imported(tree: ast.Module, module: str) -> dict[str, str]:
 
 
 def _uses(tree: ast.Module) -> dict[str, Wanted]:
-    """What each name of some code is used as."""
+    """Return what each name of some code is used as."""
     called: set[str] = set()
     caught: set[str] = set()
     for node in ast.walk(tree):

@@ -62,7 +62,7 @@ class Aliases:
         names.setdefault(name, (whole, set()))[1].add(test)
 
     def same(self) -> Iterator[tuple[str, str]]:
-        """The tests that had one thing by two names, and what they are told; EVERYWHERE for all tests."""
+        """Return the tests that had one thing by two names, and what they are told; EVERYWHERE for all tests."""
         for _, names in self._names.values():
             for one, other in combinations(sorted(names), 2):
                 if frozenset((one, other)) not in self._compared:
@@ -72,7 +72,7 @@ class Aliases:
 
 
 def _telling(node: ast.AST) -> Iterator[str]:
-    """The names of classes that part of a test tells from others."""
+    """Return the names of classes that part of a test tells from others."""
     match node:
         case ast.Call(func=function, args=args) if _name(function) in TELL_CLASSES:
             kinds = args
@@ -87,7 +87,7 @@ def _telling(node: ast.AST) -> Iterator[str]:
 
 
 def _compared(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """The names that part of a test compares with each other."""
+    """Return the names that part of a test compares with each other."""
     match node:
         case ast.Compare(left=left, comparators=comparators):
             compared = [left, *comparators]
@@ -101,5 +101,5 @@ def _compared(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _name(node: ast.expr) -> str:
-    """The last part of a name as a test writes it; "" for any other expression."""
+    """Return the last part of a name as a test writes it; "" for any other expression."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

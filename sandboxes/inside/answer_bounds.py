@@ -40,7 +40,11 @@ class Bounds(NamedTuple):
 
 
 def check_bounds(answer: bytes, bounds: Bounds = Bounds()) -> None:  # noqa: B008
-    """Raise OutOfBoundsError unless an answer can be read as JSON at little cost. Takes time linear in it, and stops at a bound."""
+    """Check that an answer can be read as JSON at little cost, in time linear in it.
+
+    Raises:
+        OutOfBoundsError: The answer cannot be read as JSON at little cost.
+    """
     if len(answer) > bounds.length:
         raise OutOfBoundsError(f"the answer has {len(answer)} bytes; at most {bounds.length} are read")
     # Without escaped quotes, a string ends at the next quote. A run of backslashes is escaped from its left.
@@ -60,7 +64,11 @@ def check_bounds(answer: bytes, bounds: Bounds = Bounds()) -> None:  # noqa: B00
 
 
 def check_hashes(keys: Iterable[Hashable]) -> None:
-    """Raise OutOfBoundsError for keys chosen to have the same hash, which make a set or dict quadratic. Puts them into none."""
+    """Check that keys were not chosen to have the same hash, which make a set or dict quadratic. Puts them into none.
+
+    Raises:
+        OutOfBoundsError: Many of them have the same hash.
+    """
     hashes = sorted(map(hash, keys))
     if any(low == high for low, high in zip(hashes, hashes[MAX_COLLISIONS:])):  # noqa: B905
         raise OutOfBoundsError(f"more than {MAX_COLLISIONS} keys of a set or dict have the same hash")

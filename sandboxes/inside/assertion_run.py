@@ -91,7 +91,7 @@ class LiveNames(dict[str, Any]):
 
 
 def _assertion(error: BaseException, code: str) -> str:
-    """The lines of the test code that an exception without a text comes from."""
+    """Return the lines of the test code that an exception without a text comes from."""
     import ast
     import traceback
 
@@ -103,7 +103,7 @@ def _assertion(error: BaseException, code: str) -> str:
 
 
 def library_module(name: str, code: str) -> types.ModuleType | None:
-    """The module that test code means by a name that the program has imported too; None where it means something of the program's."""
+    """Return the module that test code means by a name that the program has imported too; None where it means something of the program's."""
     module = {"np": "numpy", "pd": "pandas"}.get(name, name)
     known = module in sys.stdlib_module_names or module in ("numpy", "pandas", "scipy", "torch", "sympy")
     if not known or re.search(rf"\b{name}\s*\(", code):

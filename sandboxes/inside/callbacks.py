@@ -36,8 +36,10 @@ class Callbacks:
         self._given_by_mocks.clear()
 
     def comes_from_a_mock(self, answer: Any) -> bool:
-        """Whether an answer of the candidate's is what a mock of the test's has just answered it: the test itself says so whatever it
-        asks, and so does every program that hands the question on."""
+        """Return whether an answer of the candidate's is what a mock of the test's has just answered it.
+
+        The test itself says so whatever it asks, and so does every program that hands the question on.
+        """
         return any(type(answer) is type(given) and answer == given for given in self._given_by_mocks)
 
     def raise_failure(self) -> None:
@@ -47,8 +49,11 @@ class Callbacks:
             raise failed
 
     def end_for_need(self, claim: Any) -> NoReturn:
-        """End the test for what the candidate says that it uses and is not there. It is believed where the test has given it an object
-        that has this: else a program that fails would rather say that it cannot be graded."""
+        """End the test for what the candidate says that it uses and is not there.
+
+        It is believed where the test has given it an object that has this: else a program that fails would rather say that it cannot be
+        graded.
+        """
         match claim:
             case [int(number), str(name)] if self._values.given.has(number, name):
                 kind = type(self._values.given[number]).__name__

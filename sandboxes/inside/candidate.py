@@ -39,6 +39,7 @@ from agentrl.sandboxes.inside.candidate_objects import (
     Objects,
     TooManyObjectsError,
     describe_class,
+    kind_of,
 )
 from agentrl.sandboxes.inside.changes import BothChangedError
 from agentrl.sandboxes.inside.depth import deeper
@@ -64,7 +65,11 @@ OURS = (CannotTellError, BothChangedError, TooManyObjectsError, NeedsTestObjectE
 
 @contextmanager
 def telling(what: str) -> Iterator[None]:
-    """Tell something of the candidate's. Raises CannotTellError, which it cannot catch as it would what it has raised itself."""
+    """Tell something of the candidate's.
+
+    Raises:
+        CannotTellError: It is in force. No code of the candidate's can catch it as it would what it has raised itself.
+    """
     try:
         yield
     except (NotPlainError, RecursionError) as error:
@@ -72,6 +77,8 @@ def telling(what: str) -> Iterator[None]:
 
 
 class Candidate:
+    """The candidate's program, loaded, and what the tests may ask of it."""
+
     def __init__(self, requests: Any, answers: Any) -> None:
         self.module = types.ModuleType("solution")
         self._loaded: dict[str, Any] = {}
@@ -94,6 +101,7 @@ class Candidate:
         self._state = CandidatesState(self.objects.decode)
 
     def serve(self) -> None:
+        """Answer requests until there are no more."""
         while line := self._requests.readline():
             with self._exchange:
                 self._asked += 1
@@ -104,6 +112,7 @@ class Candidate:
                 self._send(answer)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to one request, of whatever kind."""
         operations = {
             "load": self.load,
             "call": self.call,
@@ -132,6 +141,7 @@ class Candidate:
             return self._raised(error)
 
     def load(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Load the program, and return what it defines."""
         self.module = types.ModuleType(request["module"])
         self.module.__file__ = f"{request['module']}.py"
         sys.path.insert(0, os.getcwd())  # what lies beside the program it may import, as `python solution.py` does
@@ -144,8 +154,10 @@ class Candidate:
         return {"names": names, "doc": self.module.__doc__ if type(self.module.__doc__) is str else None}
 
     def _renamed(self) -> dict[str, str | None]:
-        """The kinds of the names that the program has made, or given to another function or class, since the tests were told; None where
-        it has deleted one."""
+        """Return the kinds of the names that the program has made, or given to another function or class, since the tests were told.
+
+        None where it has deleted one.
+        """
         now = {name: VALUE if kind_of(value) == "value" else value for name, value in [*vars(self.module).items()]}
         renamed: dict[str, str | None] = dict.fromkeys(self._known.keys() - now.keys())
         for name, value in now.items():
@@ -163,10 +175,12 @@ class Candidate:
         return self.invoke(target, request)
 
     def method(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call a method."""
         owner = self._owner(request)
         return self.invoke(owner if request["name"] is None else getattr(owner, request["name"]), request)
 
     def special(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Use an operator."""
         owner = self._owner(request)
         method = getattr(type(owner), request["name"])
         if request["name"] not in PASSIVE:
@@ -174,12 +188,14 @@ class Candidate:
         return {"ok": self._encode(method(owner, *[self.objects.decode(item) for item in request["args"]]))}
 
     def get(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return an attribute of an object, or a name of the module."""
         holder = [getattr(self._owner(request), request["name"])]
         answer: dict[str, Any] = {}
         self._tell_changes(answer, told=False)
         return {**answer, **self._giving(holder)}
 
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Set an attribute, or a name of the module."""
         owner, name = self._owner(request), request["name"]
         answer = self.invoke(lambda value: setattr(owner, name, value), request)
         if owner is self.module:
@@ -187,6 +203,7 @@ class Candidate:
         return answer
 
     def delete(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Delete an attribute, or a name of the module."""
         owner, name = self._owner(request), request["name"]
         delattr(owner, name)
         if owner is self.module:
@@ -196,19 +213,22 @@ class Candidate:
         return answer
 
     def _named(self, name: str) -> Any:
-        """What a name stood for before anybody gave it to something else: a test that holds that means it."""
+        """Return what a name stood for before anybody gave it to something else: a test that holds that means it."""
         return self._loaded[name] if name in self._loaded else getattr(self.module, name)
 
     def number(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return the number of an attribute's value."""
         return {"ok": self.objects.number(getattr(self._owner(request), request["name"]))}
 
     def copy(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return a copy of an object."""
         import copy
 
         owner = self._owner(request)
         return {"ok": self._encode(copy.deepcopy(owner) if request["deep"] else copy.copy(owner))}
 
     def describe(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Return what the tests are told of a class."""
         kind: type = self.objects[request["of"]]
         name = kind.__name__
         path = name if self._loaded.get(name) is kind else None
@@ -243,8 +263,10 @@ class Candidate:
         return {**answer, "dropped": [*answer.get("dropped", ()), *parted, *self._mirrors.unheld()]}
 
     def _tell_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, told: bool) -> frozenset[int]:
-        """Add to an answer what has become of what both sides have, of which a call was given `numbers`. Return the numbers of what the
-        tests are not told: what the candidate has given changes only where they see everything."""
+        """Add to an answer what has become of what both sides have, of which a call was given `numbers`.
+
+        Return the numbers of what the tests are not told: what the candidate has given changes only where they see everything.
+        """
         if self._in_place is False or "fault" in answer:
             return frozenset()
         with telling("an argument"):
@@ -280,14 +302,16 @@ class Candidate:
         raise error
 
     def _next_request(self) -> dict[str, Any]:
-        """What the tests say while a function of theirs is called. A handler that raises, as an alarm of the program's, would leave the
-        answer to be taken for the next request."""
+        """Return what the tests say while a function of theirs is called.
+
+        A handler that raises, as an alarm of the program's, would leave the answer to be taken for the next request.
+        """
         with handlers_later():
             request: dict[str, Any] = loads(self._requests.readline())
             return request
 
     def _given_to_tests(self, value: Any) -> Any:
-        """What a function of the tests is called with."""
+        """Return what a function of the tests is called with."""
         if not is_changeable(value):
             return self._encode(value)
         if (known := self._mirrors.known_number(value)) is not None:
@@ -298,7 +322,7 @@ class Candidate:
             return {"mirror": [number, self._mirrors.content(number, items)]}
 
     def _changes_so_far(self) -> dict[str, Any]:
-        """What has become of what both sides have, as far as that is quickly seen: the tests' function may look at it."""
+        """Return what has become of what both sides have, as far as that is quickly seen: the tests' function may look at it."""
         if not self._in_place:
             return {"spoilt": True} if self._in_place is None and self._mirrors.may_have_changed() else {}
         changed = self._mirrors.changed(small=True)
@@ -307,7 +331,7 @@ class Candidate:
         return {"changed": [*changed.items()]}
 
     def _giving(self, holder: list[Any]) -> dict[str, Any]:
-        """An answer that gives the one value in a list."""
+        """Return an answer that gives the one value in a list."""
         if (known := self._mirrors.known_number(holder[0])) is not None:
             return {"ok": {"known": known}}
         if not is_changeable(holder[0]):
@@ -325,7 +349,7 @@ class Candidate:
             return answer
 
     def _mirrored(self, number: int, data: Any) -> Any:
-        """What both sides have, by its number; or, with the data of what the tests send to be mirrored, from here on."""
+        """Return what both sides have, by its number; or, with the data of what the tests send to be mirrored, from here on."""
         if data is None:
             return self._mirrors[number]
         value = self.objects.decode(data)
@@ -359,25 +383,16 @@ class Candidate:
 
 
 def number_of(data: Any) -> int | None:
-    """The number of an argument, as it was sent, that both sides have."""
+    """Return the number of an argument, as it was sent, that both sides have."""
     if type(data) is not dict:
         return None
     return data["mirrored"] if "mirrored" in data else data["mirror"][0] if "mirror" in data else None
 
 
-def kind_of(value: Any) -> str:
-    if issubclass(type(value), type):
-        return "class"
-    return "callable" if callable(value) else "value"
-
-
 def main() -> None:
+    """Serve the tests, in the candidate's process."""
     with os.fdopen(os.dup(0), "rb") as requests, os.fdopen(os.dup(1), "wb") as answers:
         with open(os.devnull) as nothing:
             os.dup2(nothing.fileno(), 0)
         os.dup2(2, 1)  # what the candidate prints is for the tests that capture it, and nobody else
         Candidate(requests, answers).serve()
-
-
-if __name__ == "__main__":
-    main()

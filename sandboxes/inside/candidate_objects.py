@@ -1,5 +1,6 @@
-"""What passes between a candidate's process and the tests, as the candidate's side has it: its own objects by number, the tests'
-functions as functions that call back, exceptions with their class, arguments and cause.
+"""What passes between a candidate's process and the tests, as the candidate's side has it.
+
+Its own objects by number, the tests' functions as functions that call back, exceptions with their class, arguments and cause.
 """
 
 from __future__ import annotations
@@ -73,6 +74,11 @@ class Objects:
         return self._objects[number]
 
     def number(self, value: Any) -> int:
+        """Return the number of an object, which has one from then on.
+
+        Raises:
+            TooManyObjectsError: The tests were given more objects than are kept.
+        """
         number = self._numbers.get(id(value))
         if number is None:
             if len(self._objects) >= KEPT_OBJECTS:
@@ -82,19 +88,20 @@ class Objects:
         return number
 
     def encode(self, value: Any, items: Items = NO_ITEMS) -> Any:
-        """A value as it is sent, with the containers that both sides have."""
+        """Return a value as it is sent, with the containers that both sides have."""
         return encode(value, self._refer, subclass=self._refer_with_value, items=items)
 
     def decode(self, data: Any) -> Any:
+        """Return the value that the tests have sent."""
         return decode(data, self.dereference)
 
     def _refer_with_value(self, value: Any, plain: Any) -> Any:
-        """What stands for an object of a subclass of a plain class."""
+        """Return what stands for an object of a subclass of a plain class."""
         key = self._keys_of_tuples.get(type(value))
         return self._refer(value, plain) if key is None else {"fields": [key, plain]}
 
     def _named_tuple(self, key: str, value: Any) -> Any:
-        """A named tuple of the tests'."""
+        """Return a named tuple of the tests'."""
         if key not in self._named_tuples:
             name, *fields = json.loads(key)
             kind = self._named_tuples[key] = namedtuple(name, fields)
@@ -102,7 +109,7 @@ class Objects:
         return self._named_tuples[key](*value)
 
     def encode_error(self, error: BaseException, depth: int = 0) -> dict[str, Any]:
-        """An exception: its number, class, arguments, and where its class is Python's own, attributes and cause."""
+        """Return an exception: its number, class, arguments, and where its class is Python's own, attributes and cause."""
         if id(error) in self._tests_numbers:
             return {"own": self._tests_numbers[id(error)]}
         attributes = {}
@@ -131,7 +138,7 @@ class Objects:
         }
 
     def class_reference(self, kind: type) -> Any:
-        """A class: by name where it is Python's own, else by number."""
+        """Return a class: by name where it is Python's own, else by number."""
         if id(kind) in self._tests_numbers:
             return {"own": self._tests_numbers[id(kind)]}
         if kind.__module__ == "builtins" and getattr(builtins, kind.__name__, None) is kind:
@@ -154,6 +161,7 @@ class Objects:
         return {"ref": [self.number(value), {"class": self.number(type(value))}, plain]}
 
     def dereference(self, data: Any) -> Any:
+        """Return what a reference of the tests' stands for."""
         ((kind, content),) = data.items()
         if kind == "ref":
             return self._objects[content]
@@ -219,7 +227,7 @@ class Objects:
         return closed_object(number, content["name"], content["names"], content["special"], call)
 
     def _kind(self, content: Any) -> type:
-        """A class of the tests' own."""
+        """Return a class of the tests' own."""
         bases = tuple(map(self.decode, content["bases"])) or (OpenObject,)
         made = open_class(content["name"], bases, content["special"], Origin(self._use, content["number"]))
         if content["parameters"] is not None:
@@ -270,7 +278,7 @@ class Objects:
 
 
 def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, Any]:
-    """What the tests' side needs to make a stand-in for a class."""
+    """Return what the tests' side needs to make a stand-in for a class."""
     # Exceptions are real ones there, with what Python's own classes give them.
     given = next((base for base in kind.__mro__ if base.__module__ == "builtins"), object)
     if not issubclass(kind, BaseException):
@@ -294,3 +302,10 @@ def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, 
             {name for name in dir(kind) if name[:1] != "_"} - {*getattr(kind, "_fields", ()), *dir(tuple)}
         ),
     }
+
+
+def kind_of(value: Any) -> str:
+    """Return what a name stands for: a class, a callable or a value."""
+    if issubclass(type(value), type):
+        return "class"
+    return "callable" if callable(value) else "value"

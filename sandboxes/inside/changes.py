@@ -14,7 +14,11 @@ class BothChangedError(BaseException):
 
 
 def snapshot(value: Any) -> Any:
-    """Return an argument as it is now, which keeps none of the test's containers. Raises RecursionError for one that holds itself."""
+    """Return an argument as it is now, which keeps none of the test's containers.
+
+    Raises:
+        RecursionError: One that holds itself.
+    """
     kind = type(value)
     if kind is tuple:
         return tuple(map(snapshot, value))
@@ -31,8 +35,13 @@ def snapshot(value: Any) -> Any:
 
 
 def merge(container: Any, before: Any, after: Any) -> None:
-    """Do to a container of the candidate's what the tests have done to their copy of it, which was `before` and is `after`. The
-    candidate may have changed it meanwhile. What is in them are the same objects. Raises BothChangedError."""
+    """Do to a container of the candidate's what the tests have done to their copy of it, which was `before` and is `after`.
+
+    The candidate may have changed it meanwhile. What is in them are the same objects.
+
+    Raises:
+        BothChangedError: Both sides have changed the same part of it.
+    """
     if _is_like(container, after):  # another value that it is in has told of the same change
         return
     if _is_like(container, before):
@@ -53,7 +62,7 @@ def merge(container: Any, before: Any, after: Any) -> None:
 
 
 def _is_like(one: Any, other: Any) -> bool:
-    """Whether two containers have the same in them."""
+    """Return whether two containers have the same in them."""
     if isinstance(one, set):
         return bool(one == other)
     items = isinstance(one, dict) and isinstance(other, dict)
@@ -65,7 +74,7 @@ def _are_alike(ones: Any, others: Any) -> bool:
 
 
 def _is_alike(one: Any, other: Any) -> bool:
-    """Whether two values are the same, or data with the same content: a NaN too, and True is not 1."""
+    """Return whether two values are the same, or data with the same content: a NaN too, and True is not 1."""
     if one is other:
         return True
     return type(one) is type(other) and bool(one == other or (one != one and other != other))

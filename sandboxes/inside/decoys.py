@@ -26,7 +26,7 @@ class Decoys:
         self.random = random.SystemRandom()
 
     def word(self) -> str:
-        """A word that nobody knows."""
+        """Return a word that nobody knows."""
         return "".join(self.random.choices(LETTERS, k=self.random.randrange(3, 9)))
 
     def other(self, value: Any) -> Any:
@@ -34,7 +34,7 @@ class Decoys:
         return value if (decoy := self.decoy(value)) is None else decoy
 
     def decoy(self, value: Any) -> Any:
-        """A value of the same kind that is another one; None where there is none to make."""
+        """Return a value of the same kind that is another one; None where there is none to make."""
         for _ in range(10):
             made = self._made(value)
             if made is None or not _same(made, value):

@@ -30,7 +30,11 @@ def open_below(work: str, path: str, flags: int, mode: int = 0) -> int:
 
 
 def write(work: str, path: str, mode: int, data: bytes | memoryview) -> None:
-    """Write a regular file, and the folders above it."""
+    """Write a regular file, and the folders above it.
+
+    Raises:
+        OSError: There is something else than a regular file, or it cannot be written.
+    """
     fd = open_below(work, path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -44,7 +48,11 @@ def write(work: str, path: str, mode: int, data: bytes | memoryview) -> None:
 
 
 def read(work: str, payload: bytes) -> bytes:
-    """The regular file that `payload` names."""
+    """Return the regular file that `payload` names.
+
+    Raises:
+        OSError: It is no regular file, or larger than the host takes.
+    """
     request = json.loads(payload)
     with os.fdopen(open_below(work, request["path"], os.O_RDONLY), "rb") as file:
         info = os.fstat(file.fileno())
@@ -56,7 +64,11 @@ def read(work: str, payload: bytes) -> bytes:
 
 
 def pack(work: str) -> bytes:
-    """A tar archive of everything under `work`. Raises OSError when it would be too large: holes in files are written out."""
+    """Return a tar archive of everything under `work`.
+
+    Raises:
+        OSError: It would be too large: holes in files are written out.
+    """
     import io
     import tarfile
 
@@ -80,7 +92,12 @@ def unpack(work: str, payload: bytes) -> None:
 
 
 def wipe(folders: list[str]) -> None:
-    """Empty the writable folders. Raises OSError or RuntimeError when something cannot be removed."""
+    """Empty the writable folders.
+
+    Raises:
+        OSError: Something cannot be removed.
+        RuntimeError: Something cannot be removed.
+    """
     for folder in folders:
         if os.stat(folder).st_uid == os.getuid():
             os.chmod(folder, 0o1777)  # its owner may have taken every right from it
@@ -89,6 +106,7 @@ def wipe(folders: list[str]) -> None:
 
 
 def remove(entry: os.DirEntry[str]) -> None:
+    """Remove an entry of a folder, with all that is in it."""
     if not entry.is_dir(follow_symlinks=False):
         os.unlink(entry.path)
         return

@@ -51,6 +51,8 @@ RESET = 64
 
 
 class FirstProcess:
+    """The loop of the first process, and what it knows of the programs that run."""
+
     def __init__(self, config: dict[str, Any]) -> None:
         self.work: str = config["work"]
         self.folders: list[str] = [path for path in [self.work, *config["scratch"]] if os.path.isdir(path)]
@@ -112,6 +114,7 @@ class FirstProcess:
             self.flush()
 
     def flush(self) -> None:
+        """Send what waits to be sent."""
         with memoryview(self.outbox) as view:
             sent = 0
             while sent < len(view):
@@ -119,6 +122,7 @@ class FirstProcess:
         self.outbox.clear()
 
     def handle(self, kind: bytes, number: int, payload: Payload, asked_at: float | None = None) -> Program | None:
+        """Do what one frame of the host's asks for. In a forked child, return the Python program to run."""
         try:
             if kind == b"S":
                 return self.start(number, payload, asked_at)
@@ -151,6 +155,7 @@ class FirstProcess:
     # -- programs ------------------------------------------------------------------------------------------------
 
     def start(self, number: int, payload: Payload, asked_at: float | None) -> Program | None:
+        """Start a program, or have it wait for its turn. In a forked child, return the Python program to run."""
         head, data = split_head(payload)
         request = json.loads(head)
         if request.get("in_turn"):
@@ -201,6 +206,7 @@ class FirstProcess:
         return data
 
     def talk(self, kind: bytes, number: int, payload: bytes) -> None:
+        """Pass input to a program, end its input, or kill it."""
         if kind == b"K" and self.waiting.pop(number, None) is not None:
             self.report(number, end_reason="killed")
         running = self.running.get(number)
@@ -214,6 +220,7 @@ class FirstProcess:
             self.feed(running)
 
     def feed(self, running: Running) -> None:
+        """Write what waits for a program's input, as far as its pipe takes it."""
         if running.stdin is None:
             return
         try:
@@ -233,6 +240,7 @@ class FirstProcess:
             running.stdin = None
 
     def pump(self, running: Running, fd: int) -> None:
+        """Do what is to be done where a descriptor of a program's is ready."""
         if fd == running.pidfd:
             self.finish(running)
         elif fd == running.stdin:
@@ -262,6 +270,7 @@ class FirstProcess:
                 return
 
     def close_pipe(self, running: Running, fd: int) -> None:
+        """Close a pipe of a program's output."""
         del running.pipes[fd]
         del self.fds[fd]
         self.poller.unregister(fd)
@@ -302,6 +311,7 @@ class FirstProcess:
         return max(waited_cpu(found), self.seen.cpu_s(found))
 
     def stop(self, running: Running, why: str) -> None:
+        """Kill a program, and note why."""
         running.ended_by = running.ended_by or why
         if len(self.running) == 1:
             signal_others(signal.SIGKILL)

@@ -19,6 +19,7 @@ from agentrl.sandboxes.inside.wire import Wire
 
 
 def main() -> None:
+    """Run jobs until there are no more, or one has left something behind."""
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # what the tests leave running is then this process's, and is seen
     wire = Wire()
     while True:
@@ -59,7 +60,7 @@ def run(wire: Wire, job: dict[str, Any], finished: int) -> NoReturn:
 
 
 def has_said(end: int) -> bool:
-    """Whether something was written to a pipe."""
+    """Return whether something was written to a pipe."""
     try:
         return bool(os.read(end, 1))
     except BlockingIOError:
@@ -88,7 +89,7 @@ def end_as(code: int) -> None:
 
 
 def has_children() -> bool:
-    """Whether a process is left of those that the tests have started."""
+    """Return whether a process is left of those that the tests have started."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -11,7 +11,7 @@ from agentrl.sandboxes.inside.foreign import Foreign
 from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_encoding import encode
-from agentrl.sandboxes.inside.stand_ins import RemoteClass
+from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
 
 REFUSED_BY_NAME = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 """Operators of an object that the candidate may not use which are refused by name, where its class has them."""
@@ -43,13 +43,17 @@ class Given:
         """Numbers of objects of which the candidate has nothing but the names of their attributes."""
 
     def __getitem__(self, number: Any) -> Any:
-        """What was given by a number that the candidate says. Raises KeyError for one that is none."""
+        """Return what was given by a number that the candidate says.
+
+        Raises:
+            KeyError: One that is none.
+        """
         if type(number) is not int:
             raise KeyError(number)
         return self._values[number]
 
     def has(self, number: int, name: str) -> bool:
-        """Whether an object that was given has an attribute or operator that the candidate cannot have."""
+        """Return whether an object that was given has an attribute or operator that the candidate cannot have."""
         value = self._values.get(number)
         if number in self._closed:
             names = _names(value)
@@ -57,14 +61,18 @@ class Given:
         return self._own_objects.is_open(value) and name.startswith("__") and hasattr(value, name)
 
     def answer(self, number: int, what: str, name: str, args: list[Any]) -> Any:
-        """Do with an object what the candidate does with its stand-in. Raises KeyError for one that it may not use."""
+        """Do with an object what the candidate does with its stand-in.
+
+        Raises:
+            KeyError: One that it may not use.
+        """
         value = self._values[number]
         if not self._own_objects.is_open(value):
             raise KeyError(number)
         return self._own_objects.answer(value, what, name, args)
 
     def describe(self, value: Any) -> dict[str, Any]:
-        """What stands for a value that passes by number alone."""
+        """Return what stands for a value that passes by number alone."""
         kind = type(value)
         number = self._number(value)
         if isinstance(value, BaseException):
@@ -85,7 +93,7 @@ class Given:
         return {"opaque": {"number": number, "name": kind.__name__, "closed": closed, **described}}
 
     def named_tuple(self, value: Any, plain: Any) -> Any:
-        """What stands for an object of a subclass of a plain class: its plain value, with its fields' names if it has them."""
+        """Return what stands for an object of a subclass of a plain class: its plain value, with its fields' names if it has them."""
         fields = getattr(type(value), "_fields", None)
         if not (isinstance(value, tuple) and isinstance(fields, tuple)):
             return plain
@@ -94,7 +102,11 @@ class Given:
         return {"fields": [key, plain]}
 
     def tuple_of_fields(self, key: str, value: Any) -> Any:
-        """A named tuple that the candidate has had of the tests. Raises KeyError for one that it has not had."""
+        """Return a named tuple that the candidate has had of the tests.
+
+        Raises:
+            KeyError: One that it has not had.
+        """
         return self._named_tuples[key](*value)
 
     def _spec(self, value: Any) -> dict[str, Any]:
@@ -103,7 +115,7 @@ class Given:
         return {"passes_for": self._encode(spec)} if isinstance(spec, RemoteClass) else {}
 
     def _kind_of(self, value: Any) -> dict[str, Any]:
-        """What stands for the class of an object that the candidate may use; the class itself it may be unable to."""
+        """Return what stands for the class of an object that the candidate may use; the class itself it may be unable to."""
         kind = type(value)
         if self._own_objects.is_open(kind):
             return self.describe(kind)
@@ -112,8 +124,10 @@ class Given:
         return {"kind": self._class(kind, number)}
 
     def may_call(self, number: int, args: list[Any], kwargs: dict[str, Any]) -> bool:
-        """Whether the candidate may call what was given: neither a class that it has of an object alone, nor one that makes mocks, with
-        arguments that say what these are equal to."""
+        """Return whether the candidate may call what was given.
+
+        Neither a class that it has of an object alone, nor one that makes mocks, with arguments that say what these are equal to.
+        """
         if number in self._uncalled:
             return False
         return not (args or kwargs) or not self._own_objects.makes_mocks(self._values[number])
@@ -135,7 +149,7 @@ class Given:
         return {**told, **described, "bases": bases, "special": self._own_objects.operators(kind)}
 
     def _attributes(self, function: Any) -> dict[str, Any]:
-        """What the tests have set of a function of their own."""
+        """Return what the tests have set of a function of their own."""
         own = vars(function) if isinstance(function, types.FunctionType) else {}
         found = {}
         for name, value in own.items():
@@ -156,12 +170,12 @@ def _identity(value: Any) -> Any:
 
 
 def _operators(value: Any) -> list[str]:
-    """Those that are refused by name."""
+    """Return those that are refused by name."""
     return sorted(REFUSED_BY_NAME.intersection(dir(type(value))))
 
 
 def _names(value: Any) -> list[str] | None:
-    """What attributes an object of the test's has; None where it may have any."""
+    """Return what attributes an object of the test's has; None where it may have any."""
     kind = type(value)
     if any(isinstance(getattr(kind, name, None), types.FunctionType) for name in ("__getattr__", "__getattribute__")):
         return None
@@ -179,3 +193,9 @@ def _signature(function: Any) -> dict[str, Any]:
         pass
     doc = function.__doc__ if isinstance(function, types.FunctionType) else None
     return {"name": str(getattr(function, "__name__", "function")), "doc": doc, "parameters": parameters}
+
+
+def is_descriptor(value: Any) -> bool:
+    """Return whether a class would have the value decide what its attribute is, such as a property: that cannot pass."""
+    ours = isinstance(value, types.FunctionType | types.MethodType | RemoteFunction | RemoteObject | RemoteClass)
+    return hasattr(type(value), "__get__") and not ours

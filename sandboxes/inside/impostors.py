@@ -86,8 +86,11 @@ class Impostors:
         self._check_linked(owner)
 
     def check_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """End the test where the candidate has put something of its own in the place of what the test has set, such as a mock, and that
-        would answer for it: an object of a class that the test does not name, or anything that is asked what only a mock knows."""
+        """End the test where the candidate has put something of its own in the place of what the test has set, such as a mock.
+
+        It would answer for it: an object of a class that the test does not name, or anything that is asked what only a mock knows. End
+        the test too where something of the candidate's is called by the name of a method of plain data.
+        """
         in_place = (id(owner), name) in self._own
         ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
         if in_place and ours:
@@ -103,8 +106,10 @@ class Impostors:
             )
 
     def check_exception(self, name: str, value: Any) -> None:
-        """End the test where an exception of Python's own has a function of the candidate's by a name of a method of plain data, or of a
-        mock's: it would answer in the tests' process."""
+        """End the test where an exception of Python's own has a function of the candidate's that answers for plain data or a mock.
+
+        It would answer in the tests' process.
+        """
         ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
         if ours and name in (*OWN_METHODS, *SEARCHES, *OF_MOCKS):
             self._wire.wrong(f"the candidate's exception answers {name} as plain data or a mock does")
@@ -126,8 +131,10 @@ class Impostors:
         self._check_linked(made)
 
     def _check_linked(self, made: RemoteObject) -> None:
-        """End the test where the nodes that it links are one object: a class may give one for many arguments, as a singleton does, but
-        nobody links that with itself."""
+        """End the test where the nodes that it links are one object.
+
+        A class may give one for many arguments, as a singleton does, but nobody links that with itself.
+        """
         if len(self._made_for.get(id(made), ())) >= ONE_FOR_ALL and self._linked[id(made)] >= MANY_LINKS:
             self._wire.wrong(
                 f"the candidate's {type(made).__name__} gives one object for {ONE_FOR_ALL} different arguments"
@@ -142,8 +149,10 @@ class Impostors:
 
 
 def may_have_made(kind: RemoteClass, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a class may have made a value of these arguments. What is plain data has no class of the candidate's, if that is none that
-    the test names."""
+    """Return whether a class may have made a value of these arguments.
+
+    What is plain data has no class of the candidate's, if that is none that the test names.
+    """
     if kind in type(value).__mro__:
         return True
     if type(value) is dict and reference_of_class(kind).makes_dicts:  # so it says: a TypedDict does what `dict` does
@@ -161,5 +170,5 @@ def _held_names(value: Any) -> set[str]:
 
 
 def _is_of_the_tests(value: Any) -> bool:
-    """Whether a value is an object of the tests' own, and no data."""
+    """Return whether a value is an object of the tests' own, and no data."""
     return not (value is None or isinstance(value, (*PLAIN_BASES, RemoteObject, RemoteClass, RemoteFunction)))

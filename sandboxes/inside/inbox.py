@@ -38,7 +38,7 @@ class Inbox:
         return bool(length)
 
     def next_frame(self) -> tuple[bytes, int, Payload] | None:
-        """The frame that has begun, when it is whole."""
+        """Return the frame that has begun, when it is whole."""
         if len(self._header) < HEADER.size or self._have < len(self._payload):
             return None
         kind, number, _ = HEADER.unpack(self._header)
@@ -48,7 +48,7 @@ class Inbox:
 
 
 def split_head(payload: Payload) -> tuple[bytes, memoryview]:
-    """The first line of a payload, and what follows it, which is not copied."""
+    """Return the first line of a payload, and what follows it, which is not copied."""
     end = payload.find(b"\n")
     return payload[:end], memoryview(payload)[end + 1 :]
 

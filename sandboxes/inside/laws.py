@@ -74,7 +74,7 @@ class Laws:
         return None
 
     def both_ways(self, operator: str, others: tuple[Any, Operands], ask: Ask) -> bool:
-        """Whether an object comes both before and after another, which one that is sorted by when it was made does not."""
+        """Return whether an object comes both before and after another, which one that is sorted by when it was made does not."""
         left, (right, *_) = others
         try:
             if isinstance(right, RemoteObject):
@@ -89,8 +89,10 @@ class Laws:
             return False
 
     def same_for_all(self, expected: Any, one: Any, ask: Ask) -> bool:
-        """Whether objects like this one, of its class and made in pairs, are all equal: it may take many values for one. Two that differ
-        show that it does not, where two that are made alike are equal."""
+        """Return whether objects like this one, of its class and made in pairs, are all equal: it may take many values for one.
+
+        Two that differ show that it does not, where two that are made alike are equal.
+        """
         made_by = reference(one).made_by
         if made_by is None:
             return True

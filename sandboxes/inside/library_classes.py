@@ -1,5 +1,7 @@
-"""What of the standard library is the same for the candidate and for the tests: exceptions, interfaces that a class may have, and functions
-and classes that are known by name, of which each side uses its own."""
+"""What of the standard library is the same for the candidate and for the tests.
+
+Exceptions, interfaces that a class may have, and functions and classes that are known by name, of which each side uses its own.
+"""
 
 from __future__ import annotations
 
@@ -44,39 +46,49 @@ _PYTHONS_OWN = {
 
 
 def pythons_own(info: Any) -> type | None:
-    """The class of Python's own that a description of a class means, where its objects are no plain data: `isinstance` says so of their
-    stand-ins. None for any other."""
+    """Return the class of Python's own that a description of a class means, where its objects are no plain data: `isinstance` says so of their stand-ins.
+
+    None for any other.
+    """
     if (info.get("module"), info["name"]) == ("re", "Pattern"):
         return re.Pattern
     return _PYTHONS_OWN.get(info["name"]) if info.get("module") == "builtins" else None
 
 
 def library_exception(info: Any) -> Any:
-    """The class that a candidate's description of a class means; None where it means none of these."""
+    """Return the class that a candidate's description of a class means; None where it means none of these."""
     if info["name"] in LIBRARY_EXCEPTIONS.get(info["module"], ()):
         return getattr(importlib.import_module(info["module"]), info["name"])
     return None
 
 
 def fields_of_exception(kind: type) -> set[str]:
-    """What Python's own exceptions hold that is in no `__dict__`, such as `errno` and `filename`, but for the object that has no attribute,
-    which nobody keeps."""
+    """Return what Python's own exceptions hold that is in no `__dict__`, such as `errno` and `filename`.
+
+    The object that has no attribute is left out: nobody keeps it.
+    """
     own = [vars(base) for base in kind.__mro__ if base.__module__ == "builtins"]
     found = {name for names in own for name, field in names.items() if isinstance(field, _FIELDS)}
     return {name for name in found if not name.startswith("_")} - {"args", "obj"}
 
 
 def library_interface(info: Any) -> Any:
-    """The abstract class that a candidate's description of a class means: `isinstance` with it is true of what derives from it. None
-    where it means none."""
+    """Return the abstract class that a candidate's description of a class means: `isinstance` with it is true of what derives from it.
+
+    None where it means none.
+    """
     home = {"abc": abc, "collections.abc": collections.abc}.get(info["module"])
     found = getattr(home, info["name"], None)
     return found if isinstance(found, abc.ABCMeta) else None
 
 
 def library_name(value: Any) -> str | None:
-    """The name by which a function or class of the standard library is found, or a module or stream of it, as in "operator:add"; None for
-    anything else. A method that is bound to an object has none: it may be the one that a test has seeded."""
+    """Return the name by which a function or class of the standard library is found, or a module or stream of it, as in "operator:add".
+
+    None for anything else.
+
+    A method that is bound to an object has none: it may be the one that a test has seeded.
+    """
     if value is sys.stdout or value is sys.stderr:
         return "sys:stdout" if value is sys.stdout else "sys:stderr"
     if isinstance(value, types.ModuleType):
@@ -96,7 +108,7 @@ def library_name(value: Any) -> str | None:
 
 
 def library_value(name: str) -> Any:
-    """What `library_name` names."""
+    """Return what `library_name` names."""
     importlib.import_module(name.partition(":")[0])
     return _found(name)
 

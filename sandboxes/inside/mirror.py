@@ -45,7 +45,9 @@ SMALL = 2_000
 class Encode(Protocol):
     """Gives a value as it is sent."""
 
-    def __call__(self, value: Any, items: Items = ...) -> Any: ...
+    def __call__(self, value: Any, items: Items = ...) -> Any:
+        """Return a value as it is sent."""
+        ...
 
 
 Dereference = Callable[[Any], Any]
@@ -53,8 +55,10 @@ Dereference = Callable[[Any], Any]
 
 
 class Mirror:
-    """One side's copy of a value that both have, the mirror of the other's. `first` is the first index that this side gives a container in it: the other side gives
-    odd ones where this one gives even ones."""
+    """One side's copy of a value that both have, the mirror of the other's.
+
+    `first` is the first index that this side gives a container in it: the other side gives odd ones where this one gives even ones.
+    """
 
     def __init__(
         self, number: int, value: Any, encode: Encode, first: int, parts: Mapping[int, Any] = NO_PARTS
@@ -73,15 +77,15 @@ class Mirror:
         self.know()
 
     def content(self) -> Any:
-        """What it is now, as it is sent."""
+        """Return what it is now, as it is sent."""
         return self._encode(self.value, self.items())
 
     def items(self) -> dict[int, list[tuple[int, int]]]:
-        """Each container in it with the number of this value and its index, by its id."""
+        """Return each container in it with the number of this value and its index, by its id."""
         return {id(part): [(self.number, index)] for index, part in self._indexed().items()}
 
     def _indexed(self) -> dict[int, Any]:
-        """The containers in it by their indexes: new ones too, which have theirs from when the other side knows of them."""
+        """Return the containers in it by their indexes: new ones too, which have theirs from when the other side knows of them."""
         known = {id(part): index for index, part in self.parts.items()}
         found = {}
         index = self._next
@@ -107,7 +111,7 @@ class Mirror:
         return bool(self.text) and all(map(_looks_as, self.parts.values(), self._seen.values()))
 
     def changed(self) -> Any:
-        """What it is now, as it is sent, if that is not what both sides know; else None."""
+        """Return what it is now, as it is sent, if that is not what both sides know; else None."""
         if self.is_as_known:
             return None
         content = self.content()
@@ -119,8 +123,10 @@ class Mirror:
         return len(self.text) > SMALL
 
     def read(self, data: Any, dereference: Dereference) -> dict[int, Any]:
-        """What its parts are in the copy of the other side, by their indexes. What is in them are the parts themselves, and new ones. Raises
-        NotPlainError."""
+        """Return what its parts are in the copy of the other side, by their indexes.
+
+        What is in them are the parts themselves, and new ones. Raises NotPlainError.
+        """
         found: dict[int, Any] = {}
 
         def part(reference: Any) -> Any:
@@ -145,7 +151,7 @@ class Mirror:
 
 
 def _parts(value: Any) -> list[Any]:
-    """The containers in a value that a program may change, itself among them, in the order in which they are met."""
+    """Return the containers in a value that a program may change, itself among them, in the order in which they are met."""
     parts: dict[int, Any] = {}
     _collect(value, parts)
     return [*parts.values()]
@@ -171,7 +177,7 @@ class _Seen(NamedTuple):
 
 
 def _looks(part: Any) -> _Seen | None:
-    """What is in a container; None where something in it may change and be the same."""
+    """Return what is in a container; None where something in it may change and be the same."""
     if type(part) is bytearray:
         return _Seen([], [bytes(part)])
     held = [*part, *part.values()] if isinstance(part, dict) else [*part]
@@ -181,7 +187,7 @@ def _looks(part: Any) -> _Seen | None:
 
 
 def _may_change_unseen(item: Any) -> bool:
-    """Whether an item may have something else in it, and be the same: a list of a class that derives from `list`, also in a tuple."""
+    """Return whether an item may have something else in it, and be the same: a list of a class that derives from `list`, also in a tuple."""
     if type(item) in (tuple, frozenset):
         return any(map(_may_change_unseen, item))
     return type(item) not in PLAIN_CLASSES and isinstance(item, PLAIN_BASES)
@@ -196,7 +202,7 @@ def _looks_as(part: Any, seen: _Seen | None) -> bool:
 
 
 def _count_of_unheld() -> tuple[int, int]:
-    """How many references a value has that nobody but its copy holds, and a part of it."""
+    """Return how many references a value has that nobody but its copy holds, and a part of it."""
     one = Mirror(0, ([],), lambda value, items=NO_ITEMS: None, 0)
     return sys.getrefcount(one.value), max(sys.getrefcount(part) for part in one.parts.values())
 

@@ -33,16 +33,16 @@ class MirrorsOfCandidate:
         self._numbers[id(value)] = number
 
     def part(self, index: int, content: Any) -> Any:
-        """A container in what the tests send to be mirrored, by its index there."""
+        """Return a container in what the tests send to be mirrored, by its index there."""
         self._arriving[index] = content
         return content
 
     def number(self, value: Any) -> int | None:
-        """The number of what the tests have too."""
+        """Return the number of what the tests have too."""
         return self._numbers.get(id(value))
 
     def known_number(self, value: Any) -> int | None:
-        """The number of what the tests have too, and know as it is."""
+        """Return the number of what the tests have too, and know as it is."""
         number = self.number(value)
         return None if number is None or not self._mirrors[number].is_as_known else number
 
@@ -55,15 +55,14 @@ class MirrorsOfCandidate:
         return [number]
 
     def mirror(self, holder: list[Any]) -> int | None:
-        """The number of what the tests get, the only one in `holder`; None where it is theirs alone, since nobody else holds it, or is too
-        large."""
+        """Return the number of what the tests get, the only one in `holder`; None where it is theirs alone, since nobody else holds it, or is too large."""
         number = self.number(holder[0])
         if number is None and is_changeable(holder[0]) and len(holder[0]) <= LARGEST_MIRRORED and _is_held(holder):
             number = self.mirror_for_call(holder[0])
         return number
 
     def mirror_for_call(self, value: Any) -> int:
-        """The number of what the tests' function is called with, until they release it."""
+        """Return the number of what the tests' function is called with, until they release it."""
         number = self.number(value)
         if number is None:
             self._count += 1
@@ -72,11 +71,13 @@ class MirrorsOfCandidate:
         return number
 
     def changed(self, own: Container[int] = (), *, small: bool = False) -> dict[int, Any]:
-        """What has become of everything that both have, by number, as far as the tests do not know it; with `small`, of what is quickly
-        looked at.
+        """Return what has become of everything that both have, by number, as far as the tests do not know it.
 
-        Raises NotPlainError for what is in `own` and cannot be sent any more. Anything else of this kind has become None, and is the
-        candidate's alone from here on.
+        With `small`, of what is quickly looked at. What cannot be sent any more has become None, and is the candidate's alone from here
+        on, if it is not in `own`.
+
+        Raises:
+            NotPlainError: Something in `own` cannot be sent any more.
         """
         changed = {}
         for number, one in [*self._mirrors.items()]:
@@ -94,7 +95,7 @@ class MirrorsOfCandidate:
         return changed
 
     def may_have_changed(self) -> bool:
-        """Whether anything that is quickly looked at has become something that the tests may not know."""
+        """Return whether anything that is quickly looked at has become something that the tests may not know."""
         return any(not one.is_large and not one.is_as_known for one in self._mirrors.values())
 
     def tell(self, numbers: Iterable[int]) -> None:
@@ -127,13 +128,13 @@ class MirrorsOfCandidate:
         self.forget(request.get("released", ()))
 
     def items(self) -> dict[int, list[tuple[int, int]]]:
-        """Each container that both have with a number of a value that it is in, and its index there, by its id."""
+        """Return each container that both have with a number of a value that it is in, and its index there, by its id."""
         return {
             id(part): [(number, index)] for number, one in self._mirrors.items() for index, part in one.parts.items()
         }
 
     def content(self, number: int, items: Items) -> Any:
-        """What has a number, as it is sent, with the numbers of what is in other values too."""
+        """Return what has a number, as it is sent, with the numbers of what is in other values too."""
         own = self._mirrors[number].items()
         for id_, where in own.items():
             where += [other for other in items.get(id_, ()) if other[0] != number]
@@ -147,7 +148,7 @@ class MirrorsOfCandidate:
 
 
 def _is_held(holder: list[Any]) -> bool:
-    """Whether anybody holds the one value in a list, or a container in it."""
+    """Return whether anybody holds the one value in a list, or a container in it."""
     return sys.getrefcount(holder[0]) > _UNHELD_IN_LIST or _most_held(holder[0]) > _UNHELD_INSIDE
 
 

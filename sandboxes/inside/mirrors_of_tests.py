@@ -16,8 +16,10 @@ MOST_MIRRORED = 50_000
 
 
 class MirrorsOfTests:
-    """What both sides have, as the tests' side knows it: what the tests have made has a number below 0. `encode` gives a value as it is
-    sent."""
+    """What both sides have, as the tests' side knows it: what the tests have made has a number below 0.
+
+    `encode` gives a value as it is sent.
+    """
 
     def __init__(self, encode: Encode) -> None:
         self._encode = encode
@@ -32,7 +34,7 @@ class MirrorsOfTests:
         """The containers in the answer that is read, by the value and the index that they have."""
 
     def number(self, value: Any) -> int | None:
-        """The number of a value that the candidate has too, to name it in the next request; None for any other."""
+        """Return the number of a value that the candidate has too, to name it in the next request; None for any other."""
         if not is_changeable(value):
             return None
         number = next((number for number, one in self._mirrors.items() if one.value is value), None)
@@ -62,7 +64,7 @@ class MirrorsOfTests:
         self._dropped.update(numbers)
 
     def note(self, number: Any, value: Any) -> Any:
-        """The value that the test gets for one that an answer says is mirrored: the one that it has, if that has the same content."""
+        """Return the value that the test gets for one that an answer says is mirrored: the one that it has, if that has the same content."""
         parts = self._arriving.pop(number, {})
         if type(number) is not int or not is_changeable(value) or len(value) > LARGEST_MIRRORED:
             return value
@@ -77,8 +79,12 @@ class MirrorsOfTests:
         return self._mirrors[number].value
 
     def part(self, number: Any, index: Any, content: Any) -> Any:
-        """The container of a value that both have which an answer says is given, if it has that content: the candidate may have changed its
-        own unseen. Else a new one."""
+        """Return the container of a value that both have which an answer says is given, if it has that content.
+
+        The candidate may have changed its own unseen.
+
+        Else a new one.
+        """
         known = self._mirrors.get(number)
         own = None if known is None else known.parts.get(index)
         found = own if own is not None and self._are_alike(own, content) else content
@@ -97,7 +103,11 @@ class MirrorsOfTests:
         return json.dumps(self._encode(one)) == json.dumps(self._encode(other))
 
     def hear(self, number: Any, data: Any, dereference: Dereference) -> None:
-        """Give what both have the content that the candidate has made of it. Raises NotPlainError for what is none."""
+        """Give what both have the content that the candidate has made of it.
+
+        Raises:
+            NotPlainError: What is none.
+        """
         known = self._mirrors.get(number)
         if known is not None:
             found = known.read(data, dereference)
@@ -108,7 +118,7 @@ class MirrorsOfTests:
             known.know()
 
     def changes(self) -> dict[str, Any]:
-        """What the next request tells the candidate."""
+        """Return what the next request tells the candidate."""
         contents, released = [], []
         stay = self._named.union(self._in_calls)
         size = sum(len(one.text) for number, one in self._mirrors.items() if number not in stay)

@@ -79,8 +79,11 @@ class RemoteModule(types.ModuleType):
 
 
 def module_stand_in(remote: Remote, job: dict[str, Any]) -> types.ModuleType:
-    """What `import solution` gives. `from solution import *` gives only what the tests cannot have from anywhere else, so that no
-    candidate puts its own `len` or `unittest` under them."""
+    """Return what `import solution` gives.
+
+    `from solution import *` gives only what the tests cannot have from anywhere else, so that no candidate puts its own `len` or
+    `unittest` under them.
+    """
     module = RemoteModule(remote, job["module"])
     names = sorted(free_names(job["code"], module=job["module"]) & remote.kinds.keys())
     types.ModuleType.__setattr__(module, "__all__", names)

@@ -42,8 +42,10 @@ class Library:
             exec(marshal.loads(self._code[module.__name__]), module.__dict__)  # noqa: S302  our own
 
     def make_way(self, folder: str) -> None:
-        """Let a program import the modules that lie beside it in `folder`, also where this process has imported others of their names,
-        as a Python that was started afresh would not have."""
+        """Let a program import the modules that lie beside it in `folder`.
+
+        This process may have imported others of their names, which a Python that was started afresh would not have.
+        """
         beside = {entry.partition(".")[0] for entry in os.listdir(folder)} - self._pythons_own
         for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
             _kept.append(sys.modules.pop(name))  # noqa: PERF401  rarely any
@@ -54,7 +56,7 @@ _kept: list[types.ModuleType] = []
 
 
 def unpack(packed: str) -> dict[str, bytes]:
-    """The marshalled code of modules, by dotted name."""
+    """Return the marshalled code of modules, by dotted name."""
     form, _, content = packed.partition(":")
     data = zlib.decompress(base64.b64decode(content))
     if form == "compiled":
@@ -72,7 +74,7 @@ def unpack(packed: str) -> dict[str, bytes]:
 
 
 def marshalled(sources: dict[str, str]) -> dict[str, bytes]:
-    """The code of modules, compiled of their sources."""
+    """Return the code of modules, compiled of their sources."""
     return {
         name: marshal.dumps(compile(text, f"<{name}>", "exec", dont_inherit=True)) for name, text in sources.items()
     }

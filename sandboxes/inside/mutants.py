@@ -115,7 +115,7 @@ class Mutants:
 
 
 def _constants(code: str) -> dict[type, list[Any]]:
-    """The numbers and texts in the tests' code, by their types."""
+    """Return the numbers and texts in the tests' code, by their types."""
     try:
         nodes = list(ast.walk(ast.parse(code)))
     except (SyntaxError, ValueError, RecursionError):

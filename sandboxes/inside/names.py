@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import re
 import symtable
 from collections.abc import Iterator
 
+PATCHED_INTO = re.compile(r"(?:patch|patch\.object|setattr)\(\s*['\"]?\w+\.(\w+)(?:\.\w|\s*,)")
+"""A call that patches an attribute of a name of a module's."""
+
+
+def names_patched_into(code: str) -> set[str]:
+    """Return the names of modules of which test code patches an attribute."""
+    return {*PATCHED_INTO.findall(code)}
+
 
 def free_names(*sources: str, module: str = "solution") -> set[str]:
-    """The names that test code uses and nobody but the candidate can define: neither its own, nor Python's, nor those of a
-    module that it imports everything from. A candidate that defines `len` or `isclose` never gets it used in place of those."""
+    """Return the names that test code uses and nobody but the candidate can define.
+
+    Neither its own, nor Python's, nor those of a module that it imports everything from.
+
+    A candidate that defines `len` or `isclose` never gets it used in place of those.
+    """
     used: set[str] = set()
     bound = set(dir(builtins))
     for source in sources:
@@ -32,7 +45,7 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _star_imported(source: str, candidate: str) -> set[str]:
-    """The names that `from X import *` binds, of every X but the candidate."""
+    """Return the names that `from X import *` binds, of every X but the candidate."""
     names: set[str] = set()
     if "*" not in source:
         return names

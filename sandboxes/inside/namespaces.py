@@ -23,7 +23,7 @@ KEPT_FROM_WRITING = ("bus", "fs", "irq", "sys", "sysrq-trigger")
 
 
 def process_ids_of_this_process() -> int:
-    """A descriptor of the namespace of process ids that this process is in."""
+    """Return a descriptor of the namespace of process ids that this process is in."""
     return os.open("/proc/self/ns/pid", os.O_RDONLY)
 
 
@@ -51,11 +51,13 @@ def settle(config: dict[str, Any]) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    """Mount a file system."""
     words = [None if word is None else word.encode() for word in (source, target, kind)]
     check(libc.mount(*words, ctypes.c_ulong(flags), options.encode()), f"cannot mount {target}")
 
 
 def mount_proc() -> None:
+    """Mount /proc, without what is the machine's."""
     mount("proc", "/proc", "proc", NO_SUID | NO_DEVICES | NO_EXEC)
     for name in KEPT_FROM_WRITING:
         if os.path.exists(path := f"/proc/{name}"):
@@ -77,7 +79,7 @@ def start_loopback() -> None:
 
 
 def a_user_id() -> int | None:
-    """A user id at random, so that what the kernel counts by user is counted anew; None where only our own can be had."""
+    """Return a user id at random, so that what the kernel counts by user is counted anew; None where only our own can be had."""
     with open("/proc/self/uid_map") as file:
         start, count = max(
             ((int(line.split()[0]), int(line.split()[2])) for line in file), key=lambda range_: range_[1]
@@ -105,7 +107,11 @@ def give_up_rights(uid: int | None) -> None:
 
 
 def check(result: int, what: str) -> int:
-    """The result of a system call. Raises OSError when it failed."""
+    """Return the result of a system call.
+
+    Raises:
+        OSError: It failed.
+    """
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")

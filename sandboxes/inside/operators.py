@@ -1,5 +1,7 @@
-"""Operators of a candidate's objects, as the tests use them: what an object of a class that the tests do not name may not answer, and
-which questions are put to it, see `questions`."""
+"""Operators of a candidate's objects, as the tests use them.
+
+What an object of a class that the tests do not name may not answer, and which questions are put to it, see `questions`.
+"""
 
 from __future__ import annotations
 
@@ -66,11 +68,13 @@ class Asks(Protocol):
 
     wire: Wire
 
-    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
+    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of the candidate's object."""
+        ...
 
 
 def is_named(kind: Any) -> bool:
-    """Whether the test names this class of the candidate's, or one that it derives from."""
+    """Return whether the test names this class of the candidate's, or one that it derives from."""
     return any(reference_of_class(base).named for base in kind.__mro__ if isinstance(base, RemoteClass))
 
 
@@ -86,8 +90,11 @@ class Operators:
         self._beside_data: set[type] = set()
 
     def is_beside_data(self, one: Any) -> bool:
-        """Whether an object may be asked what plain data it is equal to. One that a function or method gave may be there in place of the
-        data that the test expects, unless it has compared objects that it has made itself with data."""
+        """Return whether an object may be asked what plain data it is equal to.
+
+        One that a function or method gave may be there in place of the data that the test expects, unless it has compared objects that it
+        has made itself with data.
+        """
         if isinstance(one, RemoteClass):
             return is_named(one)
         if not is_named(type(one)):
@@ -116,8 +123,10 @@ class Operators:
         return self.run.put(one, name, (other,), lambda left, right: self._answer(left, name, right[0]))
 
     def _compare_with_what_has_no_other(self, one: Any, name: str, other: Any) -> Any:
-        """Answer whether an object is equal to something such as None, of which no other of its kind could be asked for in its place: the
-        candidate may say that they differ."""
+        """Answer whether an object is equal to something such as None, of which no other of its kind could be asked for in its place.
+
+        The candidate may say that they differ.
+        """
         try:
             encode(other)
         except NotPlainError:
@@ -131,8 +140,12 @@ class Operators:
         return answer
 
     def _answer(self, one: Any, name: str, other: Any) -> Any:
-        """What the candidate answers to a comparison: True, False or NotImplemented, as Python would take the answer where it asks
-        whether it is true. An object is an answer too, of which nobody may ask that: nothing could ask it again."""
+        """Return what the candidate answers to a comparison.
+
+        True, False or NotImplemented, as Python would take the answer where it asks whether it is true.
+
+        An object is an answer too, of which nobody may ask that: nothing could ask it again.
+        """
         answer = self._asks.special(one, name, (other,))
         if isinstance(answer, bool) or answer is NotImplemented:
             return answer
@@ -145,7 +158,7 @@ class Operators:
         return self._asks.wire.wrong(f"the candidate answers a comparison with a {type(answer).__name__}")
 
     def truth(self, one: Any) -> bool:
-        """Whether an object is true, where its class does not say."""
+        """Return whether an object is true, where its class does not say."""
         self._check_truth(one)
         return len(one) != 0 if "__len__" in vars_of(type(one)) else True
 
@@ -185,7 +198,7 @@ class Operators:
         return result
 
     def _is_known(self, one: Any) -> bool:
-        """Whether the test names the class of an object, or the class that it is asked of."""
+        """Return whether the test names the class of an object, or the class that it is asked of."""
         return is_named(one if isinstance(one, RemoteClass) else type(one))
 
     def _refuse_beside_data(self, one: Any) -> NoReturn:
@@ -207,8 +220,11 @@ class Operators:
         return result
 
     def _contains(self, one: Any, item: Any) -> bool:
-        """Whether an object contains something. One of a class that the test does not name is asked for its items, and they are
-        compared here, as Python does for a class that has items and does not say what it contains."""
+        """Return whether an object contains something.
+
+        One of a class that the test does not name is asked for its items, and they are compared here, as Python does for a class that has
+        items and does not say what it contains.
+        """
         kind = type(one)
         if not isinstance(item, RemoteObject) and not self._is_known(one):
             if "__iter__" not in vars_of(kind):
@@ -230,7 +246,12 @@ class Operators:
             self._check_length(one, length, *where.items)
 
     def _items(self, one: Any, name: str, args: tuple[Any, ...]) -> Any:
-        """An item of an object's, or an iterator over them. Where plain data is expected there are as many as its length says."""
+        """Return an item of an object's, or an iterator over them. Where plain data is expected there are as many as its length says.
+
+        Raises:
+            IndexError: There is no such item.
+            StopIteration: There are no more items.
+        """
         where = reference(one)
         try:
             result = self._asks.special(one, name, args)
@@ -256,6 +277,5 @@ class Operators:
 
 
 def is_question(name: str, argument: Any) -> bool:
-    """Whether a method with this argument asks whether an object has what the test expects: `index`, `count`, `startswith`, `union` of a
-    set."""
+    """Return whether a method with this argument asks whether an object has what the test expects: `index`, `count`, `startswith`, `union` of a set."""
     return name in (*SEARCHES, *OWN_METHODS) or (name in SET_METHODS and isinstance(argument, COLLECTIONS))

@@ -1,5 +1,7 @@
-"""Other objects of a candidate's classes, for a run of the tests with other operands: made of other arguments, or with something else done
-to them."""
+"""Other objects of a candidate's classes, for a run of the tests with other operands.
+
+Made of other arguments, or with something else done to them.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ class OtherObjects:
         """Whether other things are done to objects that are made of the same: what a stack is made of may be nothing of it."""
 
     def another(self, args: Operands, kwargs: dict[str, Any], make: Make, way: str = "") -> Any:
-        """An object that a class makes of other arguments; None where it makes none."""
+        """Return an object that a class makes of other arguments; None where it makes none."""
         for attempt in range(ATTEMPTS):
             chosen = (way or self.way) if attempt == 0 else self.mutants.random.choice(LIKELY)
             others = self.mutants.arguments(args, kwargs, self.late, chosen)
@@ -68,8 +70,10 @@ class OtherObjects:
         return None
 
     def _changed_otherwise(self, one: Any, make: Callable[[], Any], way: str) -> Any:
-        """An object that is made as this one is, to which is done what the tests do to such objects, with other data; None where that
-        is nothing that changes one for certain."""
+        """Return an object that is made as this one is, to which is done what the tests do to such objects, with other data.
+
+        None where that is nothing that changes one for certain.
+        """
         session = reference(one).session
         change: Change | None = reference(one).change or self._changes.get(type(one).__name__)
         others = None if change is None else self.mutants.arguments(change.args, change.kwargs, self.late, way)
@@ -90,7 +94,7 @@ class OtherObjects:
 
 
 def holds_objects(value: Any) -> bool:
-    """Whether there is an object of the candidate's in data, however deep."""
+    """Return whether there is an object of the candidate's in data, however deep."""
     if isinstance(value, dict):
         return any(map(holds_objects, [*value, *value.values()]))
     if isinstance(value, list | tuple | set | frozenset):

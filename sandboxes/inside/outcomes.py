@@ -35,11 +35,12 @@ def print_error() -> None:
 
 
 def describe(error: BaseException) -> str:
+    """Return the class and the text of an exception."""
     return f"{type(error).__name__}: {error}"[:2000].rstrip(": ")
 
 
 def _hint(remote: Remote) -> str:
-    """What may be the reason that a test fails whose program is right."""
+    """Return what may be the reason that a test fails whose program is right."""
     return (
         "\n(The program changed an argument and returned a value: the test sees such a change only with in_place = true.)"
         if remote.untold

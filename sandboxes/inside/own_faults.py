@@ -16,7 +16,7 @@ OURS = "<agentrl."
 
 
 def own_fault(error: BaseException, module: str, files: Iterable[str], folders: Iterable[str]) -> str | None:
-    """What the tests need and do not have, if that is why they failed.
+    """Return what the tests need and do not have, if that is why they failed.
 
     Args:
         error: How they failed.
@@ -47,7 +47,7 @@ def own_fault(error: BaseException, module: str, files: Iterable[str], folders: 
 
 
 def _statement_that_raised(error: BaseException, folders: tuple[str, ...]) -> tuple[CodeType, int] | None:
-    """The place in the tests' own code that an error comes from; None where the candidate was asked after it."""
+    """Return the place in the tests' own code that an error comes from; None where the candidate was asked after it."""
     found: tuple[CodeType, int] | None = None
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -61,7 +61,7 @@ def _statement_that_raised(error: BaseException, folders: tuple[str, ...]) -> tu
 
 
 def _imported_at(code: CodeType, offset: int) -> str | None:
-    """The module that the statement at an offset imports; None where it is no import."""
+    """Return the module that the statement at an offset imports; None where it is no import."""
     import dis
 
     name = None

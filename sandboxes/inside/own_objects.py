@@ -42,19 +42,21 @@ class OwnObjects:
         self._modules = {*modules}
 
     def is_own_class(self, kind: type) -> bool:
-        """Whether the tests' code defines a class, which is none of tests."""
+        """Return whether the tests' code defines a class, which is none of tests."""
         unittest = sys.modules.get("unittest")
         return _module(kind) in self._modules and not (unittest is not None and issubclass(kind, unittest.TestCase))
 
     def is_open(self, value: Any) -> bool:
-        """Whether a program may use the attributes of an object, or of a class: of a class of the library's it may not, which makes objects
-        that are equal to everything."""
+        """Return whether a program may use the attributes of an object, or of a class.
+
+        Of a class of the library's it may not, which makes objects that are equal to everything.
+        """
         if isinstance(value, type):
             return self.is_own_class(value) and not self.makes_mocks(value)
         return self._is_open_class(type(value))
 
     def makes_mocks(self, maker: Any) -> bool:
-        """Whether calling this makes a mock."""
+        """Return whether calling this makes a mock."""
         while type(maker) is functools.partial:
             maker = maker.func
         mock = sys.modules.get("unittest.mock")
@@ -64,12 +66,16 @@ class OwnObjects:
         return self.is_own_class(kind) or kind.__name__ in OPEN.get(_module(kind), ())
 
     def operators(self, kind: type) -> list[str]:
-        """The operators that objects of a class have."""
+        """Return the operators that objects of a class have."""
         found = operators(kind, but=object)
         return sorted(name for name in found if found[name] is not None)
 
     def answer(self, value: Any, what: str, name: str, args: list[Any]) -> Any:
-        """Do with an object what the program does with its stand-in. Raises AttributeError for what it may not have."""
+        """Do with an object what the program does with its stand-in.
+
+        Raises:
+            AttributeError: What it may not have.
+        """
         if what == "special":
             if name not in SPECIAL_METHODS:
                 raise AttributeError(name)
@@ -94,7 +100,7 @@ class OwnObjects:
         return found
 
     def _has(self, value: Any, name: str) -> bool:
-        """Whether an object has a name of its own, and not of a class that is closed."""
+        """Return whether an object has a name of its own, and not of a class that is closed."""
         kind = value if isinstance(value, type) else type(value)
         if name in getattr(value, "__dict__", {}):
             return True
@@ -102,7 +108,7 @@ class OwnObjects:
         return any(name in vars(base) or "__getattr__" in vars(base) for base in bases)
 
     def _may_set(self, value: Any, name: str, new: Any) -> bool:
-        """Whether a program may set an attribute: never where the test calls something by that name, which would then be the program's."""
+        """Return whether a program may set an attribute: never where the test calls something by that name, which would then be the program's."""
         if is_mock(value):
             return not _is_candidates(new)
         kind = value if isinstance(value, type) else type(value)
@@ -124,7 +130,7 @@ def _is_called(value: Any) -> bool:
 
 
 def _is_candidates(value: Any) -> bool:
-    """Whether a value is an object or a function of the program's, or holds one."""
+    """Return whether a value is an object or a function of the program's, or holds one."""
     if isinstance(value, list | tuple | set | frozenset) and type(type(value)) is type:
         return any(map(_is_candidates, value))
     if type(value) is dict:
@@ -133,7 +139,7 @@ def _is_candidates(value: Any) -> bool:
 
 
 def _is_public(value: Any, name: str) -> bool:
-    """Whether a program may know of a name: it is neither private, nor what a mock itself has, by which a test looks at what was done."""
+    """Return whether a program may know of a name: it is neither private, nor what a mock itself has, by which a test looks at what was done."""
     return not name.startswith("_") and not (is_mock(value) and name in _names_of_mock())
 
 

@@ -66,7 +66,7 @@ NO_ITEMS: Items = {}
 
 
 def inside(value: Any) -> Iterable[Any]:
-    """What is in a container that may itself be a container which a program may change."""
+    """Return what is in a container that may itself be a container which a program may change."""
     kind = type(value)
     if kind in (list, tuple, deque):
         return value  # type: ignore[no-any-return]
@@ -74,7 +74,7 @@ def inside(value: Any) -> Iterable[Any]:
 
 
 def is_changeable(value: Any) -> bool:
-    """Whether a program may change a value: a list, dict, set or the like, or a tuple with one in it."""
+    """Return whether a program may change a value: a list, dict, set or the like, or a tuple with one in it."""
     kind = type(value)
     return kind in CHANGEABLE or (kind is tuple and any(type(item) in NESTED and is_changeable(item) for item in value))
 
@@ -85,33 +85,43 @@ class_module: Callable[[type], Any] = type.__dict__["__module__"].__get__
 
 
 def imported(name: str) -> Any:
-    """A class of STANDARD, or None as long as nobody has imported its module: then no value is of it."""
+    """Return a class of STANDARD, or None as long as nobody has imported its module: then no value is of it."""
     return getattr(sys.modules.get(STANDARD[name]), name, None)
 
 
 def standard(name: str) -> Any:
+    """Return a class of STANDARD, whose module is imported where nobody has."""
     return getattr(importlib.import_module(STANDARD[name]), name)
 
 
 def name_of_type(kind: type) -> str | None:
-    """What a class that both sides have is called; None for any other."""
+    """Return what a class that both sides have is called; None for any other."""
     name = class_name(kind)
     known = imported(name) if name in STANDARD else BUILTIN_TYPES.get(name)
     return name if kind is known else None
 
 
 def type_called(name: str) -> Any:
+    """Return the class that both sides have by a name."""
     return standard(name) if name in STANDARD else BUILTIN_TYPES[name]
 
 
 def check_range(value: range) -> None:
-    """Raise NotPlainError for a range that is too long to look through."""
+    """Check that a range is not too long to look through.
+
+    Raises:
+        NotPlainError: It is too long to look through.
+    """
     if value[:LONGEST_RANGE] != value:
         raise NotPlainError(f"a range of more than {LONGEST_RANGE} numbers is not plain data")
 
 
 def checked_decimal(number: Any) -> Any:
-    """Return a Decimal. Raises NotPlainError for one that is slow or unsafe to compare."""
+    """Return a Decimal.
+
+    Raises:
+        NotPlainError: One that is slow or unsafe to compare.
+    """
     if number.is_snan():
         raise NotPlainError("a Decimal that raises where it is compared")
     if number.is_finite() and abs(number.adjusted()) > LARGEST_EXPONENT:
@@ -120,7 +130,11 @@ def checked_decimal(number: Any) -> Any:
 
 
 def checked_parts(parts: list[str]) -> list[str]:
-    """Return numerator and denominator of a Fraction. Raises NotPlainError where they are too long."""
+    """Return numerator and denominator of a Fraction.
+
+    Raises:
+        NotPlainError: They are too long.
+    """
     if any(len(part) > LONGEST_OF_FRACTION for part in parts):
         raise NotPlainError(f"a Fraction of more than {LONGEST_OF_FRACTION} hexadecimal digits")
     return parts

@@ -26,12 +26,15 @@ _VIEWS = {kind.__name__: make for kind, make in VIEWS.items()}
 
 
 def decode(data: Any, dereference: Callable[[Any], Any] | None = None, *, most_items: int = MOST_ITEMS) -> Any:
-    """Return the value that `encode` made `data` of. Raises NotPlainError for anything else, whatever it is.
+    """Return the value that `encode` made `data` of.
 
     Args:
         data: JSON values.
         dereference: Gives the object that a JSON object of one key stands for, where that key is none of plain data's.
         most_items: How many items the value may have, where those of a container count each time it is there.
+
+    Raises:
+        NotPlainError: Anything else, whatever it is.
     """
     return decode_and_count(data, dereference, most_items=most_items)[0]
 
@@ -39,7 +42,11 @@ def decode(data: Any, dereference: Callable[[Any], Any] | None = None, *, most_i
 def decode_and_count(
     data: Any, dereference: Callable[[Any], Any] | None = None, *, most_items: int = MOST_ITEMS
 ) -> tuple[Any, int]:
-    """Do as `decode` does; return also how many items the value has."""
+    """Do as `decode` does; return also how many items the value has.
+
+    Raises:
+        NotPlainError: The data are nothing that `encode` has made, or too large.
+    """
     decoder = _Decoder(dereference, most_items)
     try:
         return decoder.decode(data, 0), decoder.items
@@ -143,7 +150,11 @@ class _Decoder:
         return known
 
     def _once_more(self, known: _Shared, depth: int) -> Any:
-        """Count what is in a container again: a value of n levels, each with two of the next, has 2^n items."""
+        """Count what is in a container again: a value of n levels, each with two of the next, has 2^n items.
+
+        Raises:
+            OutOfBoundsError: The value has too many items, or they go too deep.
+        """
         self.items += known.items
         self._deepest = max(self._deepest, depth + known.depth)
         if self.items > self._most_items or self._deepest > MAX_DEPTH:

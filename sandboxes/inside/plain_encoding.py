@@ -37,22 +37,26 @@ def encode(
     subclass: Callable[[Any, Any], Any] | None = None,
     items: Items = NO_ITEMS,
 ) -> Any:
-    """`value` as JSON values. Raises NotPlainError.
+    """Return a value as JSON values.
 
     A list or the like that is in it twice is {"shared": [1, its content]} at first, and {"again": 1} from then on.
 
     Args:
+        value: Anything.
         refer: Gives what stands for an object that is not plain data.
         subclass: Gives what stands for an object of a subclass of a plain class, from it and its plain value. Default: the
             plain value.
         items: Containers that two sides have. One is {"item": [number of a value, its own there, its content]}, which has null for its
             content from the second time on.
+
+    Raises:
+        NotPlainError: Something in it is not plain data, and there is no `refer`.
     """
     return _Encoder(refer, subclass, _found_twice(value) if type(value) in NESTED else {}, items).encode(value)
 
 
 def _found_twice(value: Any) -> dict[int, int]:
-    """A number for each container that is in a value more than once, by its id."""
+    """Return a number for each container that is in a value more than once, by its id."""
     met: set[int] = set()
     twice: dict[int, int] = {}
 

@@ -78,8 +78,10 @@ def fork_first_process(namespaces: dict[str, Any] | None, process_ids: int | Non
 
 
 def free_what_is_in_flight() -> None:
-    """Have the kernel free descriptors, and the memory of their files, that a user sent over sockets which nobody can read any more:
-    it looks for them when a unix socket is closed."""
+    """Have the kernel free descriptors, and the memory of their files, that a user sent over sockets which nobody can read any more.
+
+    It looks for them when a unix socket is closed.
+    """
     fd = libc.socket(AF_UNIX, SOCK_STREAM, 0)
     if fd >= 0:
         os.close(fd)

@@ -41,7 +41,7 @@ class Filter(ctypes.Structure):
 
 
 def make_filter(program: bytes) -> Filter | None:
-    """The filter of a compiled BPF `program`; None for an empty one."""
+    """Return the filter of a compiled BPF `program`; None for an empty one."""
     return Filter(len(program) // 8, program) if program else None
 
 
@@ -66,7 +66,11 @@ def set_limits(limits: dict[str, Any], *, own_processes: int) -> None:
 
 
 def install_filter(filter_: Filter | None) -> None:
-    """Seccomp: the filter for this process and all that it starts."""
+    """Hold this process, and all that it starts, to a filter of system calls (seccomp).
+
+    Raises:
+        OSError: The kernel refuses it.
+    """
     if filter_ is None:
         return
     libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -110,6 +114,7 @@ def signal_others(number: int) -> bool:
 
 
 def kill_group(pid: int) -> None:
+    """Kill the processes of a group, if there are any."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -117,7 +122,7 @@ def kill_group(pid: int) -> None:
 
 
 def statistics(pids: list[int]) -> dict[int, list[bytes]]:
-    """What the kernel says of each live process, from its state on (`/proc/PID/stat`)."""
+    """Return what the kernel says of each live process, from its state on (`/proc/PID/stat`)."""
     found = {}
     for pid in pids:
         try:
@@ -130,6 +135,7 @@ def statistics(pids: list[int]) -> dict[int, list[bytes]]:
 
 
 def read_statistics(path: str) -> list[bytes]:
+    """Return the fields of a file such as /proc/1/stat that follow the name."""
     with open(path, "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
@@ -199,12 +205,17 @@ def waited_cpu(found: dict[int, list[bytes]]) -> float:
 
 
 def reaped_cpu() -> float:
+    """Return the CPU seconds of the children that were waited for."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def kill_all() -> None:
-    """Kill every other process and reap it. Raises RuntimeError when one stays."""
+    """Kill every other process and reap it.
+
+    Raises:
+        RuntimeError: One stays.
+    """
     deadline = time.monotonic() + KILL_TIMEOUT_S
     while signal_others(signal.SIGKILL):
         try:

@@ -38,16 +38,17 @@ def become(
 ) -> Program:
     """In the child: lock it down, then execute the command, or return the Python program to run."""
     try:
-        os.setsid()
+        os.setsid()  # in a group of its own, all that it starts can be killed at once
         for target, fd in enumerate(stdio):
             os.dup2(fd, target)
-        os.closerange(3, 4096)
-        for number in signals:
+        os.closerange(3, 4096)  # nothing that the first process has open is the program's to use
+        for number in signals:  # what is ignored here would be ignored after `execvp` too
             signal.signal(number, signal.SIG_DFL)
+        # /proc/self is the program's own again. The first process shut its, so that no program reads the host's frames there.
         libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         make_first_to_kill()
         set_limits(request["limits"], own_processes=own_processes)
-        install_filter(filter_)
+        install_filter(filter_)  # after the lines above, whose calls it may refuse
         os.chdir(request["cwd"])
         set_environment(request["env"])
         argv = request.get("argv")

@@ -45,7 +45,7 @@ def run(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             self.running: str = job["name"]
 
         def pytest_pycollect_makeitem(self, name: str, obj: Any) -> list[Any] | None:
-            """What the candidate calls test_... or Test... is none of the tests."""
+            """Return what the candidate calls test_... or Test... is none of the tests."""
             return [] if type(obj) in (RemoteFunction, RemoteClass) else None
 
         def pytest_collection_finish(self, session: Any) -> None:
@@ -61,7 +61,7 @@ def run(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
             remote.begin(self.running)
 
         def named(self, nodeid: str) -> str:
-            """The name of a test. Parameters are in it, which may be long, and the candidate's."""
+            """Return the name of a test. Parameters are in it, which may be long, and the candidate's."""
             if len(nodeid) <= LONGEST_TEST_NAME:
                 return nodeid
             begins = f"{nodeid[:LONGEST_TEST_NAME]}… ({len(self.long_names) + 1})"

@@ -58,7 +58,7 @@ def run_program(program: Program, library: Library) -> None:
 
 
 def exit_code(error: SystemExit) -> int:
-    """What the interpreter makes of a SystemExit."""
+    """Return what the interpreter makes of a SystemExit."""
     if error.code is None or isinstance(error.code, int):
         return int(error.code or 0) & 0xFF
     print(error.code, file=sys.stderr)

@@ -18,6 +18,11 @@ class TimedOut(BaseException):
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
+    """End the code that runs by an exception.
+
+    Raises:
+        TimedOut: Always.
+    """
     raise TimedOut
 
 
@@ -33,6 +38,7 @@ def run(code: str, space: dict[str, Any]) -> None:
 
 
 def shorten(text: str, max_characters: int) -> str:
+    """Leave out the middle of a text that is too long."""
     if len(text) <= max_characters:
         return text
     half = max_characters // 2
@@ -40,6 +46,7 @@ def shorten(text: str, max_characters: int) -> str:
 
 
 def main() -> None:
+    """Run one piece of code after another, in one namespace."""
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)

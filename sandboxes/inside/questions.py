@@ -117,15 +117,17 @@ class Count:
         self._made = 0
 
     def begin(self, test: str) -> None:
+        """Begin a test."""
         self.test, self._asked, self._made = test, Counter(), 0
 
     def question(self, one: Any, operator: str) -> tuple[int, str]:
-        """How often this was asked of a class, and what the question is known by in other runs."""
+        """Return how often this was asked of a class, and what the question is known by in other runs."""
         kind = f"{class_name(one)} {operator}"
         self._asked[kind] += 1
         return self._asked[kind], f"{kind} {self._asked[kind]}"
 
     def call(self) -> tuple[str, int]:
+        """Return the test that runs, and the number of the next call in it."""
         self._made += 1
         return self.test, self._made
 
@@ -145,9 +147,11 @@ class FirstRun:
         """Tests that pass by what no object may answer, and why."""
 
     def begin(self, test: str) -> None:
+        """Begin a test."""
         self._count.begin(test)
 
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
+        """Put a question to an object, and return its answer."""
         times, number = self._count.question(one, operator)
         equality = operator in EQUALITY
         if equality and times <= MOST_HASHES:
@@ -184,6 +188,7 @@ class FirstRun:
         self._noted.append((question, operands))
 
     def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
+        """Have an object made by its class, or by a function."""
         where = self._count.call()
         made = make(args, kwargs)
         if isinstance(made, RemoteObject) and reference(made).made is None and reference(made).made_by is not None:
@@ -194,6 +199,7 @@ class FirstRun:
         return made
 
     def note_change(self, one: Any, change: Change) -> None:
+        """Note that the test has changed an object."""
         reference(one).change = change
         if type(one).__name__ not in self._changes and (told := _told(list(change))) is not None:
             self._changes[type(one).__name__] = told
@@ -203,11 +209,11 @@ class FirstRun:
         self.revoked.append((self._count.test, why))
 
     def told(self) -> dict[str, Any]:
-        """What a later run needs to know."""
+        """Return what a later run needs to know."""
         return {"questions": self._questions(), "changes": self._changes, "recipes": self._recipes}
 
     def _questions(self) -> list[Question]:
-        """What was noted, with where its operands are made."""
+        """Return what was noted, with where its operands are made."""
         found = []
         for question, operands in self._noted:
             objects = [one for one in reversed(operands) if isinstance(one, RemoteObject)]
@@ -239,7 +245,7 @@ def _told(value: Any) -> Any:
 
 
 def class_name(one: Any) -> str:
-    """The name of an object's class, which a candidate may have made long."""
+    """Return the name of an object's class, which a candidate may have made long."""
     return type(one).__name__[:LONGEST_NAME]
 
 
@@ -258,25 +264,25 @@ def with_hashes(ask: Ask, yes: bool, on_difference: Callable[[Any], None]) -> As
 
 
 def has_arguments(one: Any) -> bool:
-    """Whether an object was made of something."""
+    """Return whether an object was made of something."""
     made_by = reference(one).made_by
     return made_by is not None and bool(made_by[1] or made_by[2])
 
 
 def is_made_by_its_class(one: Any) -> bool:
-    """Whether the test has called its class to get an object."""
+    """Return whether the test has called its class to get an object."""
     made_by = reference(one).made_by
     return made_by is not None and isinstance(made_by[0][0], RemoteClass) and made_by[0][1] is None
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value of the test's is a number."""
+    """Return whether a value of the test's is a number."""
     numpys = type(value).__module__ == "numpy" and hasattr(value, "dtype") and not value.shape
     return bool(numpys) or (isinstance(value, Number) and not isinstance(value, bool))
 
 
 def speaks(operator: str, operands: Operands, answer: Any) -> bool:
-    """Whether an answer speaks for a program that knows nothing."""
+    """Return whether an answer speaks for a program that knows nothing."""
     if operator in YES:
         return answer is YES[operator]
     if operator in GATHERING and isinstance(operands[0], COLLECTIONS):

@@ -19,18 +19,20 @@ class Raised:
         """Each StopIteration out of a function, and not of an iterator, since that was looked at last."""
 
     def has(self, error: BaseException) -> bool:
-        """Whether an exception is one of the candidate's."""
+        """Return whether an exception is one of the candidate's."""
         return self._values.has(error)
 
     def check_stops(self) -> None:
-        """End the test where a StopIteration out of a function, and not of an iterator, was seen by none of the test's own code: where a
-        test maps a function over its cases, it would end them early."""
+        """End the test where a StopIteration out of a function, and not of an iterator, was seen by none of the test's own code.
+
+        Where a test maps a function over its cases, it would end them early.
+        """
         stops, self._stops = self._stops, []
         if not all(map(_seen_outside, stops)):
             self._wire.wrong("the candidate raised StopIteration where the test iterates, and not in an iterator")
 
     def error(self, raised: Any, request: dict[str, Any]) -> BaseException:
-        """What to raise here."""
+        """Return what to raise here."""
         error: Any
         try:
             error = self._values.value(raised["error"])
@@ -45,7 +47,7 @@ class Raised:
 
 
 def _seen_outside(error: BaseException) -> bool:
-    """Whether an exception has reached code that is not ours."""
+    """Return whether an exception has reached code that is not ours."""
     trace = error.__traceback__
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith(OURS):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from _thread import RLock
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
-from types import FunctionType, MethodType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE, Aliases
 from agentrl.sandboxes.inside.callbacks import Callbacks
 from agentrl.sandboxes.inside.changes import snapshot
 from agentrl.sandboxes.inside.depth import LARGEST_DEPTH, deeper
+from agentrl.sandboxes.inside.given import is_descriptor
 from agentrl.sandboxes.inside.impostors import Impostors, may_have_made
+from agentrl.sandboxes.inside.names import names_patched_into
 from agentrl.sandboxes.inside.operators import OWN_METHODS, Operators, is_named, is_question
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.questions import SEARCHES, Change, Round
@@ -33,16 +33,6 @@ from agentrl.sandboxes.inside.told import MOST_BYTES, hear
 from agentrl.sandboxes.inside.wire import Wire
 
 NO_ARGUMENTS: dict[str, Any] = {}
-PATCHED_INTO = re.compile(r"(?:patch|patch\.object|setattr)\(\s*['\"]?\w+\.(\w+)(?:\.\w|\s*,)")
-"""A call that patches an attribute of a name of a module's."""
-
-
-class _Given(NamedTuple):
-    """What the candidate has given."""
-
-    value: Any
-    is_new: bool
-    """Whether the tests have had no such object before."""
 
 
 class Remote:
@@ -71,7 +61,7 @@ class Remote:
         self.run = run
         self.operators = Operators(self, run)
         self.aliases = Aliases(code)
-        self._patched_into = {*PATCHED_INTO.findall(code)}
+        self._patched_into = names_patched_into(code)
         """Names of the module of which the tests patch an attribute."""
         self.begun: list[str] = []
         """The tests that have begun."""
@@ -89,7 +79,7 @@ class Remote:
             self,
             wire,
             modules,
-            self._describe,
+            lambda number: self.ask(op="class", of=number)["class"],
             self._by_name.get,
             lambda name, value: self._impostors.check_exception(name, value),
         )
@@ -110,7 +100,7 @@ class Remote:
         return self.begun[-1] if self.begun else EVERYWHERE
 
     def stand_in(self, name: str) -> Any:
-        """What the tests get for a name of the candidate's module."""
+        """Return what the tests get for a name of the candidate's module."""
         if name in self.live:
             value = self.attribute(None, name)
             if isinstance(value, RemoteClass):
@@ -159,6 +149,7 @@ class Remote:
         self.wire.begin(name)
 
     def attribute(self, owner: Any, name: str) -> Any:
+        """Return an attribute of an object, or a name of the module."""
         answer = self.ask(self._note_seen, op="get", of=self._values.touched(owner), name=name)
         value = self._values.given_value(answer)
         if isinstance(value, RemoteClass) and isinstance(owner, RemoteClass) and is_named(owner):
@@ -173,7 +164,8 @@ class Remote:
         return value
 
     def set_attribute(self, owner: Any, name: str, value: Any) -> None:
-        if isinstance(owner, RemoteClass) and _is_descriptor(value):
+        """Set an attribute of an object, or a name of the module."""
+        if isinstance(owner, RemoteClass) and is_descriptor(value):
             self.wire.ungradable(f"a {type(value).__name__} as the attribute {name[:100]} of the candidate's class")
         self.operators.changes += 1
         self._values.hold_methods(owner, name, lambda one: self._number_of(one, name))
@@ -194,7 +186,7 @@ class Remote:
         with self._one_at_a_time:
             self.operators.changes += 1
             request = {"op": "method", "of": {"ref": self._values.number_of(method)}, "name": None}
-            return self._use(request, args, kwargs).value
+            return self._use(request, args, kwargs)[0]
 
     def set_name(self, name: str, value: Any) -> None:
         """Set a name of the module."""
@@ -215,31 +207,38 @@ class Remote:
             self._deleted[name] = self.kinds.pop(name), self._by_name.pop(name, None)
 
     def delete_attribute(self, owner: Any, name: str) -> None:
+        """Delete an attribute of an object, or a name of the module."""
         self.operators.changes += 1
         self._use({"op": "del", "of": self._values.touched(owner), "name": name})
         self._impostors.note_deleted(owner, name)
 
     def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of an object."""
         request = {"op": "special", "name": name}
         if name in PASSIVE:
             of, operands = self._values.owner(owner), [self._values.encode(item) for item in args]
             return self._values.given_value(self.ask(**request, of=of, args=operands))
         request["of"] = self._values.touched(owner)
-        return self._use(request, args, always=name in WITH).value
+        return self._use(request, args, always=name in WITH)[0]
 
     def compare(self, owner: Any, name: str, other: Any) -> Any:
+        """Compare an object with something."""
         return self.operators.compare(owner, name, other)
 
     def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of two operands or more."""
         return self.operators.combine(owner, name, args)
 
     def truth(self, owner: Any) -> bool:
+        """Return whether an object is true."""
         return self.operators.truth(owner)
 
     def copy(self, owner: Any, *, deep: bool) -> Any:
+        """Return a copy of an object."""
         return self._values.value(self.ask(op="copy", of=self._values.touched(owner), deep=deep).get("ok"))
 
     def refuse(self, need: str) -> NoReturn:
+        """End the test, which cannot be graded, and say what it would need."""
         self.wire.ungradable(need)
 
     def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -270,8 +269,7 @@ class Remote:
             self.wire.ungradable("an argument that has no end")
         target = {"op": "call", "path": name} if owner is None else {"op": "method", "of": self._values.touched(owner)}
         self.operators.changes += 1
-        given = self._use({**target, "name": name}, args, kwargs)
-        value = given.value
+        value, is_new = self._use({**target, "name": name}, args, kwargs)
         if isinstance(owner, RemoteObject):
             reference(owner).called = True
         # What is given data and gives nothing back is there to change the object.
@@ -281,7 +279,7 @@ class Remote:
             self.run.note_change(owner, Change("call", name, remembered, remembered_named))
         if isinstance(owner, RemoteClass) and name is None and not may_have_made(owner, value, args, kwargs):
             self.wire.wrong(f"the candidate's class {owner.__name__} makes objects of another class")
-        if isinstance(value, RemoteObject) and given.is_new and not isinstance(owner, RemoteObject):
+        if isinstance(value, RemoteObject) and is_new and not isinstance(owner, RemoteObject):
             reference(value).made_by = ((owner, name), remembered, remembered_named)
         return value
 
@@ -292,8 +290,8 @@ class Remote:
         kwargs: dict[str, Any] = NO_ARGUMENTS,
         *,
         always: bool = False,
-    ) -> _Given:
-        """Ask what may change its arguments."""
+    ) -> tuple[Any, bool]:
+        """Ask what may change its arguments; return what that gives, and whether the tests have had no such object before."""
         numbers: set[int] = set()
         mirrored = self._in_place is not False
         request["args"] = [self._values.argument(item, numbers, mirrors=mirrored) for item in args]
@@ -305,7 +303,7 @@ class Remote:
         try:
             answer = self.ask(lambda answer: self._note_changes(answer, numbers, always=always), **request)
             known = len(self._values)
-            return _Given(self._values.given_value(answer), is_new=len(self._values) > known)
+            return self._values.given_value(answer), len(self._values) > known
         finally:
             shared.end_call(numbers)
 
@@ -346,15 +344,18 @@ class Remote:
         return answer
 
     def _only_looks(self, request: dict[str, Any]) -> bool:
-        """Whether a request is for nothing that decides a test: for a function or class by its name, or for what pytest asks of each."""
+        """Return whether a request is for nothing that decides a test: for a function or class by its name, or for what pytest asks of each."""
         if request["op"] != "get":
             return bool(request["op"] == "class")
         by_name = request["of"] is None and self.kinds.get(request["name"]) != "value"
         return by_name or request["name"].startswith("_")
 
     def _note_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, always: bool = False) -> None:
-        """Give what both sides have what the candidate has made of it. Unless the test says, it is looked at where a call with these
-        `numbers` has given no value, or `always`: what the candidate says of changes never decides that."""
+        """Give what both sides have what the candidate has made of it.
+
+        Unless the test says, it is looked at where a call with these `numbers` has given no value, or `always`: what the candidate says
+        of changes never decides that.
+        """
         told = self._in_place or (self._in_place is None and (always or answer.get("ok") is None))
         self.untold = self.untold or (not told and "spoilt" in answer)
         self.spoilt = self.spoilt or "spoilt" in answer
@@ -392,18 +393,9 @@ class Remote:
         except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
             self.wire.wrong(f"the candidate tells nonsense beside its answer: {error}")
 
-    def _describe(self, number: int) -> Any:
-        return self.ask(op="class", of=number)["class"]
-
     def _changes(self) -> dict[str, Any]:
-        """What a request tells beside what it asks: what the tests have changed since the last."""
+        """Return what a request tells beside what it asks: what the tests have changed since the last."""
         try:
             return self._values.mirrors.changes() | self._state.changes()
         except (NotPlainError, RecursionError) as error:
             self.wire.ungradable(f"an argument that cannot pass: {error}")
-
-
-def _is_descriptor(value: Any) -> bool:
-    """Whether a class would have the value decide what its attribute is, such as a property: that cannot pass."""
-    ours = isinstance(value, FunctionType | MethodType | RemoteFunction | RemoteObject | RemoteClass)
-    return hasattr(type(value), "__get__") and not ours

@@ -9,7 +9,7 @@ import types
 from collections import namedtuple
 from collections.abc import Callable, Collection, ItemsView, KeysView, ValuesView
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl.sandboxes.inside.given import Given
 from agentrl.sandboxes.inside.library_classes import (
@@ -31,13 +31,15 @@ from agentrl.sandboxes.inside.stand_ins import (
     RemoteClass,
     RemoteFunction,
     RemoteObject,
-    Session,
     TupleWithMore,
     class_body,
     reference,
     reference_of_class,
 )
 from agentrl.sandboxes.inside.wire import Wire
+
+if TYPE_CHECKING:
+    from agentrl.sandboxes.inside.session import Session
 
 DEEPEST_INHERITANCE = 30
 LONGEST_NAME = 1_000
@@ -87,22 +89,22 @@ class RemoteValues:
         self.mirrors.clear()
 
     def has(self, one: Any) -> bool:
-        """Whether something came from the candidate."""
+        """Return whether something came from the candidate."""
         return any(one is known for known in self._objects.values())
 
     def value(self, data: Any) -> Any:
-        """A value that the candidate has sent."""
+        """Return a value that the candidate has sent."""
         try:
             return decode(data, self._dereference)
         except NotPlainError as error:
             self._wire.wrong(f"the candidate's answer is nonsense: {error}")
 
     def given_value(self, answer: dict[str, Any]) -> Any:
-        """What an answer gives. A container may be one that both sides have."""
+        """Return what an answer gives. A container may be one that both sides have."""
         return self._note(answer.get("mirrored"), answer.get("ok"))
 
     def of_call_back(self, data: Any) -> Any:
-        """What a function of the test's is called with."""
+        """Return what a function of the test's is called with."""
         if type(data) is not dict or "mirror" not in data:
             return self.value(data)
         number, content = data["mirror"]
@@ -122,7 +124,7 @@ class RemoteValues:
         self.mirrors.hear(number, data, self._dereference)
 
     def encode(self, value: Any) -> Any:
-        """A value of the test's, to send."""
+        """Return a value of the test's, to send."""
         return self._encode(value, self._refer)
 
     def _encode_part(self, value: Any, items: Items = NO_ITEMS) -> Any:
@@ -137,8 +139,10 @@ class RemoteValues:
             self._wire.ungradable(f"an argument that cannot pass: {error}")
 
     def argument(self, value: Any, numbers: set[int] | None = None, *, mirrors: bool = False) -> Any:
-        """A value of the test's, to send: where both sides have it, by its number. One that a call may change gets one, if the test
-        `mirrors` it. The numbers are added to `numbers`."""
+        """Return a value of the test's, to send: where both sides have it, by its number.
+
+        One that a call may change gets one, if the test `mirrors` it. The numbers are added to `numbers`.
+        """
         number = self.mirrors.number(value)
         if number is not None:
             data: Any = {"mirrored": number}
@@ -152,6 +156,7 @@ class RemoteValues:
         return data
 
     def owner(self, owner: Any) -> Any:
+        """Return what stands for the object that is asked."""
         return None if owner is None else self._refer(owner)
 
     def _number(self, where: Reference) -> int:
@@ -166,8 +171,10 @@ class RemoteValues:
         return method.number
 
     def hold_methods(self, of: Any, name: str, number: Callable[[Any], int | None]) -> None:
-        """Have the tests hold by itself what they have had by a name that is about to be set anew, of an object, or of all those that may be
-        of a class. `number` asks for the number of an owner's."""
+        """Have the tests hold by itself what they have had by a name that is about to be set anew.
+
+        It is that of an object, or of all those that may be of a class. `number` asks for the number of an owner's.
+        """
         for key, (owner, method) in [*self._methods.items()]:
             if key[1] == name and (owner is of or isinstance(of, RemoteClass)):
                 del self._methods[key]
@@ -179,6 +186,7 @@ class RemoteValues:
         return self._refer(value)
 
     def touched(self, owner: Any) -> Any:
+        """Return the same as `owner`, for a request that may change the object."""
         if isinstance(owner, RemoteObject):
             reference(owner).touched = True
         return self.owner(owner)
@@ -249,7 +257,7 @@ class RemoteValues:
         raise NotPlainError(f"nothing is called {kind}")
 
     def _with_fields(self, value: Any, kind: Any) -> Any:
-        """A tuple of a candidate's named tuple, as one of the tests' own; any other value as it is."""
+        """Return a tuple of a candidate's named tuple, as one of the tests' own; any other value as it is."""
         fields = reference_of_class(kind).fields if isinstance(kind, RemoteClass) else ()
         if not fields or type(value) is not tuple or len(value) != len(fields):
             return value
@@ -312,7 +320,7 @@ class RemoteValues:
         return made
 
     def _error(self, content: Any) -> BaseException:
-        """An exception of the candidate's, the same object each time."""
+        """Return an exception of the candidate's, the same object each time."""
         number = int(content["ref"])
         if number in self._objects:
             return self._objects[number]  # type: ignore[no-any-return]

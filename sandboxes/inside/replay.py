@@ -105,13 +105,16 @@ class Replay:
         self._looks: Counter[tuple[str, str]] = Counter()
 
     def begin(self, test: str) -> None:
+        """Begin a test."""
         self._count.begin(test)
         self._looks.clear()
 
     def note_change(self, one: Any, change: Change) -> None:
+        """Note that the test has changed an object."""
         reference(one).change = change
 
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
+        """Put a question to an object, and return its answer."""
         times, number = self._count.question(one, operator)
         if operator in EQUALITY and times <= MOST_HASHES:
             ask = with_hashes(ask, YES[operator], lambda one: self._wrong(one, ANOTHER_HASH))
@@ -175,8 +178,10 @@ class Replay:
     def _look_again(
         self, known: Question, one: Any, operands: Operands, ask: Ask, asked: list[tuple[tuple[Any, Operands], Any]]
     ) -> None:
-        """Ask the test's own question among others like it, of which some are `asked` already, and all of them twice: a program whose
-        answers depend on what was asked before has no answer."""
+        """Ask the test's own question among others like it, of which some are `asked` already, and all of them twice.
+
+        A program whose answers depend on what was asked before has no answer.
+        """
         if any(reference(side).another for side in (one, *operands) if isinstance(side, RemoteObject)):
             return
         kind = (known.kind, known.operator)
@@ -214,14 +219,16 @@ class Replay:
         self._wire.send(b"l", [known.test, known.number, alike, len(counted)])
 
     def _is_guessed(self, known: Question, one: Any, expected: Any) -> bool:
-        """Whether an answer that is right for most of what somebody may expect is no answer: not where an object that the test has made
-        takes many values for one, or has a floor."""
+        """Return whether an answer that is right for most of what somebody may expect is no answer.
+
+        Not where an object that the test has made takes many values for one, or has a floor.
+        """
         if known.operator in EQUALITY:
             return not known.made and expected is YES[known.operator]
         return known.operator in (*SHIFTS, *RATIOS, *SEARCHES) and not is_made_by_its_class(one)
 
     def _says_nothing(self, one: Any, operands: Operands, ask: Ask, expected: Any) -> bool:
-        """Whether what is in the place of the test's own object is equal to that one: a function may make the same of many arguments."""
+        """Return whether what is in the place of the test's own object is equal to that one: a function may make the same of many arguments."""
         for side in (one, *operands):
             instead_of = reference(side).instead_of if isinstance(side, RemoteObject) else None
             if instead_of is not None and not is_made_by_its_class(side):
@@ -231,8 +238,10 @@ class Replay:
         return False
 
     def _is_same_for_values(self, known: Question, one: Any, value: Any, ask: Ask, *, same: bool) -> bool:
-        """Whether an object is equal to any of values like one of the test's, each of which could be the test's; or contains all of them,
-        since an interval contains many."""
+        """Return whether an object is equal to any of values like one of the test's, each of which could be the test's.
+
+        Or contains all of them, since an interval contains many.
+        """
         others = [self._mutants.value(value, way) for way in self._mutants.random.sample(WAYS, len(WAYS))]
         expected = decode(known.answer)
         others = [other for other in others if other is not None and not _is_beside(value, other)]
@@ -263,8 +272,10 @@ class Replay:
             raise
 
     def _asked_anyhow(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
-        """Ask what nothing depends on by itself. The sum or the difference of an object and a number may be compared later: that of
-        another number is another one."""
+        """Ask what nothing depends on by itself.
+
+        The sum or the difference of an object and a number may be compared later: that of another number is another one.
+        """
         if self._shifts and (operator in SHIFTS or operator in GATHERING):
             remote = isinstance(operands[0], RemoteObject)
             other = self._objects.late(operands[0]) if remote else self._mutants.value(operands[0], self._objects.way)
@@ -278,6 +289,7 @@ class Replay:
         return ask(one, operands)
 
     def make(self, kind: RemoteClass | None, args: Operands, kwargs: dict[str, Any], make: Make) -> Any:
+        """Have an object made by its class, or by a function."""
         where = self._count.call()
         if where in self._replaced and not self._keeps:
             another = self._objects.another(args, kwargs, make)
@@ -297,7 +309,7 @@ class Replay:
         return made
 
     def _others(self, one: Any, operands: Operands, way: str) -> tuple[Any, Operands] | None:
-        """The same question with another operand, or of another object; None where there is none."""
+        """Return the same question with another operand, or of another object; None where there is none."""
         objects = [side for side in (one, *operands) if isinstance(side, RemoteObject)]
         if any(reference(side).another for side in objects):
             return one, operands
@@ -322,12 +334,12 @@ class Replay:
 
 
 def _is_beside(value: Any, other: Any) -> bool:
-    """Whether a number is so near to another that a class which compares with a tolerance may take it for that."""
+    """Return whether a number is so near to another that a class which compares with a tolerance may take it for that."""
     return isinstance(value, float) and isinstance(other, float) and abs(value - other) < BESIDE
 
 
 def _told(answer: Any) -> str:
-    """An answer that is plain data, to compare with another; "" for any other."""
+    """Return an answer that is plain data, to compare with another; "" for any other."""
     try:
         return json.dumps(encode(answer))
     except NotPlainError:
@@ -335,7 +347,7 @@ def _told(answer: Any) -> str:
 
 
 def _is_same(operator: str, operands: tuple[Operands, Operands], expected: Any, answer: Any) -> bool:
-    """Whether an answer is still the one of the first run, as if the operand were the same."""
+    """Return whether an answer is still the one of the first run, as if the operand were the same."""
     if isinstance(answer, bool) or isinstance(expected, bool):
         return answer is expected
     if operator in GATHERING and isinstance(expected, COLLECTIONS if operator in SHIFTS else (*COLLECTIONS, int)):

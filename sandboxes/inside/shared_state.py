@@ -72,7 +72,7 @@ class TestsState:
         self._told = self._state()
 
     def changes(self) -> dict[str, Any]:
-        """What the next request tells the candidate."""
+        """Return what the next request tells the candidate."""
         if not (self._looks or self._originals or self._seeds):
             return {}
         state = self._state()

@@ -50,19 +50,24 @@ OF_FRAMEWORKS = frozenset({"_pytest.outcomes", "unittest.case", "agentrl.sandbox
 
 
 def may_be_asked(name: str) -> bool:
-    """Whether a stand-in has this attribute of its original. A name like numpy's `__array_function__` or `__array_interface__` it
-    has not: by those, a library hands what it should decide itself to the object."""
+    """Return whether a stand-in has this attribute of its original.
+
+    A name like numpy's `__array_function__` or `__array_interface__` it has not: by those, a library hands what it should decide itself
+    to the object.
+    """
     return not (name.startswith("__") and name.endswith("__")) or name in _PYTHONS_OWN
 
 
 def is_told(name: str) -> bool:
-    """Whether the tests have a name of the module's. By others with underscores, such as `__path__`, Python would import from it."""
+    """Return whether the tests have a name of the module's. By others with underscores, such as `__path__`, Python would import from it."""
     return not name[:2] == name[-2:] == "__" or name in OF_MODULES
 
 
 def operators(kind: type, *, but: type) -> dict[str, Any]:
-    """Return what a class and its bases have for each operator, where it is not what `but` has. (`getattr` would find the operators of its
-    metaclass too, and make something of those of a mock.)"""
+    """Return what a class and its bases have for each operator, where it is not what `but` has.
+
+    (`getattr` would find the operators of its metaclass too, and make something of those of a mock.)
+    """
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         found.update({name: value for name, value in vars(base).items() if name in SPECIAL_METHODS})
@@ -71,5 +76,5 @@ def operators(kind: type, *, but: type) -> dict[str, Any]:
 
 
 def goes_through_candidates(kind: type[BaseException]) -> bool:
-    """Whether an exception of test code's goes through the candidate's, which may catch it."""
+    """Return whether an exception of test code's goes through the candidate's, which may catch it."""
     return issubclass(kind, Exception) or OF_FRAMEWORKS.isdisjoint(base.__module__ for base in kind.__mro__)

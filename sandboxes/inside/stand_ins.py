@@ -7,26 +7,12 @@ an order has none here. What is asked of an object is asked through `Session`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any
 
 from agentrl.sandboxes.inside.special_methods import COMPARISONS, SPECIAL_METHODS, goes_through_candidates, may_be_asked
 
-
-class Session(Protocol):
-    """What stand-ins ask of the candidate."""
-
-    def attribute(self, owner: Any, name: str) -> Any: ...
-    def set_attribute(self, owner: Any, name: str, value: Any) -> None: ...
-    def delete_attribute(self, owner: Any, name: str) -> None: ...
-    def call(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def call_method(self, method: Method, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def call_now(self, owner: Any, name: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def special(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
-    def compare(self, owner: Any, name: str, other: Any) -> Any: ...
-    def combine(self, owner: Any, name: str, args: tuple[Any, ...]) -> Any: ...
-    def truth(self, owner: Any) -> bool: ...
-    def copy(self, owner: Any, *, deep: bool) -> Any: ...
-    def refuse(self, need: str) -> NoReturn: ...
+if TYPE_CHECKING:
+    from agentrl.sandboxes.inside.session import Session
 
 
 class Reference:
@@ -88,21 +74,24 @@ class Reference:
 
 
 def reference(stand_in: Any) -> Reference:
+    """Return what a stand-in stands for."""
     found: Reference = object.__getattribute__(stand_in, "_agentrl")
     return found
 
 
 def reference_of_class(stand_in: Any) -> Reference:
+    """Return what the stand-in of a class stands for."""
     found: Reference = type.__getattribute__(stand_in, "_agentrl")
     return found
 
 
-class RemoteClass(type):
-    # A class of the candidate's, whose docstring is the candidate's.
+class RemoteClass(type):  # noqa: D101
+    # A class of the candidate's: a docstring here would be shown in place of the candidate's.
 
     _agentrl: Reference
 
     def __new__(mcs, name: str, bases: tuple[type, ...], space: dict[str, Any]) -> RemoteClass:
+        """Make a class that derives from a stand-in, or refuse to."""
         if "_agentrl" not in space:  # a class statement of the test's
             needs: Any = next(base for base in bases if isinstance(base, RemoteClass))
             reference_of_class(needs).session.refuse(
@@ -111,6 +100,7 @@ class RemoteClass(type):
         return super().__new__(mcs, name, bases, space)
 
     def __call__(cls, /, *args: Any, **kwargs: Any) -> Any:
+        """Make an object."""
         return reference_of_class(cls).session.call(cls, None, args, kwargs)
 
     def __getattr__(cls, name: str) -> Any:
@@ -294,8 +284,9 @@ class Method:
         self.process = 0
 
 
-class RemoteFunction:
-    # A function of the candidate's module, or of an object of its. Its docstring is the candidate's.
+class RemoteFunction:  # noqa: D101
+    # A function of the candidate's module, or of an object of its: a docstring here would be shown in place of the
+    # candidate's.
 
     def __init__(self, session: Session, owner: Any, name: str, method: Method | None = None) -> None:
         self._agentrl = Reference(session)
@@ -306,6 +297,7 @@ class RemoteFunction:
         self.__module__ = "solution"
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
         session = self._agentrl.session
         if self._agentrl_method.number is not None:
             return session.call_method(self._agentrl_method, args, kwargs)
@@ -344,7 +336,7 @@ class RemoteFunction:
 
 
 def class_body(where: Reference, special: list[str], *, unhashable: bool) -> dict[str, Any]:
-    """What the stand-in for a class has: its reference, and those operators that the class has."""
+    """Return what the stand-in for a class has: its reference, and those operators that the class has."""
     body: dict[str, Any] = {"_agentrl": where, "__module__": "solution"}
     body["__doc__"] = property(lambda self: where.session.attribute(self, "__doc__"))
     for name in SPECIAL_METHODS.intersection(special):
@@ -375,6 +367,7 @@ def _forward(name: str) -> Callable[..., Any]:
 
 def _comparison(name: str) -> Callable[..., Any]:
     def compare(self: Any, other: Any) -> Any:
+        """Compare an object with something."""
         return reference(self).session.compare(self, name, other)
 
     compare.__name__ = name
@@ -397,5 +390,5 @@ def _leave(self: Any, kind: Any, error: Any, trace: Any) -> Any:
 
 
 def vars_of(kind: type) -> set[str]:
-    """What a stand-in's class has from the candidate: its operators, and what is ours beside them."""
+    """Return what a stand-in's class has from the candidate: its operators, and what is ours beside them."""
     return {name for base in kind.__mro__ if isinstance(base, RemoteClass) for name in OWN_ATTRIBUTES.__get__(base)}

@@ -1,5 +1,7 @@
-"""One run of test code. Its process never sees the candidate's code: what the tests call is a stand-in, and what comes back is
-plain data, or a stand-in for an object on the other side, whose operators are the candidate's.
+"""One run of test code.
+
+Its process never sees the candidate's code: what the tests call is a stand-in, and what comes back is plain data, or a stand-in for an
+object on the other side, whose operators are the candidate's.
 
 Its first line in is the job, see `forked_runs`; each later one is "v", the tag of a request and the candidate's answer to it, or "x", the tag
 and why there is none, {"why": "...", "exited": true}. Lines out:
@@ -47,7 +49,7 @@ def runner(kind: str) -> Run:
 
 
 def load(wire: Wire, job: dict[str, Any]) -> Remote | str:
-    """The candidate's module, from its answer to being loaded; or why there is none."""
+    """Return the candidate's module, from its answer to being loaded; or why there is none."""
     loaded = wire.receive()
     try:
         if "raised" in loaded:
@@ -119,6 +121,7 @@ def lay_out(files: dict[str, str]) -> list[str]:
 
 
 def outcome_of_file(wire: Wire, remote: Remote, job: dict[str, Any], run: Run) -> None:
+    """Run a file of tests, and tell the host of an exception that goes through its runner."""
     try:
         run(wire, remote, job)
     except BaseException as error:

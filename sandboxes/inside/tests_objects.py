@@ -20,9 +20,11 @@ class Origin(NamedTuple):
     number: int
 
     def get(self, name: str) -> Any:
+        """Return an attribute of the tests' object."""
         return self.use(self.number, "get", name, (), {})
 
     def special(self, name: str, args: tuple[Any, ...]) -> Any:
+        """Use an operator of the tests' object."""
         return self.use(self.number, "special", name, args, {})
 
 
@@ -85,8 +87,10 @@ def _needed(number: int, name: str) -> Callable[..., Any]:
 def closed_object(
     number: int, name: str, names: list[str] | None, special: list[str], call: Callable[..., Any] | None
 ) -> ClosedObject:
-    """Return what stands for an object of a closed class, of which the attributes and some operators are known by name. It may be called
-    where `call` is given."""
+    """Return what stands for an object of a closed class, of which the attributes and some operators are known by name.
+
+    It may be called where `call` is given.
+    """
     operators = {operator: _needed(number, operator) for operator in special}
     if call is not None:
         operators["__call__"] = call
@@ -99,6 +103,7 @@ class OpenClass(type):
     _class_origin: Origin
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Make an object of the tests' class."""
         origin = cls._class_origin
         return origin.use(origin.number, "call", "", args, kwargs)
 

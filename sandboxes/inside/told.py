@@ -30,6 +30,7 @@ class Both(io.BytesIO):
         self._fd = fd
 
     def write(self, data: Any) -> int:
+        """Keep what is printed, as far as it may be told."""
         os.write(self._fd, data)
         return super().write(data)
 
@@ -101,7 +102,7 @@ class Told:
 
 
 def has_level(logger: Any) -> bool:
-    """Whether a level was set for a logger: for itself, one above it, or the root."""
+    """Return whether a level was set for a logger: for itself, one above it, or the root."""
     import logging
 
     one = logger

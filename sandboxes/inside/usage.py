@@ -52,12 +52,16 @@ class OutOfMemoryKills:
                 self._file = None
 
     def count(self) -> int:
-        """The kills up to now."""
+        """Return the kills up to now."""
         return 0 if self._file is None else number_of(b"oom_kill", os.pread(self._file, LONGEST, 0))
 
 
 def number_of(name: bytes, text: bytes) -> int:
-    """The number in the line of `text` that begins with `name`. Raises ValueError when there is none."""
+    """Return the number in the line of `text` that begins with `name`.
+
+    Raises:
+        ValueError: There is none.
+    """
     start = (b"\n" + text).index(b"\n" + name + b" ") + len(name)
     return int(text[start:].split(None, 1)[0])
 

@@ -88,7 +88,7 @@ class Wire:
         return line
 
     def receive_job(self) -> dict[str, Any] | None:
-        """The host's next job; None when it has ended."""
+        """Return the host's next job; None when it has ended."""
         while (line := self._line()) is not None:
             if line.startswith(self._secret):
                 job: dict[str, Any] = json.loads(line[len(self._secret) :])
@@ -129,6 +129,7 @@ class Wire:
         return os.getpid() == self._reporter
 
     def send(self, kind: bytes, content: Any = None) -> None:
+        """Send the host a line of one kind."""
         if not self.reports and kind in REPORTS:
             return
         view = memoryview(kind + json.dumps(content).encode() + b"\n")
@@ -137,7 +138,11 @@ class Wire:
                 view = view[os.write(self._out, view) :]
 
     def receive(self, tag: bytes = LOADED) -> dict[str, Any]:
-        """The answer of the candidate's to a request. Raises TestEndedError when there is none."""
+        """Return the answer of the candidate's to a request.
+
+        Raises:
+            TestEndedError: There is none.
+        """
         self._waiting.add(tag)
         try:
             while tag not in self._arrived:
@@ -173,7 +178,11 @@ class Wire:
         self.send(b"k")
 
     def ask(self, request: dict[str, Any], *, looks: bool = False) -> dict[str, Any]:
-        """Ask the candidate. `looks`: for nothing that decides a test."""
+        """Ask the candidate. `looks`: for nothing that decides a test.
+
+        Raises:
+            TestEndedError: The test has ended, by the host or by our own machinery.
+        """
         if self._ended is not None:
             raise TestEndedError(**self._ended)
         self._requests += 1

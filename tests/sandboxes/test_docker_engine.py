@@ -20,8 +20,8 @@ from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, 
 from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
 from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL, connect
 from agentrl.sandboxes.backends.owner import owner
+from agentrl.sandboxes.choose import start_sandbox
 from agentrl.sandboxes.protocol import DEFAULT_IMAGE
-from agentrl.sandboxes.sandbox import start_sandbox
 from tests.components import missing, wait_until
 
 pytestmark = pytest.mark.anyio

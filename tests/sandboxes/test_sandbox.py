@@ -26,8 +26,8 @@ from agentrl.sandboxes import (
     open_sandbox,
 )
 from agentrl.sandboxes.backends import start_arguments
+from agentrl.sandboxes.choose import start_sandbox
 from agentrl.sandboxes.limit_check import ATTEMPTS, check_limits
-from agentrl.sandboxes.sandbox import start_sandbox
 from tests.components import wait_until
 from tests.real_sandboxes import as_an_ordinary_user, kill_first_process
 

@@ -96,7 +96,12 @@ def _api_of(server: _Server, url: str) -> LogprobsOf:
 
 
 def _checked_logprobs(logprobs_of: LogprobsOf, ids: list[int]) -> list[float]:
-    """Return [T] log q, each a number; 0 for the first token. What is none is asked for again before it is an error."""
+    """Return [T] log q, each a number; 0 for the first token. What is none is asked for again before it is an error.
+
+    Raises:
+        ValueError: One of them is still none.
+        AssertionError: Never.
+    """
     for remaining in reversed(range(TRIES)):
         _, *rest = logprobs_of(ids)
         fault = fault_of_tokens(ids[1:], rest, Expected(), 1)

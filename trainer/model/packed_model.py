@@ -199,6 +199,8 @@ def refusing(model: Any) -> Iterator[None]:
 
     Raises:
         ConfigError: Something went wrong, but for a lack of memory.
+        MemoryError: The memory is too small, of which the kind of model is not the cause.
+        torch.OutOfMemoryError: The same of the device's memory.
     """
     try:
         yield
