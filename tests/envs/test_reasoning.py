@@ -53,6 +53,7 @@ def test_levels_make_tasks_harder() -> None:
     assert len(asked[1]) > len(asked[0]) + 10
 
 
+@pytest.mark.slow
 def test_almost_every_curriculum_has_a_second_level() -> None:
     refused = set()
     for name in CURRICULA:
