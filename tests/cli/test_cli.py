@@ -212,6 +212,7 @@ def test_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
         jsonschema.validate({"trainer": {"lrr": 1e-3}}, schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_commands_and_keys(shell: Literal["bash", "zsh", "fish"]) -> None:
     script = command_line().generate_completion(shell=shell)

@@ -28,6 +28,7 @@ def score(name: str, answer: object, **task: Any) -> float:
     return env.step([{"role": "assistant", "content": str(answer)}])[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_every_family_asks_and_scores(name: str) -> None:
     env = ReasoningEnv()

@@ -15,6 +15,8 @@ from agentrl.errors import ConfigError
 from agentrl.models import NANO, model_directory, model_name
 from agentrl.models.hub import is_hub_id
 
+pytestmark = pytest.mark.slow
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHECK = (
     "from agentrl.config import RunConfig; from agentrl.rollout.check_start import with_model; import sys;"

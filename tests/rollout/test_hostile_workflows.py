@@ -242,6 +242,7 @@ def test_an_abandoned_workflow_gets_no_more_replies(nano_format: ChatFormat, tmp
     assert set(refusals) == {409}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_does_not_wait_for_what_does_not_end(nano_format: ChatFormat, tmp_path: Path) -> None:
     running: list[int] = []
 
@@ -258,6 +259,7 @@ def test_a_run_that_is_stopped_does_not_wait_for_what_does_not_end(nano_format: 
     assert result.attempts == [], "what was stopped is no failure: it goes on when the run is resumed"
 
 
+@pytest.mark.slow
 def test_work_that_is_stopped_in_order_has_time_for_its_end(nano_format: ChatFormat, tmp_path: Path) -> None:
     tidied: list[int] = []
 

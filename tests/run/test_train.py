@@ -33,6 +33,8 @@ from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
 
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).parents[2]
 SUMMARY = {
     "eval_before",

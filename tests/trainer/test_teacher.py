@@ -59,6 +59,7 @@ def gap(policy: Policy, teacher: Policy, sequences: list[TrainingSequence]) -> f
         return float((policy.logprobs(batch) - teacher.logprobs(batch)).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["/generate", "/v1"])
 def test_a_teacher_says_what_the_model_gives_to_each_token(any_server_url: str, dialect: str) -> None:
     url = any_server_url + "/v1" * (dialect == "/v1")
