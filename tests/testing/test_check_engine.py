@@ -111,6 +111,7 @@ class Hangs(Broken):
         await anyio.sleep(60)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("kind", "complaint"),
     [

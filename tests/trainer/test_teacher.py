@@ -79,6 +79,7 @@ def _is_embedded(url: str) -> bool:
     return httpx.get(f"{url}/v1/models").status_code == 404
 
 
+@pytest.mark.timeout(180)
 def test_the_policy_moves_to_its_teacher_on_its_own_samples(server_url: str) -> None:
     config = TrainerConfig(lr=3e-4, warmup_steps=0, teacher_url=server_url, advantage="dr_grpo")
     teacher, student = Policy(NANO, TrainerConfig()), Policy(NANO, config)
