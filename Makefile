@@ -9,7 +9,7 @@ INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pyt
 ENGINE ?= embedded
 PROCESSES ?= 2
 
-.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test lint docs pictures typed format bench nano-model nano-player clean
+.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test test-fast lint docs pictures typed format bench nano-model nano-player clean
 
 # What a user needs, without the tools of development: to train, to serve, and the environments that ship with agentrl.
 install: .venv/installed
@@ -38,6 +38,10 @@ sandboxes:
 # Two processes share the suite: much of it waits for servers. `make test PROCESSES=0` runs it in one.
 test: .venv/ready lint
 	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
+
+# Under two minutes, for the everyday loop: without what is marked slow, and without what needs a server or a sandbox to be started.
+test-fast: .venv/ready
+	$(BIN)/python -m pytest --numprocesses=$(PROCESSES) -m "not slow"
 
 lint: .venv/ready typed
 	$(BIN)/ruff format --check .

@@ -39,8 +39,21 @@ OF_DOCKER_OR_SGLANG = (
     "test_unfinished_replies",
 )
 """Files whose tests use a Docker engine or start SGLang's servers, beside those that have one as a parameter."""
+OF_SANDBOXES = ("backend", "bubblewrap", "docker")
+"""Fixtures of tests that open sandboxes."""
+TIME_LIMIT_S = 60.0
+"""Of a test that says nothing else, as pyproject.toml has it."""
+SERVER_TIME_LIMIT_S = 300
+"""Of one that may be the first to start an SGLang server, or find the Docker engine started again."""
 _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
+
+
+def of_docker_or_sglang(nodeid: str) -> bool:
+    """Whether a test uses a Docker engine or SGLang's servers."""
+    file, _, name = nodeid.partition("::")
+    parameters = name.partition("[")[2]
+    return "docker" in parameters or "sglang" in parameters or Path(file).stem in OF_DOCKER_OR_SGLANG
 
 
 class Scheduling(LoadScopeScheduling):
@@ -48,14 +61,30 @@ class Scheduling(LoadScopeScheduling):
     Docker engine, and beside SGLang's servers others find no time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        parameters = nodeid.partition("[")[2]
-        alone = "docker" in parameters or "sglang" in parameters or Path(file).stem in OF_DOCKER_OR_SGLANG
-        return "Docker and SGLang" if alone else nodeid
+        return "Docker and SGLang" if of_docker_or_sglang(nodeid) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return Scheduling(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests that start servers their time, mark those as slow that `make test-fast` leaves out, and begin with the longest: at
+    the end no process is left with a long one while the others wait."""
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        servers = of_docker_or_sglang(item.nodeid) or "sglang_url" in fixtures
+        if servers and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SERVER_TIME_LIMIT_S))
+        if servers or time_limit_s(item) > TIME_LIMIT_S or not {*OF_SANDBOXES}.isdisjoint(fixtures):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=time_limit_s, reverse=True)
+
+
+def time_limit_s(item: pytest.Item) -> float:
+    """The time limit of a test."""
+    marker = item.get_closest_marker("timeout")
+    return TIME_LIMIT_S if marker is None else float(marker.args[0])
 
 
 @pytest.fixture(scope="session")

@@ -27,14 +27,18 @@ class Rescorer:
     @torch.no_grad()
     def largest_difference(self, record: TokenRecord) -> float:
         """max |recorded − re-scored logprob| over all generated tokens, each under the weights of its own version."""
-        largest = 0.0
+        largest = torch.zeros((), dtype=torch.float64)
         for turn in record.turns:
             ids = turn.token_ids()
             start = len(ids) - len(turn.output_ids)
+            by_version: dict[int, torch.Tensor] = {}
             for span in turn.versions:
-                logits = self._models[span.version](torch.tensor([ids])).logits[0].float()
-                scored = torch.log_softmax(logits / turn.temperature, dim=-1)
-                for position in range(span.start, span.end):
-                    own = scored[start + position - 1, turn.output_ids[position]]
-                    largest = max(largest, abs(float(own) - turn.logprobs[position]))
-        return largest
+                if span.version not in by_version:
+                    logits = self._models[span.version](torch.tensor([ids])).logits[0, start - 1 : -1].float()
+                    scored = torch.log_softmax(logits / turn.temperature, dim=-1)
+                    by_version[span.version] = scored.gather(1, torch.tensor(turn.output_ids)[:, None])[:, 0]
+                own = by_version[span.version][span.start : span.end].double()
+                said = torch.tensor(turn.logprobs[span.start : span.end], dtype=torch.float64)
+                if len(said):
+                    largest = torch.maximum(largest, (own - said).abs().max())  # which keeps what is not a number
+        return float(largest)

@@ -93,6 +93,7 @@ def test_every_make_target_that_a_page_names_is_one() -> None:
         assert named <= known, page.name
 
 
+@pytest.mark.slow
 def test_every_command_and_option_that_a_page_shows_is_one() -> None:
     shown: defaultdict[str, set[str]] = defaultdict(set)
     for page in PAGES:

@@ -18,6 +18,8 @@ import agentrl
 from agentrl.config import RunConfig, config_keys
 from agentrl.models import model_directory
 
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).parents[1]
 
 

@@ -17,7 +17,10 @@ def is_dead(owner: str) -> bool:
     host, boot, pid, started = owner.split(":")
     if host != socket.gethostname():
         return False
-    return boot != _boot() or _started_at(int(pid)) != started
+    try:
+        return boot != _boot() or _started_at(int(pid)) != started
+    except OSError:  # this process has no descriptor left to look with
+        return False
 
 
 def _boot() -> str:
@@ -25,8 +28,8 @@ def _boot() -> str:
 
 
 def _started_at(pid: int) -> str:
-    """Start of a process in clock ticks since the machine's; "" when there is none."""
+    """Start of a process in clock ticks since the machine's; "" when there is none. Raises OSError when that cannot be known."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return ""

@@ -25,6 +25,7 @@ def agentrl(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
 
 
+@pytest.mark.timeout(180)
 def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(16, seed=5)))
@@ -55,6 +56,7 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
     assert "holds something else than this evaluation" in other.stderr
 
 
+@pytest.mark.timeout(180)
 def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Path) -> None:
     made = agentrl("init", str(tmp_path / "sums"))
     assert made.returncode == 0, made.stderr
@@ -131,6 +133,7 @@ print([name for name in ("torch", "transformers", "openai", "aiohttp", "agentrl.
         assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_each_command_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
@@ -209,6 +212,7 @@ def test_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
         jsonschema.validate({"trainer": {"lrr": 1e-3}}, schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_knows_commands_and_keys(shell: Literal["bash", "zsh", "fish"]) -> None:
     script = command_line().generate_completion(shell=shell)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.real_sandboxes import working_backend
 
 AGENTRL = Path(sys.executable).with_name("agentrl")
@@ -49,6 +51,7 @@ def test_it_names_what_an_engine_cannot_bound() -> None:
     assert "no filter of system calls" in hole
 
 
+@pytest.mark.timeout(180)
 def test_it_tries_every_limit() -> None:
     working_backend("bubblewrap")
     code, shown = doctor("--limits")

@@ -337,6 +337,7 @@ def test_a_part_that_is_started_by_hand_says_what_starts_it(
     assert isinstance(end.value.code, str), "which Python prints, and ends with 1"
 
 
+@pytest.mark.slow
 def test_output_that_nobody_reads_and_characters_that_a_terminal_lacks_end_nothing(tmp_path: Path) -> None:
     run_dir = Doors(tmp_path).made_run()
     command = f"{sys.executable} -m agentrl audit {run_dir} | true; exit ${{PIPESTATUS[0]}}"

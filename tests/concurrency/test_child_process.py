@@ -41,6 +41,7 @@ async def link(_: Path) -> None:
         await anyio.sleep(60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", [plain, child, link])
 async def test_a_process_ends_with_its_user_whenever_that_is_cancelled(use: object, tmp_path: Path) -> None:
     """After any number of steps of the event loop: no process is left, and none that Python complains about."""

@@ -193,6 +193,7 @@ def test_an_interrupt_in_the_moment_of_its_end_does_not_keep_it_from_ending() ->
     run_loop(main)
 
 
+@pytest.mark.slow
 def test_its_end_does_not_wait_for_tasks_generators_and_threads_that_do_not_end() -> None:
     release = threading.Event()
 
@@ -286,6 +287,7 @@ LEFT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", sorted(LEFT))
 def test_the_process_ends_though_what_user_code_left_does_not(left: str, tmp_path: Path) -> None:
     program = tmp_path / "ending.py"

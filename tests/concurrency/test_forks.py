@@ -61,6 +61,7 @@ def killed_run(folder: Path, lock: str, ends: ExitStack) -> tuple[int, int]:
     return child, forked
 
 
+@pytest.mark.slow
 def test_a_forked_process_keeps_neither_children_nor_the_lock(tmp_path: Path, ends: ExitStack) -> None:
     child, forked = killed_run(tmp_path, "kept", ends)
     if psutil.pid_exists(child):

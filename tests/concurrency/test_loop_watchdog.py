@@ -119,6 +119,8 @@ def socketpair_read() -> object:
 async def test_a_debugger_in_which_somebody_thinks_is_not_interrupted() -> None:
     prompt = {"__name__": "pdb", "time": time}
     exec("def wait_for_a_command(): time.sleep(1.5)", prompt)
+    begun = time.monotonic()
     with watch_loop(blocked_after_s=0.2, interrupt_after_s=0.4):
         prompt["wait_for_a_command"]()
         await anyio.sleep(0)
+    assert time.monotonic() - begun >= 1.5, "it was interrupted"

@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from agentrl.concurrency.event_loop import run_loop
 from agentrl.concurrency.running_time import ALLOWED_S, RunningTime
 
@@ -34,6 +36,7 @@ print(len(result.finished), len(result.failed), result.failed[:1])
 """
 
 
+@pytest.mark.timeout(120)
 def test_episodes_of_a_run_that_was_stopped_go_on(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

@@ -31,7 +31,7 @@ from tests.engine.test_real_sglang import assert_exact, replies_under_updates
 from tests.real_sglang import sglang_config
 from tests.trainer.test_policy import sequences
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 RANK, ALPHA = 4, 8
 
 

@@ -25,7 +25,7 @@ from tests.engine.test_launch import server_pids
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 BUCKET_BYTES = 1 << 20
 TOLERANCE = 1e-3
 """Of the largest difference in a reply. Wrong weights, or a KV cache of other weights, differ by 1e-2 and more."""

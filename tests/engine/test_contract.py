@@ -15,6 +15,7 @@ from anyio.abc import TaskStatus
 from transformers import AutoModelForCausalLM
 
 from agentrl.models import NANO
+from tests.components import wait_until
 
 pytestmark = pytest.mark.anyio
 PROMPT = [1, 20, 30, 40]
@@ -161,10 +162,15 @@ async def open_request(server: Server, replies: list[Any], rid: str, tokens: int
 
 
 async def stream_request(
-    server: Server, replies: list[Any], rid: str, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    server: Server,
+    replies: list[Any],
+    rid: str,
+    tokens: int = 400,
+    *,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """An open request that says when its first tokens are there."""
-    params = {"max_new_tokens": 400, "ignore_eos": True, "stream_interval": 1}
+    params = {"max_new_tokens": tokens, "ignore_eos": True, "stream_interval": 1}
     body = {"rid": rid, "input_ids": PROMPT, "sampling_params": params, "return_logprob": True, "stream": True}
     ids: list[int] = []
     async with server.http.post(server.url + "/generate", json=body) as response:
@@ -180,8 +186,7 @@ async def stream_request(
 async def test_abort_request_returns_what_there_is(server: Server) -> None:
     replies: list[Any] = []
     async with anyio.create_task_group() as group:
-        group.start_soon(open_request, server, replies, "to-abort")
-        await anyio.sleep(0.2)
+        await group.start(stream_request, server, replies, "to-abort")
         await server.post("/abort_request", {"rid": "to-abort"})
     assert replies[0]["meta_info"]["finish_reason"]["type"] == "abort"
     assert 0 < len(replies[0]["output_ids"]) < 400
@@ -214,14 +219,15 @@ async def test_pause_mode_abort_hands_open_replies_back_and_holds_new_ones(serve
     replies: list[Any] = []
     late: list[Any] = []
     async with anyio.create_task_group() as group:
-        for index in range(3):
-            group.start_soon(open_request, server, replies, f"abort-{index}")
-        await anyio.sleep(0.2)
+        async with anyio.create_task_group() as starting:
+            for index in range(3):
+                starting.start_soon(group.start, stream_request, server, replies, f"abort-{index}")
         await server.post("/pause_generation", {"mode": "abort"})
         group.start_soon(open_request, server, late, "late", 5)
-        await anyio.sleep(0.2)
+        await wait_until(lambda: len(replies) == 3, 20)
         assert [reply["meta_info"]["finish_reason"]["type"] for reply in replies] == ["abort"] * 3
-        assert not late
+        await anyio.sleep(0.2)
+        assert not late, "a paused server answered"
         await server.post("/continue_generation", {})
     assert len(late[0]["output_ids"]) == 5
 
@@ -247,8 +253,9 @@ async def test_a_bad_request_is_refused(server: Server, body: dict[str, Any]) ->
 
 
 async def test_a_client_that_leaves_frees_its_place(server: Server) -> None:
-    with anyio.move_on_after(0.2):
-        await open_request(server, [], "left", 900)
+    async with anyio.create_task_group() as group:
+        await group.start(stream_request, server, [], "left")
+        group.cancel_scope.cancel()
     body = {"rid": "left", "input_ids": PROMPT, "sampling_params": {"max_new_tokens": 3, "ignore_eos": True}}
     with anyio.fail_after(10):
         while True:

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from agentrl.models import NANO
-from tests.engine.test_contract import Server, open_request
+from tests.engine.test_contract import Server, stream_request
 
 pytestmark = pytest.mark.anyio
 
@@ -43,8 +43,7 @@ async def test_a_seed_repeats_a_reply_whatever_else_runs(server: Server) -> None
 async def test_in_place_refuses_to_flush_the_cache_of_open_replies(server: Server, versions: list[Path]) -> None:
     replies: list[Any] = []
     async with anyio.create_task_group() as group:
-        group.start_soon(open_request, server, replies, "flush", 300)
-        await anyio.sleep(0.1)
+        await group.start(stream_request, server, replies, "flush", 300)
         await server.post("/pause_generation", {"mode": "in_place"})
         update = {"model_path": str(versions[0]), "flush_cache": True}
         refused = await server.post("/update_weights_from_disk", update, status=400)
@@ -61,9 +60,9 @@ async def test_a_prompt_is_scored_while_replies_are_made(server: Server) -> None
     assert quiet["output_ids"] == []
     replies: list[Any] = []
     async with anyio.create_task_group() as group:
-        for number in range(4):
-            group.start_soon(open_request, server, replies, f"busy-{number}", 100)
-        await anyio.sleep(0.1)
+        async with anyio.create_task_group() as starting:
+            for number in range(4):
+                starting.start_soon(group.start, stream_request, server, replies, f"busy-{number}", 100)
         for _ in range(5):
             busy = await server.post("/generate", {**body, "logprob_start_len": 10})
             assert busy["meta_info"]["input_token_logprobs"] == quiet["meta_info"]["input_token_logprobs"]
@@ -85,6 +84,7 @@ async def test_a_bad_request_is_refused_by_name(server: Server, body: dict[str, 
     assert named in refused["error"]["message"]
 
 
+@pytest.mark.slow
 def test_a_server_whose_starter_dies_while_it_starts_ends_too() -> None:
     """Nobody reads that it listens, and nobody holds its standard input."""
     command = [sys.executable, "-m", "agentrl.engine.embedded", f"--model-path={NANO}", "--exit-with-stdin"]

@@ -23,7 +23,7 @@ from tests.components import wait_until
 from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 LONG = 600
 
 

@@ -71,6 +71,7 @@ async def test_a_server_that_is_not_there_is_an_error() -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
     process, url = start_server(NANO)
     try:
@@ -94,6 +95,7 @@ async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
         stop_server(process)
 
 
+@pytest.mark.slow
 async def test_an_attached_server_that_returns_serves_the_current_weights(versions: list[Path]) -> None:
     process, url = start_server(NANO)
     port = url.rpartition(":")[2]

@@ -187,6 +187,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(1, COUNT), st.booleans())
 @settings(max_examples=400, deadline=None)
 def test_whatever_replaces_a_part_of_a_state_what_is_returned_is_sound(

@@ -111,6 +111,7 @@ def test_a_task_without_a_question_is_refused() -> None:
         env.reset(options={"prompt": "x"})
 
 
+@pytest.mark.slow
 def test_training_and_held_out_tasks_share_no_expression(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "agentrl.envs.calculator", str(tmp_path), "--train", "300", "--eval", "50"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)

@@ -17,7 +17,7 @@ from agentrl.envs import AsyncToolEnv
 from agentrl.errors import EpisodeError, ToolDefinitionError
 from tests.loopback import python_server
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 SERVER = Path(__file__).with_name("mcp_server.py")
 STDIO = {"command": [sys.executable, str(SERVER), "stdio"]}
 TASK = {"prompt": "What is 2 + 3?", "answer": "5"}

@@ -15,7 +15,7 @@ from agentrl.envs import AsyncToolEnv
 from agentrl.errors import EpisodeError
 from tests.loopback import python_server
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")

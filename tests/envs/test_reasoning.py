@@ -28,6 +28,7 @@ def score(name: str, answer: object, **task: Any) -> float:
     return env.step([{"role": "assistant", "content": str(answer)}])[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(DATASETS))
 def test_every_family_asks_and_scores(name: str) -> None:
     env = ReasoningEnv()
@@ -53,6 +54,7 @@ def test_levels_make_tasks_harder() -> None:
     assert len(asked[1]) > len(asked[0]) + 10
 
 
+@pytest.mark.slow
 def test_almost_every_curriculum_has_a_second_level() -> None:
     refused = set()
     for name in CURRICULA:

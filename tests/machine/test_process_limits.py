@@ -51,12 +51,14 @@ def run(url: str, limit: int, streams: int) -> list[object]:
     return found
 
 
+@pytest.mark.slow
 def test_too_few_descriptors_are_told_and_bound_the_replies_at_the_same_time(server_url: str) -> None:
     (said,), soft, replies, losses, short = run(server_url, 128, 0)  # type: ignore[misc]
     assert "100 episodes at once may need 496 open files, and this process may have 128" in said  # type: ignore[has-type]
     assert (soft, replies, losses, short) == (128, 100, 0, 0), "the soft limit is raised, and everything answered"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [40, 64])
 def test_descriptors_that_run_out_all_the_same_are_waited_for_and_no_server_is_blamed(
     server_url: str, limit: int

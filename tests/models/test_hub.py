@@ -15,6 +15,8 @@ from agentrl.errors import ConfigError
 from agentrl.models import NANO, model_directory, model_name
 from agentrl.models.hub import is_hub_id
 
+pytestmark = pytest.mark.slow
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 CHECK = (
     "from agentrl.config import RunConfig; from agentrl.rollout.check_start import with_model; import sys;"
@@ -60,6 +62,7 @@ def test_a_directory_goes_before_the_hub(cache: Path, tmp_path: Path) -> None:
     assert found("some-org/Nano-1B", cache, tmp_path).stdout.strip() == str(tmp_path / "some-org" / "Nano-1B")
 
 
+@pytest.mark.timeout(120)
 def test_the_command_line_takes_an_id(cache: Path, tmp_path: Path, server_url: str) -> None:
     (tmp_path / "tasks.jsonl").write_text('{"n": 1}\n')
     (tmp_path / "workflow.py").write_text(

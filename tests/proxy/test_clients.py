@@ -138,6 +138,7 @@ async def test_responses_with_a_tool_and_with_previous_response_id(setup: Setup,
         await client.responses.create(model="nano", previous_response_id="resp_none", input="x")
 
 
+@pytest.mark.timeout(120)
 async def test_a_streamed_response_says_what_the_whole_one_says(setup: Setup, client: openai.AsyncOpenAI) -> None:
     options: dict[str, Any] = {
         "model": "nano",

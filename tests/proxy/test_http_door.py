@@ -233,6 +233,7 @@ async def test_the_document_describes_what_the_proxy_answers(nano_format: ChatFo
             assert validator.is_valid(body) == (answered_status == 200), body
 
 
+@pytest.mark.slow
 async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(
     nano_format: ChatFormat, request: pytest.FixtureRequest
 ) -> None:
@@ -275,6 +276,7 @@ async def test_a_process_that_a_workflow_forks_does_not_hold_the_port(nano_forma
     try:
         with socket.socket() as again:
             again.bind(("127.0.0.1", port))
+            assert again.getsockname()[1] == port
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

@@ -113,6 +113,7 @@ async def test_an_episode_that_shows_an_image_fails_with_the_reason(chat_format:
     assert engine.seen == []
 
 
+@pytest.mark.slow
 def test_the_trainer_names_a_vision_model_that_it_cannot_load(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no causal LM that transformers can load: .*Qwen3VLConfig") as refused:
         load_model(model)

@@ -62,6 +62,7 @@ async def setup_of(chat_format: ChatFormat, *answers: Callable[[Json], Answer]) 
         yield Setup(engine, session, servers, await stack.enter_async_context(client))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_stop_string_ends_a_reply_wherever_it_was_interrupted(nano_format: ChatFormat, stream: bool) -> None:
     """A server looks for stop strings in the tokens that it makes itself, and is asked to go on from others."""

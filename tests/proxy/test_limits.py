@@ -91,6 +91,7 @@ async def test_a_client_that_vanishes_frees_the_engine(server_url: str, nano_for
         await engine.resume()
 
 
+@pytest.mark.timeout(120)
 async def test_a_slow_reader_is_given_up_and_harms_nobody(server_url: str, nano_format: ChatFormat) -> None:
     """It asks for many long streamed replies with logprobs and reads none of them; others are answered meanwhile."""
     async with opened(server_url, nano_format, write_timeout_s=1) as (engine, proxy):

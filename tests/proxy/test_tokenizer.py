@@ -19,6 +19,7 @@ TEXTS = st.text(max_size=60) | st.lists(
 ).map("".join)
 
 
+@pytest.mark.slow
 @given(TEXTS)
 def test_encoding_is_the_same_twice(text: str) -> None:
     expected = PLAIN.encode(text, add_special_tokens=False)

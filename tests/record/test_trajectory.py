@@ -129,6 +129,7 @@ async def converse(
             return session.record, engine.calls
 
 
+@pytest.mark.timeout(300)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES)
 def test_the_record_is_what_the_engine_saw_and_rescoring_reproduces_its_logprobs(
@@ -147,6 +148,7 @@ def test_the_record_is_what_the_engine_saw_and_rescoring_reproduces_its_logprobs
     assert TokenRecord.from_json(record.to_json()).to_json() == record.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 @pytest.mark.parametrize("mode", ["retract", "abort"])
 async def test_a_long_reply_survives_many_updates_with_exact_logprobs(

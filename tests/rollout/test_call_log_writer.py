@@ -158,6 +158,7 @@ def calls_of(record: TokenRecord) -> dict[tuple[str, int], Any]:
     return calls
 
 
+@pytest.mark.slow
 async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
     server_url: str, nano_format: ChatFormat, store: Store
 ) -> None:

@@ -19,6 +19,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.config import RolloutConfig
+from agentrl.engine.client.fleet import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.errors import TooManyFailuresError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
@@ -412,6 +413,7 @@ async def test_a_task_that_cannot_be_used_is_skipped_and_counted_and_the_run_goe
     assert "ZeroDivisionError: in the middle" in found[1][1]
 
 
+@pytest.mark.timeout(120)
 async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_and_nothing_of_it_is_stored(
     server_url: str, nano_format: ChatFormat, tmp_path: Path
 ) -> None:
@@ -429,12 +431,13 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
         return 1.0
 
     rollout = RolloutConfig(batch_size=4, group_size=2, max_concurrent=8, retries=0, drop_uniform_groups=False)
+    quick = EngineLimits(health_interval_s=0.2)  # a server that is out of service comes back after that
 
     async def restart(urls: list[str]) -> tuple[list[Any], list[tuple[str, str | None]], int]:
         with await in_thread(Store, tmp_path / f"{len(urls)}.sqlite") as store:
             await in_thread(store.begin_restart)
             async with (
-                sglang_engine(urls, vocabulary=nano_format.vocabulary) as engine,
+                sglang_engine(urls, limits=quick, vocabulary=nano_format.vocabulary) as engine,
                 open_proxy(engine, nano_format, "nano") as proxy,
                 local_runner(run, proxy, timeout_s=30, defaults=SamplingDefaults()) as runner,
             ):

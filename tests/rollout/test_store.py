@@ -79,6 +79,7 @@ def test_old_checkpoints_are_handed_out_for_deletion(tmp_path: Path) -> None:
         assert store.last_checkpoint() == (3, tmp_path / "3")
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_committed_episode(tmp_path: Path) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path; from tests.rollout.test_store import Store, fill\n"

@@ -39,6 +39,7 @@ TURN = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(TURN, max_size=6), st.lists(st.booleans(), min_size=6, max_size=6))
 def test_any_record_comes_back_as_it_went_in(turns: list[dict[str, Any]], log: list[bool]) -> None:
     """Of turns of which some were logged as they happened."""

@@ -28,6 +28,8 @@ from agentrl.run.train import _step
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 
+pytestmark = pytest.mark.timeout(180)
+
 HEALTHY: dict[str, Any] = {
     "step": {
         "logprob_mismatch_mean_abs": 1e-4,

@@ -19,6 +19,8 @@ from agentrl.run.audit import audit
 from tests.chains import commit_whole
 from tests.rollout.test_store import kept_choice, outcome
 
+pytestmark = pytest.mark.timeout(180)
+
 
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:

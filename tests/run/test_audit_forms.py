@@ -21,6 +21,8 @@ from agentrl.run.run_store import begin_store
 from tests.damaged_run import BEST, DEEP, NEWEST, make_runs
 from tests.power_cut_program import TASKS
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:

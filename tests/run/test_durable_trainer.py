@@ -27,7 +27,7 @@ from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.step_metrics import importance_weight_quantiles
 from tests.recorded_run import batch, record_run, running
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 
 def chains(run_dir: Path) -> list[str]:

@@ -25,6 +25,8 @@ from tests.components import missing
 from tests.power_cut import Call, Disk, calls, strace, write
 from tests.power_cut_program import TASKS, config, files
 
+pytestmark = pytest.mark.timeout(600)
+
 ROOT = Path(__file__).parents[2]
 VARIANTS = {"nothing": 0.0, "everything": 1.0, "few": 0.2, "half": 0.5, "most": 0.8}
 """The share of what was not synced that a cut leaves on the disk."""

@@ -25,6 +25,8 @@ from agentrl.run.run_directory import (
     write_whole,
 )
 
+pytestmark = pytest.mark.timeout(120)
+
 HOLD = """
 import subprocess, sys
 from pathlib import Path

@@ -15,6 +15,8 @@ from agentrl.config import load_config
 from agentrl.models import NANO
 from agentrl.run.serve import serve
 
+pytestmark = pytest.mark.timeout(240)
+
 SILENCE_S = 60
 """More than the engine is waited for in the test."""
 

@@ -34,6 +34,7 @@ def parameters_of(file: Path) -> int:
         return sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
 
 
+@pytest.mark.timeout(180)
 async def test_who_is_cancelled_leaves_no_answer_for_the_next_and_two_ranks_send_whole_weights(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     lock = await in_thread(prepared, run_dir)

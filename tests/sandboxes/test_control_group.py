@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from agentrl.sandboxes.backends.control_group import (
     remove_group,
     remove_orphaned_groups,
 )
+from agentrl.sandboxes.backends.owner import is_dead
 from tests.components import missing
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +62,19 @@ async def test_groups_of_the_dead_are_removed(bubblewrap: BackendName, monkeypat
     assert all(folder.exists() for folder in left.folders.values())
     await in_thread(remove_orphaned_groups, parents)
     assert not any(folder.exists() for folder in left.folders.values())
+
+
+def test_who_lives_is_not_taken_for_dead_for_want_of_a_descriptor() -> None:
+    living = module.owner()
+    dead = ":".join([*living.split(":")[:2], "1", "no-such-start"])
+    assert is_dead(dead)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        found = is_dead(living), is_dead(dead)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert found == (False, False)
 
 
 async def test_what_is_left_in_a_group_ends_with_it(bubblewrap: BackendName) -> None:

@@ -50,7 +50,7 @@ class B(unittest.TestCase):
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=400)), backend=bubblewrap, size=2) as pool:
         yield pool

@@ -39,7 +39,7 @@ from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_test
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=1, memory_mb=300)), backend=backend, size=2) as pool:
         yield pool

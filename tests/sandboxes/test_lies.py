@@ -57,7 +57,7 @@ class V(metaclass=M):
 FAILURES = {"wrong_answer", "runtime_error", "time_limit", "output_limit"}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=2, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool

@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-import anyio
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
 from tests.sandboxes import live_names
+from tests.sandboxes.plain_python import passes_in_plain_python
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool
 
 
-async def passes_in_plain_python(source: str, code: str, folder: Path) -> bool:
-    folder.mkdir()
-    (folder / "solution.py").write_text(source)
-    (folder / "test_solution.py").write_text(code)
-    words = ["-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_solution.py"]
-    without_plugins = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    done = await anyio.run_process(
-        [sys.executable, "-m", "pytest", *words], cwd=folder, check=False, env=without_plugins
-    )
-    return done.returncode == 0
+@pytest.fixture(scope="module")
+def plain() -> dict[str, bool]:
+    """Whether each file of tests passes in plain Python, by name."""
+    files = live_names.files()
+    found = passes_in_plain_python((source, code) for source, code, _ in files.values())
+    return dict(zip(files, found, strict=True))
 
 
 @pytest.mark.parametrize("name", live_names.files())
-async def test_a_test_file_reads_what_is_there_now(pool: SandboxPool, tmp_path: Path, name: str) -> None:
+async def test_a_test_file_reads_what_is_there_now(pool: SandboxPool, plain: dict[str, bool], name: str) -> None:
     source, code, passes = live_names.files()[name]
-    assert await passes_in_plain_python(source, code, tmp_path / "plain") == passes
+    assert plain[name] == passes
     verdict = await grade(source, [TestFile(code=code)], pool=pool)
     assert verdict.passed == passes, verdict.results
     assert "checker_error" not in {result.status.value for result in verdict.results}, verdict.results

@@ -83,7 +83,7 @@ TRAPS: dict[str, Test] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(backend=backend, size=2) as pool:
         yield pool

@@ -47,7 +47,10 @@ def test_whatever_a_candidate_sends_is_data_or_refused(content: Any) -> None:
         value = decode(content)
     except NotPlainError:
         return
-    encode(value)  # nothing but plain data has come of it
+    try:
+        encode(value)
+    except NotPlainError as error:
+        raise AssertionError(f"{content!r} has become what is no plain data") from error
 
 
 def test_an_object_is_no_data() -> None:

@@ -123,9 +123,9 @@ async def test_a_lost_sandbox_is_replaced(bubblewrap: BackendName) -> None:
         async with pool.take() as (sandbox,):
             assert (await sandbox.run(["true"])).ok
             idle = sandbox
-        await anyio.sleep(0.2)
+        await wait_until(lambda: pool.metrics.resets == 1, 20)
         kill_first_process(idle)
-        await anyio.sleep(0.05)
+        await wait_until(lambda: idle.lost is not None, 20)
         async with pool.take() as (sandbox,):
             assert (await sandbox.run(["true"])).ok
     assert pool.metrics.lost == 2

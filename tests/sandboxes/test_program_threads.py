@@ -11,7 +11,7 @@ from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, Tes
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=10, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool

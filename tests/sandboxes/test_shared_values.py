@@ -12,7 +12,7 @@ from tests.sandboxes.shared_cases import pairs, right
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
         yield pool

@@ -36,7 +36,7 @@ PROCESSES = {
 OUTPUT = "import os\nos.write(2, b'x' * 40_000_000)"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=LIMITS), backend=backend, size=2) as pool:
         yield pool

@@ -144,7 +144,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
         yield pool

@@ -31,6 +31,7 @@ def token_logprobs(prompt: list[int], output: list[int], temperature: float) -> 
     return [float(scored[len(prompt) - 1 + index, token]) for index, token in enumerate(output)]
 
 
+@pytest.mark.timeout(240)
 async def test_each_kind_of_server_keeps_the_contract(any_server_url: str, versions: list[Path]) -> None:
     async with sglang_engine([any_server_url]) as engine:
         await check_engine(
@@ -110,6 +111,7 @@ class Hangs(Broken):
         await anyio.sleep(60)
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("kind", "complaint"),
     [

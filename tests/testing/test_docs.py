@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(180)
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 

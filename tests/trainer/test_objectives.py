@@ -162,6 +162,7 @@ def test_the_loss_is_the_formula(settings: dict[str, Any], seed: int) -> None:
     assert float(loss.detach()) == pytest.approx(formula(batch, config), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
 @given(seed=SEEDS)
 def test_the_gradient_is_a_finite_difference(settings: dict[str, Any], seed: int) -> None:
@@ -193,6 +194,7 @@ def test_the_gradient_is_a_finite_difference(settings: dict[str, Any], seed: int
         assert float(theta.grad[t]) == pytest.approx((left + right) / 2, abs=1e-4)
 
 
+@pytest.mark.slow
 @given(seed=SEEDS)
 def test_on_policy_every_objective_has_the_gradient_of_reinforce(seed: int) -> None:
     batch = random_batch(seed)

@@ -19,6 +19,8 @@ from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.process import TrainerProcess
 from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, batch, record_run
 
+pytestmark = pytest.mark.timeout(180)
+
 
 def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record_run(tmp_path / "run", steps=1)

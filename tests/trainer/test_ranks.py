@@ -20,6 +20,8 @@ from agentrl.trainer.policy import Policy
 from tests.trainer.random_trees import random_tree
 from tests.trainer.ranks_program import steps
 
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -28,6 +28,8 @@ from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest_checkpoint, nll
 
+pytestmark = pytest.mark.timeout(300)
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -59,6 +59,7 @@ def gap(policy: Policy, teacher: Policy, sequences: list[TrainingSequence]) -> f
         return float((policy.logprobs(batch) - teacher.logprobs(batch)).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", ["/generate", "/v1"])
 def test_a_teacher_says_what_the_model_gives_to_each_token(any_server_url: str, dialect: str) -> None:
     url = any_server_url + "/v1" * (dialect == "/v1")
@@ -78,6 +79,7 @@ def _is_embedded(url: str) -> bool:
     return httpx.get(f"{url}/v1/models").status_code == 404
 
 
+@pytest.mark.timeout(180)
 def test_the_policy_moves_to_its_teacher_on_its_own_samples(server_url: str) -> None:
     config = TrainerConfig(lr=3e-4, warmup_steps=0, teacher_url=server_url, advantage="dr_grpo")
     teacher, student = Policy(NANO, TrainerConfig()), Policy(NANO, config)

@@ -21,6 +21,7 @@ from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw
 
 pytestmark = [
     pytest.mark.anyio,
+    pytest.mark.timeout(120),
     # verifiers and datasets leave these behind
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
