@@ -17,7 +17,6 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -25,10 +24,8 @@ from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
-from mkdocs.structure.files import File, Files
+from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from agentrl.config import REQUIRED, config_fields
 
@@ -188,8 +185,8 @@ def configuration_page() -> str:
         "",
         "This page lists every setting of a run, from the type that checks them. A key is written `section.name` on the command",
         "line (`--section.name VALUE`), and `name` below `[section]` in a TOML file. Later sources win: defaults, then TOML files in",
-        "turn, then the command line. A section that has a key `kind` may be written as its kind alone (`engine = \"sglang\"`,",
-        "`trainer.objective = \"gspo\"`, `--trainer.objective gspo`), and `model` as its path; a source that names another kind of a",
+        'turn, then the command line. A section that has a key `kind` may be written as its kind alone (`engine = "sglang"`,',
+        '`trainer.objective = "gspo"`, `--trainer.objective gspo`), and `model` as its path; a source that names another kind of a',
         "section begins that section anew. A section without which nothing happens (`trainer.lora`) may be left out.",
         "",
     ]
@@ -223,3 +220,30 @@ def _default_text(value: Any) -> str:
     if value is REQUIRED:
         return "required"
     return "" if value is None else f"`{value!r}`".replace("'", '"')
+
+
+def _linked_file(source: Path, link: str) -> Path:
+    target = (source.parent / link).resolve()
+    if target.is_dir():
+        target = target / "README.md"
+    if not target.is_file():
+        raise PluginError(f"{source.relative_to(ROOT)} links to {link}, which does not exist")
+    return target
+
+
+def _uri_of(target: Path) -> str:
+    if target == ROOT / "README.md":
+        return "index.md"
+    path = target.relative_to(ROOT)
+    if path.parts[0] == "docs":
+        return posixpath.join(*path.parts[1:])
+    return f"code/{path.as_posix()}" + ("" if path.suffix == ".md" else ".md")
+
+
+def _add(files: Files, config: MkDocsConfig, uri: str, text: str, origin: Path | None = None) -> None:
+    file = File.generated(config, uri, content=text)
+    if not uri.startswith(("index", "configuration", "reference")):
+        file.inclusion = type(file.inclusion).NOT_IN_NAV
+    files.append(file)
+    if origin is not None:
+        _origins[uri] = origin

@@ -180,7 +180,9 @@ class TrainerProcess:
         metrics = staleness(sequences, self._policy.version)
         if config.teacher is not None:
             timeout_s = TEACHER_SHARE * config.step_timeout_s
-            sequences = self._ranks.from_rank_zero(partial(with_teacher_logprobs, sequences, config.teacher.url, timeout_s))
+            sequences = self._ranks.from_rank_zero(
+                partial(with_teacher_logprobs, sequences, config.teacher.url, timeout_s)
+            )
             metrics |= distance_to_teacher(sequences)
         with self._whole_or_never():
             # Whatever a step draws at random, it draws again when it is taken again.

@@ -26,6 +26,7 @@ from agentrl.config import REQUIRED, Key, config_fields, read_value
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
 
+
 def _value(hint: Any, tokens: Sequence[Token] | Mapping[str, Any]) -> Any:
     """Read what was typed for one key; a list is one option a value, or one value in TOML."""
     if isinstance(tokens, Mapping):

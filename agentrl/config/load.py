@@ -150,7 +150,9 @@ def _merge(content: dict[str, Any], later: Mapping[str, Any], section: type[Sect
         if not isinstance(value, Mapping):
             content[name] = value
             continue
-        if not isinstance(old, dict) or (len(sections) > 1 and field is not None and _is_another_kind(old, value, field)):
+        if not isinstance(old, dict) or (
+            len(sections) > 1 and field is not None and _is_another_kind(old, value, field)
+        ):
             old = content[name] = {}
         _merge(old, value, sections[0] if len(sections) == 1 else None)
 

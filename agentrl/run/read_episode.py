@@ -193,7 +193,11 @@ class RunEpisode:
         """The record as the trainer sees it, where turns that it leaves out are marked, and the advantage of each turn, by the
         trainer's own functions; None: there is none to be had."""
         trainer: TrainerConfig = self.run.config.trainer
-        if self.status != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP or find_spec("torch") is None:
+        if (
+            self.status != "finished"
+            or trainer.advantage.kind not in COMPARED_IN_THE_GROUP
+            or find_spec("torch") is None
+        ):
             return self.record, None
         from agentrl.trainer.algorithms.advantages import group_advantages  # loads torch
 

@@ -164,14 +164,14 @@ def test_engine_and_model_are_short_for_their_keys_and_files_add_up(
         ("--data.no-shuffle", "data.shuffle", False),
         ("--data.shuffle false", "data.shuffle", False),
         ("--trainer.offload --steps 3", "trainer.offload", True),
-        ("--trainer.betas [0.8,0.9]", "trainer.betas", (0.8, 0.9)),
+        ("--trainer.optimizer.betas [0.8,0.9]", "trainer.optimizer.betas", (0.8, 0.9)),
         ("--engine.urls http://a --engine.urls http://b", "engine.urls", ["http://a", "http://b"]),
         ("--engine.urls http://a", "engine.urls", ["http://a"]),
         ('--engine.urls ["http://a"]', "engine.urls", ["http://a"]),
         ("--model.renderer-options.enable_thinking false", "model.renderer_options", {"enable_thinking": False}),
         ("--run-dir 2026", "run_dir", "2026"),
         ("--eval.tasks 7", "eval.tasks", "7"),
-        ("--trainer.lr 2e-5", "trainer.lr", 2e-5),
+        ("--trainer.optimizer.lr 2e-5", "trainer.optimizer.lr", 2e-5),
     ],
 )
 def test_a_value_is_read_as_its_key_says(
@@ -186,7 +186,7 @@ def test_a_value_is_read_as_its_key_says(
 def test_config_prints_every_key_with_its_documentation_and_reads_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["config", "--trainer.lr", "3e-4"]) == 0
+    assert main(["config", "--trainer.optimizer.lr", "3e-4"]) == 0
     shown = capsys.readouterr().out
     for key, _, field in config_fields():
         name = key.rpartition(".")[2]
@@ -195,7 +195,7 @@ def test_config_prints_every_key_with_its_documentation_and_reads_it_again(
     assert "lr = 0.0003" in shown
     file = tmp_path / "run.toml"
     file.write_text(shown)
-    assert load_config(file) == load_config((), {"trainer.lr": 3e-4})
+    assert load_config(file) == load_config((), {"trainer.optimizer.lr": 3e-4})
     assert main(["config", "--config", str(file)]) == 0
     assert tomllib.loads(capsys.readouterr().out) == tomllib.loads(shown)
 
@@ -204,7 +204,7 @@ def test_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate({"steps": 3, "trainer": {"lr": 1e-3}}, schema)
+    jsonschema.validate({"steps": 3, "trainer": {"optimizer": {"lr": 1e-3}}}, schema)
     with pytest.raises(jsonschema.ValidationError, match="'lrr' was unexpected"):
         jsonschema.validate({"trainer": {"lrr": 1e-3}}, schema)
 

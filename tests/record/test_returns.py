@@ -93,9 +93,9 @@ def test_a_role_that_only_one_episode_has_is_compared_with_nothing() -> None:
 def test_under_a_discount_turns_are_compared_with_all_turns() -> None:
     group = [chain(2), chain(1)]
     # returns 0.5, 1.0 and 0.0: mean 0.5
-    assert advantages(group, [1.0, 0.0], turn_discount=0.5) == [[0.0, 0.5], [-0.5]]
+    assert advantages(group, [1.0, 0.0], advantage={"turn_discount": 0.5}) == [[0.0, 0.5], [-0.5]]
     # rloo: the other episode's returns only
-    assert advantages(group, [1.0, 0.0], turn_discount=0.5, advantage="rloo") == [[0.5, 1.0], [-0.75]]
+    assert advantages(group, [1.0, 0.0], advantage={"turn_discount": 0.5, "kind": "rloo"}) == [[0.5, 1.0], [-0.75]]
 
 
 def test_a_turn_reward_is_compared_with_the_scores_of_all_turns_each_episode_weighing_the_same() -> None:
@@ -158,7 +158,7 @@ def test_what_is_divided_by_a_spread_is_a_deviation_of_the_scores_that_it_is_of(
 ) -> None:
     """docs/credit.md's formula, evaluated by itself; and |A| < √(W/w), whatever is rewarded."""
     records, rewards = group
-    got = advantages(records, rewards, advantage="grpo", turn_discount=discount)
+    got = advantages(records, rewards, advantage={"kind": "grpo", "turn_discount": discount})
     scores = [turn_returns(record, reward, discount) for record, reward in zip(records, rewards, strict=True)]
     for name in {turn.role for record in records for turn in record.turns}:
         own = [

@@ -19,22 +19,16 @@ from agentrl.trainer.algorithms.objectives import SequenceMap, aggregation_weigh
 
 SETTINGS: list[dict[str, Any]] = [
     {},
-    {"dual_clip": 1.5},
-    {"importance_weight_mode": "mask", "importance_weight_min": 0.5},
-    {"importance_weight_mode": "sequence_mask", "importance_weight_min": 0.3},
-    {"importance_weight_mode": "geometric_mask", "importance_weight_min": 0.7},
-    {"importance_weight_mode": "none", "loss_aggregation": "sequence"},
-    {
-        "objective": "gspo",
-        "importance_weight_mode": "none",
-        "loss_aggregation": "sequence",
-        "clip_low": 0.05,
-        "clip_high": 0.06,
-    },
+    {"objective": {"dual_clip": 1.5}},
+    {"importance": {"kind": "mask", "min": 0.5}},
+    {"importance": {"kind": "sequence_mask", "min": 0.3}},
+    {"importance": {"kind": "geometric_mask", "min": 0.7}},
+    {"importance": "none", "loss_aggregation": "sequence"},
+    {"objective": {"kind": "gspo", "clip_low": 0.05, "clip_high": 0.06}, "importance": "none", "loss_aggregation": "sequence"},
     {"objective": "gspo"},
-    {"objective": "cispo", "loss_aggregation": "constant", "loss_length": 7},
+    {"objective": "cispo", "loss_aggregation": {"kind": "constant", "length": 7}},
     {"objective": "sapo", "loss_aggregation": "sequence"},
-    {"objective": "m2po", "importance_weight_mode": "none"},
+    {"objective": "m2po", "importance": "none"},
     {"objective": "reinforce"},
 ]
 NAMES = ["-".join(map(str, settings.values())) or "decoupled ppo" for settings in SETTINGS]
@@ -42,7 +36,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def config_of(settings: dict[str, Any]) -> TrainerConfig:
-    return TrainerConfig(**{"clip_low": 0.2, "clip_high": 0.28, "importance_weight_max": 2.0, **settings})
+    return TrainerConfig(**{"objective": {"clip_low": 0.2, "clip_high": 0.28}, "importance": {"max": 2.0}, **settings})
 
 
 @dataclass
@@ -168,7 +162,7 @@ def test_the_gradient_is_a_finite_difference(settings: dict[str, Any], seed: int
     """But for CISPO, whose weight has no gradient: there it is the clipped weight times A. And GSPO's is that of its
     sequences' form where all tokens of a sequence weigh the same."""
     if settings == {"objective": "gspo"}:
-        settings = {"objective": "gspo", "importance_weight_mode": "sequence_mask"}
+        settings = {"objective": "gspo", "importance": "sequence_mask"}
     batch, config = random_batch(seed), config_of(settings)
     loss, theta = loss_of(batch, config)
     loss.backward()  # type: ignore[no-untyped-call]
@@ -199,7 +193,7 @@ def test_on_policy_every_objective_has_the_gradient_of_reinforce(seed: int) -> N
     batch.theta = batch.behaviour = batch.proximal
     gradients = []
     for name in ("ppo", "gspo", "cispo", "sapo", "m2po", "reinforce"):
-        loss, theta = loss_of(batch, config_of({"objective": name, "importance_weight_mode": "none"}))
+        loss, theta = loss_of(batch, config_of({"objective": name, "importance": "none"}))
         loss.backward()  # type: ignore[no-untyped-call]
         assert theta.grad is not None
         gradients.append(theta.grad)
@@ -222,11 +216,11 @@ def test_m2po_keeps_as_many_tokens_as_it_may(log_ratios: list[float], threshold:
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"objective": "gspo", "dual_clip": 3}, 'dual_clip = 3 bounds the objective "ppo"'),
+        ({"objective": {"kind": "gspo", "dual_clip": 3}}, 'dual_clip = 3 bounds the objective "ppo"'),
         ({"objective": "m2po"}, "would count twice"),
-        ({"importance_weight_min": 0.5}, "importance_weight_min = 0.5 is for the masks"),
+        ({"importance": {"min": 0.5}}, "importance_weight_min = 0.5 is for the masks"),
         ({"loss_aggregation": "constant"}, "needs a loss_length"),
-        ({"loss_length": 100}, "nothing else has one"),
+        ({"loss_aggregation": {"length": 100}}, "nothing else has one"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_reason(settings: dict[str, Any], reason: str) -> None:
@@ -256,7 +250,7 @@ def test_no_ratio_however_far_makes_a_loss_or_a_gradient_that_is_not_finite(
 
 @pytest.mark.parametrize("mode", ["mask", "sequence_mask", "geometric_mask"])
 def test_a_dropped_token_may_hold_anything(mode: str) -> None:
-    config = TrainerConfig(importance_weight_mode=mode, importance_weight_max=2.0, objective="cispo")
+    config = TrainerConfig(importance={"kind": mode, "max": 2.0}, objective="cispo")
     logprobs = torch.tensor([-torch.inf, -1.0], requires_grad=True)
     sequences = SequenceMap(torch.tensor([0, 1]), 2, torch.tensor([True, True]))
     losses, _ = policy_loss(logprobs, torch.zeros(2), torch.tensor([-50.0, 0.0]), torch.ones(2), sequences, config)

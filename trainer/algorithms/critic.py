@@ -104,7 +104,9 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.eval()
         self.ranks.distribute(self, layers, self.device, offload=config.offload)
-        self.optimizer = torch.optim.AdamW(self.parameters(), lr=self.how.critic_lr, betas=config.optimizer.betas, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters(), lr=self.how.critic_lr, betas=config.optimizer.betas, weight_decay=0.0
+        )
 
     def forward(self, pack: Pack, at: Tensor) -> Tensor:
         """Return what the rest of its trajectory will earn after some tokens of a pack.

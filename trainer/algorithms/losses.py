@@ -82,9 +82,7 @@ def policy_loss(
     mask = sequences.loss_mask
     # A position outside the mask may hold anything, infinities included; 0 · inf would be NaN.
     log_weight = torch.where(mask, proximal_logprobs - behaviour_logprobs, 0.0)
-    weight, out_of_bounds = objectives.importance_weights(
-        log_weight, sequences, config.importance
-    )
+    weight, out_of_bounds = objectives.importance_weights(log_weight, sequences, config.importance)
     # The same holds for a token whose weight is 0. Only the ratio of a whole sequence is made of its dropped tokens too.
     has_ratio = mask if config.objective.kind == "gspo" else mask & (weight > 0)
     log_ratio = torch.where(has_ratio, logprobs - proximal_logprobs.detach(), 0.0)
