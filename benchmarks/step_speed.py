@@ -65,7 +65,13 @@ def main() -> None:
         Qwen3ForCausalLM(config).save_pretrained(folder)
         policy = Policy(
             Path(folder),
-            TrainerConfig(device=args.device, precision="mixed", recompute_activations=True, tokens_per_pack=args.tokens_per_pack, optimizer={"lr": 1e-6}),
+            TrainerConfig(
+                device=args.device,
+                precision="mixed",
+                recompute_activations=True,
+                tokens_per_pack=args.tokens_per_pack,
+                optimizer={"lr": 1e-6},
+            ),
         )
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())
     seconds = []

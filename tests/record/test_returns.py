@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import TrainerConfig
+from agentrl.config import GroupAdvantage, TrainerConfig
 from agentrl.record.returns import turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -72,7 +72,9 @@ def test_a_turn_that_is_continued_twice_is_worth_the_mean_of_both() -> None:
 
 
 def advantages(records: list[TokenRecord], rewards: list[float], **settings: Any) -> list[list[float]]:
-    return turn_advantages(records, rewards, TrainerConfig(**{"advantage": "dr_grpo", **settings}))
+    config = TrainerConfig(**{"advantage": "dr_grpo", **settings})
+    assert isinstance(config.advantage, GroupAdvantage)
+    return turn_advantages(records, rewards, config.advantage, config.turns)
 
 
 def test_every_role_is_compared_with_its_own_kind() -> None:
@@ -93,7 +95,7 @@ def test_a_role_that_only_one_episode_has_is_compared_with_nothing() -> None:
 def test_under_a_discount_turns_are_compared_with_all_turns() -> None:
     group = [chain(2), chain(1)]
     # returns 0.5, 1.0 and 0.0: mean 0.5
-    assert advantages(group, [1.0, 0.0], advantage={"turn_discount": 0.5}) == [[0.0, 0.5], [-0.5]]
+    assert advantages(group, [1.0, 0.0], advantage={"kind": "dr_grpo", "turn_discount": 0.5}) == [[0.0, 0.5], [-0.5]]
     # rloo: the other episode's returns only
     assert advantages(group, [1.0, 0.0], advantage={"turn_discount": 0.5, "kind": "rloo"}) == [[0.5, 1.0], [-0.75]]
 
@@ -193,9 +195,9 @@ def test_bad_turns_are_trained_masked_or_penalised(kind: str) -> None:
 
     rewards = [1.0, 0.0]
     assert advantages(group(), rewards) == [[0.5, 0.5], [-0.5]]
-    penalised = advantages(group(), rewards, **{f"{kind}_turns": "penalise", "turn_penalty": 2.0})
+    penalised = advantages(group(), rewards, turns={kind: "penalise", "penalty": 2.0})
     assert penalised == [[-1.5, 0.5], [-0.5]]
     records = group()
-    mask_turns(records[0], TrainerConfig(**{f"{kind}_turns": "mask"}))
+    mask_turns(records[0], TrainerConfig(turns={kind: "mask"}).turns)
     (path,) = records[0].trajectories()
     assert path.loss_mask == [False, False, False, True]

@@ -352,7 +352,7 @@ async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
         await trainer.step(batch(1))
         await trainer.save_the_rest()
     config = json.loads(await in_thread((run_dir / "config.json").read_text))
-    config["trainer"]["lr"] = 5e-4
+    config["trainer"]["optimizer"]["lr"] = 5e-4
     await in_thread((run_dir / "config.json").write_text, json.dumps(config))
     async with running(run_dir, pytest.fail) as trainer:
         for step in (2, 3):

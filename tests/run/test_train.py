@@ -114,7 +114,12 @@ EVERY_OBJECTIVE: list[dict[str, Any]] = [
     {"objective": "cispo", "importance": {"kind": "mask", "min": 0.5}},
     {"objective": "sapo", "importance": "sequence_mask"},
     {"objective": "m2po", "importance": "none"},
-    {"kl": {"kind": "loss", "coef": 0.01}, "entropy_coef": 1e-3, "objective": {"proximal": "interpolate"}, "importance": "geometric_mask"},
+    {
+        "kl": {"kind": "loss", "coef": 0.01},
+        "entropy_coef": 1e-3,
+        "objective": {"proximal": "interpolate"},
+        "importance": "geometric_mask",
+    },
 ]
 
 
@@ -199,7 +204,7 @@ def assert_learns_from(run_dir: Path, weights: Path, settings: dict[str, Any]) -
         assert metrics["grad_norm"] > 0
         assert 0 < metrics["entropy"] < 6
         assert metrics["computed_tokens"] < metrics["sequences"] * 400, "what episodes share is computed once"
-        assert ("explained_variance" in metrics) == (settings.get("advantage") == "gae")
+        assert ("explained_variance" in metrics) == ("gae" in str(settings.get("advantage")))
         assert ("kl_reference" in metrics) == ("kl" in settings)
     last = load_file(Path(reply["weights"]) / "model.safetensors")
     assert all(bool(tensor.isfinite().all()) for tensor in last.values())
@@ -415,7 +420,12 @@ def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None
         "model": {"path": str(NANO)},
         "data": {"epochs": 1},
         "rollout": {"batch_size": 8, "group_size": 2, "drop_uniform_groups": False},
-        "trainer": {"ranks": 2, "lora": {"rank": 4}, "optimizer": {"lr": 1e-2, "warmup_steps": 0}, "step_timeout_s": 240},
+        "trainer": {
+            "ranks": 2,
+            "lora": {"rank": 4},
+            "optimizer": {"lr": 1e-2, "warmup_steps": 0},
+            "step_timeout_s": 240,
+        },
     }
     (tmp_path / "epoch.py").write_text(EPOCH)
     done = subprocess.run(

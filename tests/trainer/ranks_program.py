@@ -20,7 +20,11 @@ COMMON: dict[str, Any] = {"optimizer": {"lr": 1e-4, "warmup_steps": 0}, "minibat
 SETTINGS: dict[str, dict[str, Any]] = {
     "whole": {"advantage": "reinforce_pp", "kl": {"kind": "reward", "coef": 0.01}},
     "critic": {"advantage": {"kind": "gae", "critic_lr": 1e-3}, "objective": "m2po", "importance": "none"},
-    "adapter": {"lora": {"rank": 4}, "optimizer": {"lr": 1e-3}, "kl": {"kind": "loss", "coef": 0.01}},
+    "adapter": {
+        "lora": {"rank": 4},
+        "optimizer": {"lr": 1e-3, "warmup_steps": 0},
+        "kl": {"kind": "loss", "coef": 0.01},
+    },
 }
 
 

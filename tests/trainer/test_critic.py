@@ -88,7 +88,10 @@ def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever
 
 
 def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tmp_path: Path) -> None:
-    config = TrainerConfig(advantage={"kind": "gae", "critic_lr": 3e-4, "value_clip": 0.5, "gae_lambda": 1.0}, optimizer={"lr": 1e-6, "warmup_steps": 0})
+    config = TrainerConfig(
+        advantage={"kind": "gae", "critic_lr": 3e-4, "value_clip": 0.5, "gae_lambda": 1.0},
+        optimizer={"lr": 1e-6, "warmup_steps": 0},
+    )
     policy = Policy(NANO, config)
     sequences = random_tree(random.Random(4), depth=2)
     results = [policy.step(sequences).critic for _ in range(30)]

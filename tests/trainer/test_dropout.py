@@ -108,7 +108,10 @@ def test_the_reference_and_the_mismatch_see_no_dropout(model: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_a_critics_values_see_no_dropout(model: Path, dropout: bool) -> None:
-    critics = [Critic(model, TrainerConfig(advantage={"kind": "gae", "critic_lr": 1e-2}, dropout=on)) for on in (False, dropout)]
+    critics = [
+        Critic(model, TrainerConfig(advantage={"kind": "gae", "critic_lr": 1e-2}, dropout=on))
+        for on in (False, dropout)
+    ]
     (packed,) = pack_sequences(sequences(policy_of(model)), 1000)
     for critic in critics:  # away from the head of zeros that it starts with
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
@@ -125,7 +128,9 @@ def test_what_is_spread_drops_the_same(model: Path) -> None:
         one, spread = (
             Policy(
                 model,
-                TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, dropout=True, recompute_activations=True, offload=on),
+                TrainerConfig(
+                    optimizer={"lr": 1e-3, "warmup_steps": 0}, dropout=True, recompute_activations=True, offload=on
+                ),
                 ranks,
             )
             for on in (False, True)

@@ -101,8 +101,8 @@ def test_the_reference_is_the_model_under_the_adapter_and_costs_no_memory() -> N
     [
         ({"lora": {"rank": 4}}, {}, "was trained with an adapter"),
         ({}, {"lora": {"rank": 4}}, "was trained without an adapter"),
-        ({"lora": {"rank": 4}}, {"lora": {"rank": 8}}, "another trainer.lora_rank"),
-        ({"lora": {"rank": 4}}, {"lora": {"rank": 4, "targets": ["q_proj"]}}, "other trainer.lora_targets"),
+        ({"lora": {"rank": 4}}, {"lora": {"rank": 8}}, "another trainer.lora.rank"),
+        ({"lora": {"rank": 4}}, {"lora": {"rank": 4, "targets": ["q_proj"]}}, "other trainer.lora.targets"),
     ],
 )
 def test_a_checkpoint_of_another_kind_is_refused(
@@ -122,7 +122,9 @@ def test_targets_that_cannot_be_adapted_are_refused(targets: list[str], reason: 
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="are the layers of an adapter: they need lora_rank"):
+    with pytest.raises(ValueError, match=r"lora\.rank\n  Field required"):
         TrainerConfig(lora={"targets": ["q_proj"]})
     with pytest.raises(ValueError, match="sends whole weights"):
-        RunConfig.model_validate({"engine": {"kind": "sglang", "transfer": "broadcast"}, "trainer": {"lora": {"rank": 4}}})
+        RunConfig.model_validate(
+            {"engine": {"kind": "sglang", "transfer": "broadcast"}, "trainer": {"lora": {"rank": 4}}}
+        )

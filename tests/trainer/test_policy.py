@@ -79,7 +79,9 @@ def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, 
 @pytest.mark.parametrize("loss_aggregation", ["token", "sequence", "constant"])
 def test_sequences_that_teach_nothing_count_in_the_mean_and_are_not_computed(loss_aggregation: str) -> None:
     """AReaL's N is all tokens of the minibatch; a third of them with A = 0 leaves two thirds of the gradient."""
-    settings: dict[str, Any] = {"loss_aggregation": {"kind": loss_aggregation, "length": 50 if loss_aggregation == "constant" else None}}
+    settings: dict[str, Any] = {
+        "loss_aggregation": {"kind": loss_aggregation, **({"length": 50} if loss_aggregation == "constant" else {})}
+    }
 
     def step(others: int, **more: Any) -> Any:
         policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9, "max_grad_norm": 1e9}, **settings, **more))
@@ -136,7 +138,10 @@ def test_no_logprob_is_computed_twice(settings: dict[str, Any], passes: int) -> 
 
 def test_log_p_of_the_gradient_pass_is_that_of_a_pass_of_its_own() -> None:
     """A model without dropout layers computes the same with `dropout`, which takes log p from a pass of its own."""
-    own, apart = (Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, dropout=dropout)) for dropout in (False, True))
+    own, apart = (
+        Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, dropout=dropout))
+        for dropout in (False, True)
+    )
     stale = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 0.3) for s in sequences(own)]
     for policy in (own, apart):
         policy.step(stale)
@@ -147,7 +152,11 @@ def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None
     """SequenceMap that drifted by 0.1, but one by 0.5: alone in its pack, its mean would be above τ and it would lose all."""
     clipped, moved = [], []
     for tokens_per_pack in (20, 10_000):
-        settings = {"objective": {"kind": "m2po", "threshold": 0.04}, "importance": "none", "tokens_per_pack": tokens_per_pack}
+        settings = {
+            "objective": {"kind": "m2po", "threshold": 0.04},
+            "importance": "none",
+            "tokens_per_pack": tokens_per_pack,
+        }
         policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}, **settings))
         drifts = [0.5, 0.1, 0.1, 0.1, 0.1, 0.1]
         batch = [

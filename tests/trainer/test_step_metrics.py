@@ -73,11 +73,23 @@ def test_a_gradient_that_is_not_finite_has_no_norm_and_is_not_counted_as_zero() 
 def test_a_step_without_a_token_changes_nothing_and_says_so() -> None:
     policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9}, advantage="gae"))
     found = metrics_of(policy, []) | staleness([], 1)
-    assert found == {"loss": 0.0, "skipped_optimizer_steps": 0, "optimizer": {"lr": 1e-9}, "sequences": 0, "trained_tokens": 0, "computed_tokens": 0, "grad_norm": 0.0}
+    assert found == {
+        "loss": 0.0,
+        "skipped_optimizer_steps": 0,
+        "lr": 1e-9,
+        "sequences": 0,
+        "trained_tokens": 0,
+        "computed_tokens": 0,
+        "grad_norm": 0.0,
+    }
 
 
 def test_m2po_which_has_no_proximal_policy_shows_how_far_theta_is_from_who_sampled() -> None:
-    settings: dict[str, Any] = {"objective": {"kind": "m2po", "threshold": 100.0}, "importance": "none", "optimizer": {"lr": 1e-9}}
+    settings: dict[str, Any] = {
+        "objective": {"kind": "m2po", "threshold": 100.0},
+        "importance": "none",
+        "optimizer": {"lr": 1e-9},
+    }
     policy = Policy(NANO, TrainerConfig(**settings))
     batch = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 1.5) for s in sequences(policy)]
     found = metrics_of(policy, batch)

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import torch
 
-from agentrl.config import TrainerConfig
+from agentrl.config import TeacherConfig, TrainerConfig
 from agentrl.errors import TrainerError
 from agentrl.models import NANO
 from agentrl.trainer.algorithms.advantages import with_distillation
@@ -97,7 +97,7 @@ def test_a_token_is_worth_what_the_teacher_thinks_of_it() -> None:
     policy = Policy(NANO, TrainerConfig())
     sequences = sampled(policy, torch.Generator().manual_seed(1))
     (batch,) = pack_sequences(sequences, 100_000)
-    config = TrainerConfig(teacher={"url": "http://127.0.0.1:1", "coef": 0.5})
+    config = TeacherConfig(url="http://127.0.0.1:1", coef=0.5)
     assert with_distillation(batch, batch.behaviour_logprobs, config) is batch
     taught = [TrainingSequence(**{**vars(s), "teacher_logprobs": s.behaviour_logprobs + 2.0}) for s in sequences]
     (batch,) = pack_sequences(taught, 100_000)
