@@ -26,12 +26,12 @@ def config(
     return 0
 
 
-def toml_of(run: RunConfig) -> str:
-    """Return the configuration as TOML, without the credentials that stand in addresses.
+def toml_of(run: RunConfig, *, show_credentials: bool = False) -> str:
+    """Return the configuration as TOML, the credentials that stand in addresses as *** unless they are to be shown.
 
     A key that has no value, or that its section has only in another kind, is there as a comment.
     """
-    values = run.model_dump()
+    values = run.model_dump() if show_credentials else _masked(run.model_dump())
     lines: list[str] = []
     last = ""
     for key in config_fields():
@@ -65,12 +65,14 @@ def _written(value: Any) -> str:
 
     if isinstance(value, dict):
         table = tomlkit.inline_table()
-        table.update({name: _masked(one) for name, one in value.items()})
+        table.update(value)
         return table.as_string()
-    return tomlkit.item(_masked(value)).as_string()
+    return tomlkit.item(value).as_string()
 
 
 def _masked(value: Any) -> Any:
     if isinstance(value, str):
         return without_secrets(value, "***@")
+    if isinstance(value, dict):
+        return {name: _masked(one) for name, one in value.items()}
     return [_masked(one) for one in value] if isinstance(value, list | tuple) else value

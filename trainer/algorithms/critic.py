@@ -26,7 +26,7 @@ class AdvantagesAndReturns:
     returns: Tensor
     """[M] λ-returns A + V: what the values should be."""
     value_mask: Tensor
-    """[M] bool: tokens whose value is trained; under `gae_unit = "turn"` the first of each turn."""
+    """[M] bool: tokens whose value is trained; where a step is a turn, the first of each turn."""
     old_values: Tensor
     """[M] V, the values that the advantages were made of."""
 

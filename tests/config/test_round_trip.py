@@ -1,0 +1,114 @@
+"""Every legal configuration survives being printed as TOML and read again, and being stored in a run directory and read again."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt, MinLen
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+
+from agentrl.cli.config import toml_of
+from agentrl.config import RunConfig, load_config
+from agentrl.config.section import Section, sections_of
+from agentrl.errors import StoreError
+from agentrl.run.run_directory import read_config, write_config
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=12)
+MANY = 10_000
+
+
+def values_of(hint: Any, bounds: list[Any]) -> st.SearchStrategy[Any]:
+    """Values of a type, within the bounds of its field."""
+    if get_origin(hint) is not None and hasattr(hint, "__metadata__"):
+        inner, *more = get_args(hint)
+        return values_of(inner, [*bounds, *(bound for one in more for bound in getattr(one, "metadata", [one]))])
+    low = max((one.ge if isinstance(one, Ge) else one.gt for one in bounds if isinstance(one, Ge | Gt)), default=-MANY)
+    high = min((one.le if isinstance(one, Le) else one.lt for one in bounds if isinstance(one, Le | Lt)), default=MANY)
+    if hint is int:
+        return st.integers(int(low), int(high))
+    if hint is float:
+        without = {"exclude_min": any(isinstance(one, Gt) for one in bounds)} | {
+            "exclude_max": any(isinstance(one, Lt) for one in bounds)
+        }
+        return st.floats(float(low), float(high), **without)
+    if hint is str:
+        return TEXTS.filter(bool) if any(isinstance(one, MinLen) for one in bounds) else TEXTS
+    if hint is bool:
+        return st.booleans()
+    if hint is Any:
+        return st.one_of(st.booleans(), st.integers(-MANY, MANY), TEXTS, st.lists(st.booleans(), max_size=2))
+    if hint is type(None):
+        return st.none()
+    arguments = get_args(hint)
+    match get_origin(hint):
+        case origin if origin is list:
+            return st.lists(values_of(arguments[0], []), max_size=3)
+        case origin if origin is dict:
+            return st.dictionaries(TEXTS.filter(bool), values_of(arguments[1], []), max_size=2)
+        case origin if origin is tuple:
+            return st.tuples(*(values_of(one, []) for one in arguments)).map(list)
+    if arguments and all(isinstance(one, str) for one in arguments):
+        return st.sampled_from(arguments)
+    return st.one_of(*(values_of(one, bounds) for one in arguments))
+
+
+def values_of_field(field: FieldInfo) -> st.SearchStrategy[Any]:
+    sections = sections_of(field)
+    if sections:
+        given_ones = st.one_of(*map(section_of, sections))
+        return given_ones if type(None) not in get_args(field.annotation) else st.none() | given_ones
+    return values_of(field.annotation, list(field.metadata))
+
+
+def section_of(section: type[Section]) -> st.SearchStrategy[dict[str, Any]]:
+    """Some keys of a section, and all that it needs."""
+    needed = {name: values_of_field(field) for name, field in section.model_fields.items() if field.is_required()}
+    others = {name: values_of_field(field) for name, field in section.model_fields.items() if not field.is_required()}
+    if "kind" in others and len(section.model_fields["kind"].annotation.__args__) > 0:  # type: ignore[union-attr]
+        needed["kind"] = others.pop("kind")
+    return st.fixed_dictionaries(needed, optional=others)
+
+
+def legal(content: dict[str, Any]) -> RunConfig | None:
+    """The configuration, unless keys in it do not go together: whether those do is the rules' to say."""
+    try:
+        return RunConfig.model_validate(content)
+    except ValidationError as error:
+        if {problem["type"] for problem in error.errors()} <= {"value_error"}:
+            return None
+        raise
+
+
+@settings(max_examples=150)
+@given(section_of(RunConfig))
+def test_every_legal_configuration_survives_toml_and_the_run_directory(content: dict[str, Any]) -> None:
+    for part in [content, *({"trainer": {name: value}} for name, value in content.get("trainer", {}).items())]:
+        config = legal(part)
+        if config is None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "run.toml"
+            file.write_text(toml_of(config, show_credentials=True), encoding="utf-8")
+            again = load_config(file)
+            assert again == config
+            assert tomllib.loads(toml_of(again)) == tomllib.loads(toml_of(config))
+            assert load_config(**config.model_dump()) == config
+            stored = config.model_copy(update={"run_dir": folder})
+            write_config(stored)
+            assert read_config(Path(folder)) == stored
+
+
+def test_a_run_directory_of_another_version_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"steps": 3, "trainer": {"lr": 1e-4, "objective": "ppo", "clip_low": 0.2}}')
+    with pytest.raises(
+        StoreError, match=r"is none of this version of agentrl \(unknown configuration key 'trainer\.lr'"
+    ) as error:
+        read_config(tmp_path)
+    assert "begin a new run with --model" in str(error.value)
