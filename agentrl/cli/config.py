@@ -66,7 +66,7 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         table = tomlkit.inline_table()
         table.update(value)
-        return table.as_string()
+        return str(table.as_string())
     return tomlkit.item(value).as_string()
 
 
