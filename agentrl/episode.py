@@ -278,7 +278,7 @@ class Episode(Generic[TaskT]):
     def mark_failed(self, completion_id: str) -> None:
         """Say that the reply of one model call could not be used, such as a tool call that makes no sense.
 
-        `trainer.failed_turns` says what happens to its tokens. Raises EpisodeError when no call of this episode has that id, and
+        `trainer.turns.failed` says what happens to its tokens. Raises EpisodeError when no call of this episode has that id, and
         once the episode has ended.
         """
         for turn in self._turns(completion_id):

@@ -22,7 +22,7 @@
     ├── TrainerError          the trainer process failed
     │   ├── TrainerDiskError  the disk did not take what it was to write
     │   └── TrainerLostError  it died, or went silent
-    │       └── TrainerNotWholeError  a step failed in its middle, or it holds other steps than it should
+    │       └── TrainerStateError     a step failed in its middle, or it holds other steps than it should
     ├── WorkerError           a worker process cannot be started
     │   └── WorkerLostError   it died, or its event loop was blocked; its episodes go on elsewhere
     ├── DiskError             the run directory does not take what is to be written
@@ -147,7 +147,7 @@ class TrainerLostError(TrainerError):
     """The trainer process died or went silent."""
 
 
-class TrainerNotWholeError(TrainerLostError):
+class TrainerStateError(TrainerLostError):
     """What the trainer holds is not what its run knows of: only a new process, from a checkpoint, goes on."""
 
 

@@ -66,9 +66,9 @@ def train(directory: Path, staleness: int, steps: int, window: int) -> Run:
         "rollout.max_tokens": 64,
         "rollout.drop_uniform_groups": "false",
         "eval.max_concurrent": 200,
-        "trainer.lr": 2e-4,
+        "trainer.optimizer.lr": 2e-4,
         "trainer.minibatches": 2,
-        "trainer.checkpoint_every": 1000,
+        "trainer.checkpoint.every": 1000,
     }
     if staleness:
         settings["rollout.window"] = window

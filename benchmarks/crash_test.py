@@ -75,8 +75,8 @@ def command(folder: Path, run_dir: Path, args: argparse.Namespace) -> list[str]:
         "rollout.max_tokens": 96,
         "rollout.episode_timeout_s": 20,
         "rollout.cancel_timeout_s": 1,
-        "trainer.lr": 5e-5,
-        "trainer.checkpoint_every": 3,
+        "trainer.optimizer.lr": 5e-5,
+        "trainer.checkpoint.every": 3,
     }
     workflow = str(ROOT / "benchmarks" / "hostile_calculator.py")
     return [*AGENTRL, "train", workflow, *[f"--{key}={value}" for key, value in settings.items()]]

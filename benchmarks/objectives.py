@@ -23,12 +23,12 @@ ROOT = Path(__file__).parents[1]
 GOAL = 0.9
 SMOOTHED = 5
 OBJECTIVES: dict[str, dict[str, object]] = {
-    "GRPO (decoupled PPO)": {"loss_aggregation": "sequence", "clip_high": 0.2},
-    "DAPO": {"truncated_turns": "mask", "overlong_tokens": 64, "overlong_margin": 16},
-    "Dr. GRPO": {"advantage": "dr_grpo", "loss_aggregation": "constant", "loss_length": 48},
+    "GRPO (decoupled PPO)": {"loss_aggregation": "sequence", "objective": {"clip_high": 0.2}},
+    "DAPO": {"turns": {"truncated": "mask"}, "overlong": {"tokens": 64, "margin": 16}},
+    "Dr. GRPO": {"advantage": "dr_grpo", "loss_aggregation": {"kind": "constant", "length": 48}},
     "RLOO": {"advantage": "rloo"},
-    "GSPO": {"objective": "gspo", "loss_aggregation": "sequence", "clip_low": 3e-3, "clip_high": 4e-3},
-    "PPO with a critic": {"advantage": "gae", "critic_lr": 1e-3},
+    "GSPO": {"objective": {"kind": "gspo", "clip_low": 3e-3, "clip_high": 4e-3}, "loss_aggregation": "sequence"},
+    "PPO with a critic": {"advantage": {"kind": "gae", "critic_lr": 1e-3}},
 }
 
 

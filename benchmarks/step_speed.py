@@ -70,7 +70,7 @@ def main() -> None:
                 precision="mixed",
                 recompute_activations=True,
                 tokens_per_pack=args.tokens_per_pack,
-                lr=1e-6,
+                optimizer={"lr": 1e-6},
             ),
         )
     parameters = sum(parameter.numel() for parameter in policy.model.parameters())

@@ -151,13 +151,13 @@ class AsyncToolEnv:
         """Play the episode's model in this environment until it is done, and return the total reward.
 
         An environment that was not reset yet is reset with `episode.group_seed` and `episode.task`. A reply whose tool call
-        could not be carried out is marked as failed (`trainer.failed_turns`). The episode's metrics become `turns`,
+        could not be carried out is marked as failed (`trainer.turns.failed`). The episode's metrics become `turns`,
         `failed_turns`, and what is a finite float in the environment's `info`.
 
         Args:
             episode: Whose model plays.
             max_turns: Replies after which the episode is truncated; the environment may have bounds of its own.
-            turn_rewards: Give every reply the reward of its own step, for `trainer.turn_discount`.
+            turn_rewards: Give every reply the reward of its own step, for `trainer.advantage.turn_discount`.
         """
         if self._env is None:
             await self.reset(seed=episode.group_seed, options=episode.task)

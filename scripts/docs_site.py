@@ -17,7 +17,6 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -27,10 +26,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
-from agentrl.config import RunConfig
+from agentrl.config import REQUIRED, config_fields
 
 ROOT = Path(__file__).parents[1]
 API_INDEX = "reference/index.md"
@@ -178,6 +175,9 @@ def reference_page(module: str) -> str:
     return "\n".join(lines)
 
 
+TABLE = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
+
+
 def configuration_page() -> str:
     """Return the page of all keys of `RunConfig`, each with its type, its default and its line of documentation."""
     lines = [
@@ -185,39 +185,22 @@ def configuration_page() -> str:
         "",
         "This page lists every setting of a run, from the type that checks them. A key is written `section.name` on the command",
         "line (`--section.name VALUE`), and `name` below `[section]` in a TOML file. Later sources win: defaults, then TOML files in",
-        "turn, then the command line.",
+        'turn, then the command line. A section that has a key `kind` may be written as its kind alone (`engine = "sglang"`,',
+        '`trainer.objective = "gspo"`, `--trainer.objective gspo`), and `model` as its path; a source that names another kind of a',
+        "section begins that section anew. A section without which nothing happens (`trainer.lora`) may be left out.",
         "",
     ]
-    return "\n".join([*lines, *_section(RunConfig, "")])
-
-
-def _section(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    inner: list[tuple[str, type[BaseModel]]] = []
-    rows: list[str] = []
-    for name, field in model.model_fields.items():
-        models = list(_models_of(field.annotation))
-        inner += [(f"{prefix}{name}", found) for found in models]
-        if not models:
-            # A | ends a cell, but within a code span.
-            meaning = re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or "&#124;", field.description or "").replace(
-                "\n", " "
-            )
-            shown = [f"`{prefix}{name}`", f"`{_type_text(field.annotation)}`", _default_text(field), meaning]
-            rows.append(f"| {' | '.join(shown)} |")
-    if rows:
-        yield from ["| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]
-    for path, found in inner:
-        several = sum(other == path for other, _ in inner) > 1
-        title = f"`{path}`: {found.__name__}" if several else f"`{path}`"
-        yield from [f"{'##' if not prefix else '###'} {title}", "", (found.__doc__ or "").strip(), ""]
-        yield from _section(found, f"{path}.")
-
-
-def _models_of(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in typing.get_args(annotation):
-        yield from _models_of(argument)
+    section = ""
+    lines += TABLE
+    for key in config_fields():
+        within = key.name.rpartition(".")[0]
+        if within != section:
+            section = within
+            lines += ["", f"{'###' if '.' in within else '##'} `{within}`", "", key.section, "", *TABLE]
+        # A | ends a cell, but within a code span.
+        meaning = re.sub(r"(`[^`]*`)|\|", lambda found: found[1] or "&#124;", key.documentation).replace("\n", " ")
+        lines.append(f"| `{key.name}` | `{_type_text(key.hint)}` | {_default_text(key.default)} | {meaning} |")
+    return "\n".join([*lines, ""])
 
 
 def _type_text(annotation: Any) -> str:
@@ -233,11 +216,10 @@ def _type_text(annotation: Any) -> str:
     return "None" if annotation is type(None) else getattr(annotation, "__name__", str(annotation))
 
 
-def _default_text(field: Any) -> str:
-    if field.is_required():
+def _default_text(value: Any) -> str:
+    if value is REQUIRED:
         return "required"
-    value = field.get_default(call_default_factory=True)
-    return "" if value is None or value is PydanticUndefined else f"`{value!r}`".replace("'", '"')
+    return "" if value is None else f"`{value!r}`".replace("'", '"')
 
 
 def _linked_file(source: Path, link: str) -> Path:

@@ -33,7 +33,7 @@ GROUPS_PER_BATCH = 2
 
 def config(run_dir: Path, model: Path) -> RunConfig:
     """The run's configuration."""
-    trainer = {"keep_checkpoints": 1, "checkpoint_every": 2, "mismatch_sequences": 0}
+    trainer = {"checkpoint": {"keep": 1, "every": 2}, "mismatch_sequences": 0}
     return RunConfig.model_validate(
         {
             "run_dir": str(run_dir),

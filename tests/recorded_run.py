@@ -29,9 +29,8 @@ from agentrl.trainer.process import Commands
 GROUPS_A_BATCH, GROUP_SIZE = 2, 3
 SETTINGS: dict[str, Any] = {
     "minibatches": 2,
-    "lr": 1e-3,
-    "warmup_steps": 3,
-    "checkpoint_every": 2,
+    "optimizer": {"lr": 1e-3, "warmup_steps": 3},
+    "checkpoint": {"every": 2},
     "tokens_per_pack": 64,
 }
 

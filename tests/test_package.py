@@ -144,7 +144,7 @@ def test_the_rollout_side_imports_no_torch_and_no_sibling_package() -> None:
 def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
     keys = {"top": [key for key in config_keys() if "." not in key]}
     for key in config_keys():
-        section, dot, name = key.partition(".")
+        section, dot, name = key.rpartition(".")
         if dot:
             keys.setdefault(section, []).append(name)
     assert {section: " ".join(names) for section, names in keys.items()} == {
@@ -159,12 +159,19 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads "
         "session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port",
         "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",
-        "trainer": "lr warmup_steps betas weight_decay max_grad_norm minibatches tokens_per_pack advantage gae_discount "
-        "gae_lambda gae_unit gae_bootstrap critic_lr value_clip objective turn_discount truncated_turns failed_turns turn_penalty clip_low "
-        "clip_high dual_clip tau_positive tau_negative proximal kl kl_coef kl_estimator teacher_url teacher_coef "
-        "entropy_coef overlong_tokens overlong_margin m2_threshold loss_aggregation loss_length importance_weight_max importance_weight_min importance_weight_mode "
-        "alarm_mismatch alarm_weight "
-        "mismatch_sequences checkpoint_every keep_checkpoints lora_rank lora_alpha lora_targets ranks device precision offload recompute_activations dropout threads step_timeout_s",
+        "trainer": "minibatches tokens_per_pack entropy_coef alarm_mismatch alarm_weight mismatch_sequences ranks device precision "
+        "offload recompute_activations dropout threads step_timeout_s",
+        "trainer.optimizer": "lr warmup_steps betas weight_decay max_grad_norm",
+        "trainer.objective": "kind proximal clip_low clip_high dual_clip tau_positive tau_negative threshold",
+        "trainer.importance": "kind max min",
+        "trainer.loss_aggregation": "kind length",
+        "trainer.advantage": "kind turn_discount discount gae_lambda unit bootstrap critic_lr value_clip",
+        "trainer.turns": "truncated failed penalty",
+        "trainer.overlong": "tokens margin",
+        "trainer.kl": "kind coef estimator",
+        "trainer.teacher": "url coef",
+        "trainer.lora": "rank alpha targets",
+        "trainer.checkpoint": "every keep",
         "data": "shuffle epochs eval_share",
         "eval": "tasks limit samples pass_reward max_concurrent temperature",
     }

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from agentrl.config import TrainerConfig
+from agentrl.config import RatioObjective, TrainerConfig
 from agentrl.errors import CheckpointError
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.training_history import TrainedStep
@@ -71,8 +71,8 @@ class Policy:
         on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
         self.device = torch.device("cuda" if on_gpu else "cpu")
         self.model = load_model(model_path)
-        if config.lora_rank is not None:
-            add_adapter(self.model, config)
+        if config.lora is not None:
+            add_adapter(self.model, config.lora)
         self.packed_model = PackedModel(self.model)
         if self.ranks.size == 1 and not config.offload:  # what is spread never lies on one device whole
             self.model.to(self.device)
@@ -80,15 +80,16 @@ class Policy:
         if config.recompute_activations:
             recompute_activations(self.packed_model.layers)
         self.reference: PackedModel | None = None
-        if config.kl != "none" and config.lora_rank is None:
+        if config.kl.kind != "none" and config.lora is None:
             self.reference = PackedModel(load_model(model_path))
             self.reference.requires_grad_(False)
         for model in (self.packed_model, self.reference):
             if model is not None:
                 self.ranks.distribute(model, model.layers, self.device, offload=config.offload)
-        self.critic = Critic(model_path, config, self.ranks, self.device) if config.advantage == "gae" else None
+        self.critic = Critic(model_path, config, self.ranks, self.device) if config.advantage.kind == "gae" else None
+        rates = config.optimizer
         self.optimizer = torch.optim.AdamW(
-            trained_parameters(self.model).values(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+            trained_parameters(self.model).values(), lr=rates.lr, betas=rates.betas, weight_decay=rates.weight_decay
         )
         self._optimizer_steps = 0
         self._skipped_in_a_row = 0
@@ -136,7 +137,7 @@ class Policy:
             self._prepare_pack(pack.to(self.device), number, first=minibatch == 0)
             for number, (minibatch, pack) in enumerate(flat)
         ]
-        if self.config.advantage in WHITENED_ADVANTAGES:
+        if self.config.advantage.kind in WHITENED_ADVANTAGES:
             advantages = whitened([one.advantages for one in prepared], self.ranks.all_reduce)
             prepared = [replace(one, advantages=values) for one, values in zip(prepared, advantages, strict=True)]
         in_order = iter(prepared)
@@ -145,29 +146,30 @@ class Policy:
     def _prepare_pack(self, pack: Pack, number: int, *, first: bool) -> PreparedPack:
         """Prepare one pack. `first`: it is of the first minibatch, whose gradient pass is under the policy as the step begins."""
         config = self.config
-        has_proximal = config.objective not in ("m2po", "likelihood") and config.proximal == "recompute"
+        has_proximal = isinstance(config.objective, RatioObjective) and config.objective.proximal == "recompute"
         # Where the gradient pass gives log p itself, it costs no pass of its own; dropout would change it there.
         of_gradient_pass = first and not config.dropout
         start_logprobs = None
-        if config.kl == "reward" or config.teacher_url or (has_proximal and not of_gradient_pass):
+        if config.kl.kind == "reward" or config.teacher or (has_proximal and not of_gradient_pass):
             start_logprobs = self.logprobs(pack)
         reference_logprobs = self._reference_logprobs(pack)
         changed, estimates = pack, None  # what is computed on stays the same object: it remembers its segments
-        if config.kl == "reward":
+        if config.kl.kind == "reward":
             assert start_logprobs is not None
             assert reference_logprobs is not None
-            changed = with_kl_penalty(changed, start_logprobs, reference_logprobs, config)
+            in_reward = config.advantage.kind == "gae"
+            changed = with_kl_penalty(changed, start_logprobs, reference_logprobs, config.kl, in_reward=in_reward)
         if self.critic is not None:
             estimates = self.critic.advantages_and_returns(changed)
             changed = replace(changed, advantages=estimates.advantages)
-        if config.teacher_url:
+        if config.teacher is not None:
             assert start_logprobs is not None
-            changed = with_distillation(changed, start_logprobs, config)
+            changed = with_distillation(changed, start_logprobs, config.teacher)
         return PreparedPack(pack, number, changed.advantages, start_logprobs, reference_logprobs, estimates)
 
     def _reference_logprobs(self, pack: Pack) -> Tensor | None:
         """Return [M] log reference; None where there is no reference."""
-        if self.config.kl == "none":
+        if self.config.kl.kind == "none":
             return None
         if self.reference is None:  # the model under the adapter is the one that training started from
             with adapter_off(self.model):
@@ -203,14 +205,15 @@ class Policy:
 
         `first`: no optimizer step was taken yet.
         """
-        if self.config.objective != "m2po":
+        objective = self.config.objective
+        if objective.kind != "m2po":
             return [None] * len(prepared)
         log_ratios = [
             (one.start_logprobs if first and one.start_logprobs is not None else self.logprobs(one.pack))
             - one.pack.behaviour_logprobs
             for one in prepared
         ]
-        cutoff = m2_cutoff(self.ranks.all_gather(torch.cat(log_ratios)), self.config.m2_threshold)
+        cutoff = m2_cutoff(self.ranks.all_gather(torch.cat(log_ratios)), objective.threshold)
         return [log_ratio.square() <= cutoff for log_ratio in log_ratios]
 
     def _loss(
@@ -232,22 +235,22 @@ class Policy:
         added, stats = regularizers(output.logprobs, output.entropies, prepared.reference_logprobs, stats, config)
         weights = aggregation_weights(
             pack.sequence_map,
-            mode=config.loss_aggregation,
+            how=config.loss_aggregation,
             token_count=minibatch.token_count,
             sequence_count=minibatch.sequence_count,
-            length=config.loss_length,
         )
-        numerator = output.logprobs.detach() if config.objective == "m2po" else proximal_logprobs
+        numerator = output.logprobs.detach() if config.objective.kind == "m2po" else proximal_logprobs
         return ((losses + added) * weights).sum(), stats, numerator - pack.behaviour_logprobs
 
     def _proximal_logprobs(self, prepared: PreparedPack, logprobs: Tensor) -> Tensor:
         """Return [M] log p. `logprobs`: [M] log θ, without a gradient."""
-        if self.config.objective == "m2po":  # it holds θ to b
+        objective = self.config.objective
+        if objective.kind == "m2po":  # it holds θ to b
             return prepared.pack.behaviour_logprobs
-        if self.config.proximal == "interpolate":
+        if objective.kind != "likelihood" and objective.proximal == "interpolate":
             pack = prepared.pack
             return interpolated_proximal(logprobs, pack.behaviour_logprobs, pack.versions, self.version)
-        if self.config.objective == "likelihood" or prepared.start_logprobs is None:
+        if objective.kind == "likelihood" or prepared.start_logprobs is None:
             return logprobs
         return prepared.start_logprobs
 
@@ -257,19 +260,20 @@ class Policy:
         Raises:
             FloatingPointError: It was not finite several times in a row.
         """
-        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm))
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.optimizer.max_grad_norm))
         if not torch.isfinite(norm):
             self.optimizer.zero_grad()
             self._skipped_in_a_row += 1
             if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
                 raise FloatingPointError(
-                    f"the gradient was not finite in {self._skipped_in_a_row} optimizer steps in a row; lower trainer.lr, or "
+                    f"the gradient was not finite in {self._skipped_in_a_row} optimizer steps in a row; lower trainer.optimizer.lr, or "
                     f"look at the rewards of the last batches"
                 )
             return None
         self._skipped_in_a_row = 0
         self._optimizer_steps += 1
-        lr = self.config.lr * min(1.0, self._optimizer_steps / max(1, self.config.warmup_steps))
+        rates = self.config.optimizer
+        lr = rates.lr * min(1.0, self._optimizer_steps / max(1, rates.warmup_steps))
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.optimizer.step()

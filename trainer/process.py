@@ -39,7 +39,7 @@ import torch
 from safetensors import SafetensorError
 
 from agentrl.config import RunConfig
-from agentrl.errors import AgentRLError, TrainerNotWholeError
+from agentrl.errors import AgentRLError, TrainerStateError
 from agentrl.rollout.store import Store, StoredEpisode
 from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
 from agentrl.run.run_directory import read_config
@@ -97,7 +97,7 @@ class TrainerProcess:
         """What happened in the middle of a step, or of loading."""
 
     @property
-    def whole(self) -> bool:
+    def consistent(self) -> bool:
         """Whether the policy is that of the history, and no step has failed in its middle."""
         return self._broken is None
 
@@ -107,7 +107,7 @@ class TrainerProcess:
         return self._history[-1].chain if self._history else self._began
 
     @contextmanager
-    def _whole_or_never(self) -> Iterator[None]:
+    def _changing_policy(self) -> Iterator[None]:
         """Note an error in what changes the policy: what is in memory is no policy any more."""
         try:
             yield
@@ -116,15 +116,15 @@ class TrainerProcess:
             raise
 
     def _check(self, chain: str | None = None) -> None:
-        """Check that the policy is whole and, where one is given, of this `chain`.
+        """Check that no step has failed in its middle and, where one is given, of this `chain`.
 
         Raises:
-            TrainerNotWholeError: It is not.
+            TrainerStateError: It is not.
         """
         if self._broken is not None:
-            raise TrainerNotWholeError(f"a step had failed in its middle ({self._broken})")
+            raise TrainerStateError(f"a step had failed in its middle ({self._broken})")
         if chain is not None and chain != self.chain:
-            raise TrainerNotWholeError(
+            raise TrainerStateError(
                 f"the trainer has finished step {self._policy.version}, which the run did not learn of"
             )
 
@@ -138,10 +138,10 @@ class TrainerProcess:
             The answer.
 
         Raises:
-            TrainerNotWholeError: A step or a load has failed in its middle before.
+            TrainerStateError: A step or a load has failed in its middle before.
         """
         self._check()
-        with self._whole_or_never():
+        with self._changing_policy():
             if checkpoint is not None:
                 self._began = self._policy.load(Path(checkpoint)).chain
             else:
@@ -161,7 +161,7 @@ class TrainerProcess:
             The answer, with the step's metrics and what it was over.
 
         Raises:
-            TrainerNotWholeError: The policy is not whole, or of another chain. Nothing was done.
+            TrainerStateError: A step has failed in its middle, or the policy is of another chain. Nothing was done.
         """
         started = time.perf_counter()
         self._check(after)
@@ -178,11 +178,13 @@ class TrainerProcess:
             for s in own
         ]
         metrics = staleness(sequences, self._policy.version)
-        if url := config.teacher_url:
+        if config.teacher is not None:
             timeout_s = TEACHER_SHARE * config.step_timeout_s
-            sequences = self._ranks.from_rank_zero(partial(with_teacher_logprobs, sequences, url, timeout_s))
+            sequences = self._ranks.from_rank_zero(
+                partial(with_teacher_logprobs, sequences, config.teacher.url, timeout_s)
+            )
             metrics |= distance_to_teacher(sequences)
-        with self._whole_or_never():
+        with self._changing_policy():
             # Whatever a step draws at random, it draws again when it is taken again.
             torch.manual_seed(self._config.seed + self._policy.version)
             compared = self._policy.mismatch(current[: config.mismatch_sequences], self._published)
@@ -217,12 +219,12 @@ class TrainerProcess:
             The answer.
 
         Raises:
-            TrainerNotWholeError: The policy is not that of `step` and `chain`.
+            TrainerStateError: The policy is not that of `step` and `chain`.
         """
         self._check(chain)
         chains = [self._began, *(trained.chain for trained in self._history)]
         if step != self._policy.version or since not in chains:
-            raise TrainerNotWholeError(
+            raise TrainerStateError(
                 f"the trainer is at step {self._policy.version}, and was to save step {step} since {since}"
             )
         self.saved()
@@ -343,10 +345,10 @@ class Commands:
             if self.ranks.rank and not isinstance(error, FloatingPointError | RankZeroError):
                 sys.exit(1)
             # Where rank 0 fails alone, the others are elsewhere in the command than it is.
-            broken = self.ranks.size > 1 or (self._process is not None and not self._process.whole)
+            broken = self.ranks.size > 1 or (self._process is not None and not self._process.consistent)
             # An error that would come again is not worth a new process.
             for_good = isinstance(error, FloatingPointError | AgentRLError)
-            lost = isinstance(error, TrainerNotWholeError) or (broken and not for_good)
+            lost = isinstance(error, TrainerStateError) or (broken and not for_good)
             disk = isinstance(error, OSError | SafetensorError)
             reply = {"error": f"{type(error).__name__}: {error}", "lost": lost, "disk": disk}
         return json.dumps(reply)

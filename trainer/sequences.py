@@ -46,7 +46,7 @@ def _training_sequence(path: Trajectory, per_turn: Sequence[float], config: Trai
     turn_index = np.array(path.turn_index, dtype=np.int64)
     per_token = np.array(per_turn, dtype=np.float32)[turn_index]
     rewards = np.zeros_like(per_token)
-    if config.advantage == "gae":
+    if config.advantage.kind == "gae":
         last = np.append(turn_index[1:] != turn_index[:-1], True) & loss_mask
         rewards[last] = per_token[last]  # a turn is rewarded at its last token
     return TrainingSequence(

@@ -44,14 +44,7 @@ from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
 
-LIKELIHOOD = {
-    "objective": "likelihood",
-    "importance_weight_mode": "none",
-    "kl": "none",
-    "kl_coef": 0.0,
-    "kl_estimator": None,
-    "advantage": "dr_grpo",
-}
+LIKELIHOOD = {"objective": "likelihood", "importance": "none", "kl": "none", "advantage": "dr_grpo"}
 """What makes a training step supervised learning."""
 
 
@@ -139,7 +132,7 @@ def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
                     f"step {policy.version:4d}  nll {result.loss:.4f}  {tokens / step_s:,.0f} trained tokens/s",
                     flush=True,
                 )
-            if policy.version % config.trainer.checkpoint_every == 0:
+            if policy.version % config.trainer.checkpoint.every == 0:
                 last = _checkpoint(policy, config)
             batch = _batch(tasks, policy.version, config, chat_format)
     if last is None or last.name != checkpoint_directory(run_dir, policy.version).name:
@@ -263,7 +256,7 @@ def _checkpoint(policy: Policy, config: RunConfig) -> Path:
     run_dir = Path(config.run_dir)
     path = checkpoint_directory(run_dir, policy.version)
     policy.save(path, Path(config.model.path))
-    for old in whole_checkpoints(run_dir)[: -config.trainer.keep_checkpoints] if policy.ranks.rank == 0 else []:
+    for old in whole_checkpoints(run_dir)[: -config.trainer.checkpoint.keep] if policy.ranks.rank == 0 else []:
         shutil.rmtree(old, ignore_errors=True)
     return path
 

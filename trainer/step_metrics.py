@@ -44,7 +44,7 @@ def step_metrics(result: StepResult, sequences: Sequence[TrainingSequence], conf
             "kl_step": result.stats.kl_step / tokens,
             "entropy": result.stats.entropy / tokens,
         }
-        if config.kl != "none":
+        if config.kl.kind != "none":
             metrics["kl_reference"] = result.stats.kl_reference / tokens
     return metrics
 

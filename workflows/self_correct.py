@@ -2,7 +2,7 @@
 
 A task is one of `chat.py` with, as needed, "attempts" (3) and "feedback" (what the model is told after a wrong reply).
 Reply k earns the gain of its score over the best one before, so that the episode earns its best score, and a right
-answer earns it once. Train it with `trainer.turn_discount = 0.4`: an early reply then shares in what it leads to
+answer earns it once. Train it with `trainer.advantage.turn_discount = 0.4`: an early reply then shares in what it leads to
 (docs/credit.md).
 """
 

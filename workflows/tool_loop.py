@@ -2,8 +2,8 @@
 
 A task is {"env": ID} and, as needed, "make" (arguments of `gymnasium.make`), "options" (of `reset`; the whole task
 without it), "seed" (the environment's; the group's without it) and "turn_rewards": true, which gives every reply the
-reward of its own step, for `trainer.turn_discount`. A reply whose tool call could not be carried out is marked as
-failed (`trainer.failed_turns`).
+reward of its own step, for `trainer.advantage.turn_discount`. A reply whose tool call could not be carried out is marked as
+failed (`trainer.turns.failed`).
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from agentrl.cli.configuration import configuration
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Flag, Keys, Workflow
-from agentrl.config import RunConfig, config_fields
+from agentrl.config import REQUIRED, Key, RunConfig, config_fields
+from agentrl.machine.privacy import without_secrets
 
 
 def config(
@@ -14,7 +16,7 @@ def config(
 ) -> int:
     """Print the configuration that a command with these files and keys would have: TOML, every key with its documentation.
 
-    What is printed can be given to `--config` again.
+    What is printed can be given to `--config` again, but for the credentials in addresses, which are shown as ***.
 
     Args:
         schema: Print the JSON schema of every key instead.
@@ -24,29 +26,53 @@ def config(
     return 0
 
 
-def toml_of(run: RunConfig) -> str:
-    """Return the configuration as TOML. A key that has no value, and whose default is none, is there as a comment."""
-    import tomlkit
-    from tomlkit.items import Table
+def toml_of(run: RunConfig, *, show_credentials: bool = False) -> str:
+    """Return the configuration as TOML, the credentials that stand in addresses as *** unless they are to be shown.
 
-    document = tomlkit.document()
-    sections: dict[str, Table] = {}
-    for key, section, field in config_fields():
-        name, _, last = key.rpartition(".")
-        if name and name not in sections:
-            sections[name] = tomlkit.table()
-            document.add(name, sections[name])
-            sections[name].comment(" ".join((section.__doc__ or "").split()))
-        place = sections.get(name, document)
-        for line in (field.description or "").splitlines():
-            place.add(tomlkit.comment(line.strip()))
-        value = getattr(getattr(run, name) if name else run, last)
-        if value is None:
-            place.add(tomlkit.comment(f"{last} ="))
-        elif isinstance(value, dict):
-            table = tomlkit.inline_table()
-            table.update(value)
-            place.add(last, table)
+    A key that has no value, or that its section has only in another kind, is there as a comment.
+    """
+    values = run.model_dump() if show_credentials else _masked(run.model_dump())
+    lines: list[str] = []
+    last = ""
+    for key in config_fields():
+        section, _, name = key.name.rpartition(".")
+        within = _value(values, section) if section else values
+        if section != last:
+            table = f"[{section}]  # {' '.join(key.section.split())}"
+            lines += ["", table if within is not None else f"# {table}"]
+            last = section
+        lines += [f"# {line.strip()}" for line in key.documentation.splitlines()]
+        value = within.get(name) if within is not None else None
+        if value is not None:
+            lines.append(f"{name} = {_written(value)}")
         else:
-            place.add(last, value)
-    return tomlkit.dumps(document)
+            lines.append(f"# {name} = {_default(key)}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def _value(values: Any, key: str) -> Any:
+    for part in key.split("."):
+        values = None if values is None else values[part]
+    return values
+
+
+def _default(key: Key) -> str:
+    return "" if key.default is None or key.default is REQUIRED else _written(key.default)
+
+
+def _written(value: Any) -> str:
+    import tomlkit
+
+    if isinstance(value, dict):
+        table = tomlkit.inline_table()
+        table.update(value)
+        return str(table.as_string())
+    return tomlkit.item(value).as_string()
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value, "***@")
+    if isinstance(value, dict):
+        return {name: _masked(one) for name, one in value.items()}
+    return [_masked(one) for one in value] if isinstance(value, list | tuple) else value

@@ -2,6 +2,7 @@
 
     section of RunConfig   ->  group of the help page
     rollout.batch_size     ->  --rollout.batch-size INT, its line of documentation, its default
+    trainer.objective.kind ->  --trainer.objective too, as everywhere where a text is short for a section
 
 A command gets the keys that were typed as nested values, not as a configuration: `load_config` merges them with the files, and
 the whole is checked once.
@@ -19,15 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 from cyclopts import Group, Parameter, Token
 from cyclopts.help import ColumnSpec, DefaultFormatter, HelpEntry, NameRenderer
 from cyclopts.help.specs import get_default_parameter_columns
-from pydantic.fields import FieldInfo
 
-from agentrl.config import config_fields, read_value
+from agentrl.config import REQUIRED, Key, config_fields, read_value
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
-
-SHORT_NAMES = {"model.path": "--model", "engine.kind": "--engine"}
-"""Keys that have a shorter option too."""
 
 
 def _value(hint: Any, tokens: Sequence[Token] | Mapping[str, Any]) -> Any:
@@ -41,23 +38,23 @@ def _value(hint: Any, tokens: Sequence[Token] | Mapping[str, Any]) -> Any:
     return read_value(texts[-1], hint)
 
 
-def _option(key: str, field: FieldInfo, group: Group) -> Any:
+def _option(key: Key, group: Group) -> Any:
     """Return the option of one key as cyclopts takes it: its type, and what the help page shows of it."""
-    hint: Any = field.annotation
-    default = field.get_default(call_default_factory=True)
+    hint: Any = key.hint
     if hint is bool:
         hint = bool | Literal["true", "false"]  # a switch, which a value may follow
     takes_one = typing.get_origin(hint) in (tuple, Literal, types.UnionType)
+    name = f"--{key.name.replace('_', '-')}"
     return Annotated[
         hint,
         Parameter(
-            name=f"--{key.replace('_', '-')}",
-            alias=SHORT_NAMES.get(key),
-            help=field.description,
+            name=name,
+            alias=name.rpartition(".")[0] if key.short else None,
+            help=key.documentation,
             group=group,
             converter=_value,
-            show_default=False if default in (None, "", [], {}) else json.dumps(default),
-            negative=None if field.annotation is bool else (),
+            show_default=False if key.default in (None, REQUIRED, "", [], {}) else json.dumps(key.default),
+            negative=None if key.hint is bool else (),
             n_tokens=1 if takes_one else None,
         ),
     ]
@@ -75,14 +72,14 @@ def keys_of(*sections: str) -> Any:
     """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named."""
     groups: dict[str, Group] = {}
     options: dict[str, Any] = {}
-    for key, section, field in config_fields():
-        name = key.rpartition(".")[0]
+    for key in config_fields():
+        name = key.name.rpartition(".")[0]
         if not sections or name in sections:
             if name not in groups:
                 groups[name] = Group.create_ordered(
-                    name or "run", help=section.__doc__ or "", help_formatter=DefaultFormatter(column_specs=_columns)
+                    name or "run", help=key.section, help_formatter=DefaultFormatter(column_specs=_columns)
                 )
-            options[key] = _option(key, field, groups[name])
+            options[key.name] = _option(key, groups[name])
     return Annotated[TypedDict("Keys", options, total=False), Parameter(name="*")]  # type: ignore[operator]
 
 

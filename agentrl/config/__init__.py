@@ -1,7 +1,27 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
-from agentrl.config.keys import close_key, config_fields, config_keys
+from agentrl.config.advantage import GaeAdvantage, GroupAdvantage, Overlong, TurnsConfig
+from agentrl.config.keys import REQUIRED, Key, close_key, config_fields, config_keys
 from agentrl.config.load import complaints, config_of, load_config, read_value
+from agentrl.config.objective import (
+    CispoObjective,
+    ConstantLength,
+    GspoObjective,
+    KlLoss,
+    KlReward,
+    LikelihoodObjective,
+    M2poObjective,
+    MaskedImportance,
+    NoImportance,
+    NoKl,
+    PpoObjective,
+    RatioObjective,
+    ReinforceObjective,
+    SapoObjective,
+    SequenceMean,
+    TokenMean,
+    TruncatedImportance,
+)
 from agentrl.config.proxy import ProxyConfig
 from agentrl.config.run import (
     EngineConfig,
@@ -13,17 +33,44 @@ from agentrl.config.run import (
     check_groups,
     check_set,
 )
-from agentrl.config.trainer import TrainerConfig
+from agentrl.config.trainer import CheckpointConfig, LoraConfig, OptimizerConfig, TeacherConfig, TrainerConfig
 
 __all__ = [
+    "REQUIRED",
+    "CheckpointConfig",
+    "CispoObjective",
+    "ConstantLength",
     "EngineConfig",
     "EvalConfig",
+    "GaeAdvantage",
+    "GroupAdvantage",
+    "GspoObjective",
+    "Key",
+    "KlLoss",
+    "KlReward",
+    "LikelihoodObjective",
+    "LoraConfig",
+    "M2poObjective",
+    "MaskedImportance",
     "ModelConfig",
+    "NoImportance",
+    "NoKl",
+    "OptimizerConfig",
+    "Overlong",
+    "PpoObjective",
     "ProxyConfig",
+    "RatioObjective",
+    "ReinforceObjective",
     "RolloutConfig",
     "RunConfig",
     "SandboxConfig",
+    "SapoObjective",
+    "SequenceMean",
+    "TeacherConfig",
+    "TokenMean",
     "TrainerConfig",
+    "TruncatedImportance",
+    "TurnsConfig",
     "check_groups",
     "check_set",
     "close_key",

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+import typing
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
 
 from agentrl.config.run import RunConfig
-from agentrl.config.section import Section
+from agentrl.config.section import Section, section_kinds, sections_of
 
 OTHER_NAMES = {
     "learning_rate": "lr",
@@ -29,29 +32,91 @@ CLOSE = 0.7
 """Share of the letters that a misspelt name has in common with the right one, at least."""
 
 
-def config_fields(
-    section: type[BaseModel] = RunConfig, prefix: str = ""
-) -> Iterator[tuple[str, type[BaseModel], FieldInfo]]:
-    """Yield every dotted key, such as `rollout.batch_size`, with its section and its field."""
-    for name, field in section.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, Section):
-            yield from config_fields(kind, f"{prefix}{name}.")
+@dataclass(frozen=True)
+class Key:
+    """One key of the configuration."""
+
+    name: str
+    """Dotted: `rollout.batch_size`."""
+    hint: Any
+    """The type of its values."""
+    default: Any
+    """Its default; `REQUIRED` where it has none."""
+    documentation: str
+    section: str
+    """What its section is for."""
+    kinds: tuple[str, ...] = ()
+    """Of which kinds of its section it is a key; nothing: of all."""
+    field: FieldInfo = field(default_factory=FieldInfo, repr=False)
+    """The first field of this name."""
+    short: bool = False
+    """Whether a text in place of the section stands for it."""
+
+
+REQUIRED = PydanticUndefined
+
+
+def config_fields(section: type[Section] = RunConfig, prefix: str = "", documentation: str = "") -> Iterator[Key]:
+    """Yield every key: first those of the section itself, then those of the sections in it. A key that several kinds of a section have
+    comes once."""
+    within: list[Iterator[Key]] = []
+    for name, own in section.model_fields.items():
+        sections = sections_of(own)
+        if not sections:
+            yield _key(f"{prefix}{name}", [(section, own)], documentation or section.__doc__ or "")
+        elif len(sections) == 1:
+            within.append(config_fields(sections[0], f"{prefix}{name}.", sections[0].__doc__ or ""))
         else:
-            yield prefix + name, section, field
+            within.append(_keys_of_kinds(f"{prefix}{name}.", sections, own.description or ""))
+    for keys in within:
+        yield from keys
+
+
+def _keys_of_kinds(prefix: str, sections: Sequence[type[Section]], documentation: str) -> Iterator[Key]:
+    fields: dict[str, list[tuple[type[Section], FieldInfo]]] = {"kind": []}
+    for section in sections:
+        for name, own in section.model_fields.items():
+            fields.setdefault(name, []).append((section, own))
+    for name, all_own in fields.items():
+        yield _key(prefix + name, all_own, documentation, len(sections))
+
+
+def _key(name: str, fields: Sequence[tuple[type[Section], FieldInfo]], section: str, sections: int = 1) -> Key:
+    last = name.rpartition(".")[2]
+    first = fields[0][1]
+    default, text = first.get_default(call_default_factory=True), first.description or ""
+    kinds: tuple[str, ...] = ()
+    hint: Any = first.annotation
+    if sections > 1 and last == "kind":
+        text = "Which kind of it; each has keys of its own."
+    if len(fields) < sections:
+        kinds = tuple(kind for one, _ in fields for kind in section_kinds(one))
+        others = {
+            kind: other
+            for one, own in fields
+            if (other := own.get_default(call_default_factory=True)) != default
+            for kind in section_kinds(one)
+        }
+        unlike = "".join(f"; {kind}: {value:g}" for kind, value in others.items() if isinstance(value, float))
+        text = f"Of {', '.join(kinds)}: {text}" + (f" Default for {unlike[2:]}." if unlike else "")
+    if all(typing.get_origin(own.annotation) is Literal for _, own in fields):
+        choices = dict.fromkeys(choice for _, own in fields for choice in typing.get_args(own.annotation))
+        hint = Literal[tuple(choices)]
+    return Key(name, hint, default, text, section, kinds, first, short=last == fields[0][0].short_key)
 
 
 def config_keys() -> Iterator[str]:
     """Yield every dotted key."""
-    return (key for key, _, _ in config_fields())
+    return (key.name for key in config_fields())
 
 
 def close_key(key: str, among: Iterable[str] | None = None) -> str | None:
     """Return the key of the configuration that was probably meant by `key`, or None.
 
     Names are compared by their last part, since a key is often written without its section or in a wrong one: first what is
-    called so here or elsewhere (`learning_rate` is `trainer.lr`), then what has all its words (`batch` is `rollout.batch_size`), then
-    what is spelt much like it. Of several, one in the same section comes first, then one that begins alike.
+    called so here or elsewhere (`learning_rate` is `trainer.optimizer.lr`), then what has all its words (`batch` is
+    `rollout.batch_size`), its section's among them (`lora_rank` is `trainer.lora.rank`), then what is spelt much like it. Of several,
+    one in the same section comes first, then one that begins alike.
 
     Args:
         key: what was written, with `_` or `-`.
@@ -62,17 +127,25 @@ def close_key(key: str, among: Iterable[str] | None = None) -> str | None:
     known = list(config_keys() if among is None else among)
     if section in known:
         return section  # a key below a value
-    known.sort(key=lambda one: one.rpartition(".")[0] != section)
+    known.sort(key=lambda one: (one.rpartition(".")[0] != section, not one.startswith(f"{section}.")))
     words = [word for word in name.split("_") if word]
+    same = [one for one in known if _last(one) == name or _with_section(one) == name]
     alike = [one for one in known if words and all(_has_word(_last(one), word) for word in words)]
     beginning = [one for one in alike if _last(one).startswith(name)]
-    same = [one for one in known if _last(one) == name]
-    spelt = difflib.get_close_matches(name, [_last(one) for one in known], n=1, cutoff=CLOSE)
-    return next(iter(same or beginning or alike or [one for one in known if _last(one) in spelt]), None)
+    across = [one for one in known if words and all(_has_word(one.replace(".", "_"), word) for word in words)]
+    names = [spelling(one) for one in known for spelling in (_last, _with_section)]
+    spelt = difflib.get_close_matches(name, names, n=1, cutoff=CLOSE)
+    found = [one for one in known if {_last(one), _with_section(one)} & set(spelt)]
+    return next(iter(same or beginning or alike or across or found), None)
 
 
 def _last(key: str) -> str:
     return key.rpartition(".")[2]
+
+
+def _with_section(key: str) -> str:
+    """The name of a key with that of its innermost section before it: `lora_rank`."""
+    return "_".join(key.split(".")[-2:])
 
 
 def _has_word(name: str, word: str) -> bool:

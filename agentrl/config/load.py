@@ -1,7 +1,8 @@
 """A `RunConfig` from TOML files, from values in Python, and from dotted overrides such as those of the command line.
 
-Later sources win, key by key: defaults < files in turn < values < overrides. An unknown key or a wrong value is a ConfigError that
-names it. The whole is checked once, by pydantic, when all sources are merged: which keys go together shows only then.
+Later sources win, key by key: defaults < files in turn < values < overrides. A source that names another kind of a section
+(`trainer.objective = "gspo"`) begins that section anew. An unknown key or a wrong value is a ConfigError that names it. The whole is
+checked once, by pydantic, when all sources are merged: which keys go together shows only then.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from agentrl.config.keys import close_key, config_fields
 from agentrl.config.run import RunConfig
+from agentrl.config.section import Section, in_full, kinds_of, sections_of
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.privacy import without_secrets
 
@@ -39,14 +42,14 @@ def load_config(
     content: dict[str, Any] = {}
     for file in [files] if isinstance(files, Path) else files:
         try:
-            _merge(content, _with_model(tomllib.loads(file.read_text(encoding="utf-8"))))
+            _merge(content, tomllib.loads(file.read_text(encoding="utf-8")), RunConfig)
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
-    _merge(content, _with_model({name: value for name, value in values.items() if value not in (None, "")}))
+    _merge(content, {name: value for name, value in values.items() if value not in (None, "")}, RunConfig)
     return config_of(content, overrides)
 
 
@@ -56,16 +59,24 @@ def config_of(content: dict[str, Any], overrides: Mapping[str, Any] | None = Non
     Raises:
         ConfigError: A key is unknown, or a value is wrong.
     """
-    content = _with_model(content)
-    hints = {key: field.annotation for key, _, field in config_fields()}
+    merged: dict[str, Any] = {}
+    _merge(merged, content, RunConfig)
+    keys = {key.name: key for key in config_fields()}
+    changes: dict[str, Any] = {}
     for dotted, given in (overrides or {}).items():
-        *parents, name = dotted.split(".")
-        value: Any = read_value(given, hints.get(dotted)) if isinstance(given, str) else given
-        for parent in reversed([*parents, name]):
-            value = {parent: value}
-        _merge(content, value)
+        key = next((name for name in keys if name.rpartition(".")[0] == dotted and keys[name].short), dotted)
+        hint = keys[key].hint if key in keys else None
+        value: Any = read_value(given, hint) if isinstance(given, str) else given
+        *parents, name = (key if isinstance(given, str) else dotted).split(".")
+        inner = changes
+        for parent in parents:
+            if not isinstance(inner.get(parent), dict):
+                inner[parent] = {}
+            inner = inner[parent]
+        inner[name] = value
+    _merge(merged, changes, RunConfig)
     try:
-        return RunConfig.model_validate(content)
+        return RunConfig.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(complaints(error))) from None
 
@@ -83,27 +94,69 @@ def read_value(text: str, hint: Any = None) -> Any:
 def complaints(error: ValidationError, within: str = "") -> Iterator[str]:
     """Yield a line for each thing that is wrong: its key, its value, and what to do. Keys are relative to the key `within`."""
     for problem in error.errors():
-        key = within or ".".join(map(str, problem["loc"]))
-        if problem["type"] == "extra_forbidden":
-            close = close_key(key)
-            yield f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
-        else:
-            message = problem["msg"].removeprefix("Value error, ")
-            shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
-            if problem["type"] == "list_type":
-                message += '; a list is written ["A", "B"]'
-            yield f"{key}: {message}" if problem["type"] == "value_error" else f"{key} = {shown}: {message}"
+        key, section, kind = _place(problem["loc"])
+        key = within or key
+        shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
+        of_kind = f'{section}.kind = "{kind}"'
+        match problem["type"]:
+            case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
+                yield f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
+            case "extra_forbidden":
+                close = close_key(key)
+                yield f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
+            case "missing":
+                yield f"{key} is missing: {of_kind if kind else section} needs it"
+            case "union_tag_invalid":
+                tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
+                yield f'{key}.kind = "{tag}": it should be one of {known}'
+            case "value_error":
+                yield f"{key}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+            case "list_type":
+                yield f'{key} = {shown}: {problem["msg"]}; a list is written ["A", "B"]'
+            case _:
+                yield f"{key} = {shown}: {problem['msg']}"
 
 
-def _with_model(content: dict[str, Any]) -> dict[str, Any]:
-    """Return `content` with `model = "nano"` as the section that it is short for, so that another source can add to it."""
-    model = content.get("model")
-    return content | {"model": {"path": model}} if isinstance(model, str) else content
+def _place(loc: Sequence[int | str]) -> tuple[str, str, str]:
+    """Return (the dotted key, its section, the kind of that): pydantic puts the kind of a section into the place of an error."""
+    parts: list[str] = []
+    section: type[Section] | None = RunConfig
+    kind, kinds = "", list[str]()
+    for part in map(str, loc):
+        if part in kinds:
+            kind, kinds = part, []
+            continue
+        field = section.model_fields.get(part) if section else None
+        sections = sections_of(field) if field else ()
+        section = sections[0] if len(sections) == 1 else None
+        kind, kinds = (kind if not field else ""), (kinds_of(field) if field else [])
+        parts.append(part)
+    return ".".join(parts), ".".join(parts[:-1]), kind
 
 
-def _merge(content: dict[str, Any], later: Mapping[str, Any]) -> None:
+def _kinds_with(key: str) -> tuple[str, ...]:
+    """Return the kinds of its section that have the key."""
+    return next((known.kinds for known in config_fields() if known.name == key), ())
+
+
+def _merge(content: dict[str, Any], later: Mapping[str, Any], section: type[Section] | None = None) -> None:
+    """Change `content` by what `later` says of the keys of a section."""
     for name, value in later.items():
-        if isinstance(value, Mapping) and isinstance(content.get(name), dict):
-            _merge(content[name], value)
-        else:
+        field = section.model_fields.get(name) if section else None
+        sections = sections_of(field) if field else ()
+        if field is not None:
+            value = in_full(field, value)
+        old = content.get(name)
+        if not isinstance(value, Mapping):
             content[name] = value
+            continue
+        if not isinstance(old, dict) or (
+            len(sections) > 1 and field is not None and _is_another_kind(old, value, field)
+        ):
+            old = content[name] = {}
+        _merge(old, value, sections[0] if len(sections) == 1 else None)
+
+
+def _is_another_kind(old: Mapping[str, Any], new: Mapping[str, Any], field: FieldInfo) -> bool:
+    default = field.default.kind
+    return "kind" in new and new["kind"] != old.get("kind", default)

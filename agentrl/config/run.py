@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
+from agentrl.config.advantage import GroupAdvantage
 from agentrl.config.proxy import ProxyConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
 from agentrl.config.trainer import TrainerConfig
@@ -15,6 +16,7 @@ from agentrl.errors import ConfigError
 class ModelConfig(Section):
     """The policy and its chat format."""
 
+    short_key: ClassVar[str] = "path"
     path: str = ""
     """Directory of a Hugging Face checkpoint, the id of a model of the hub (`Qwen/Qwen3-0.6B`), or `nano` or `nano_player`, which ship
     with agentrl; for `eval --base-url`, the model name to ask for. `model = "nano"` is short for it."""
@@ -200,16 +202,11 @@ class RunConfig(Section):
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
 
-    @field_validator("model", mode="before")
-    @classmethod
-    def _path_alone(cls, value: Any) -> Any:
-        return {"path": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _fits(self) -> RunConfig:
-        if self.engine.transfer == "broadcast" and self.trainer.lora_rank is not None:
+        if self.engine.transfer == "broadcast" and self.trainer.lora is not None:
             raise ValueError(
-                'engine.transfer = "broadcast" sends whole weights, and trainer.lora_rank publishes an adapter alone; use '
+                'engine.transfer = "broadcast" sends whole weights, and trainer.lora publishes an adapter alone; use '
                 'engine.transfer = "disk"'
             )
         if self.rollout.workers and self.proxy.port:
@@ -222,10 +219,12 @@ class RunConfig(Section):
 
 def check_groups(config: RunConfig) -> None:
     """Raise ConfigError when the advantages of a training run compare the episodes of groups that hold one each."""
-    compared = config.trainer.advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline")
-    if config.rollout.group_size == 1 and compared and not (config.trainer.teacher_url or config.trainer.turn_discount):
+    trainer = config.trainer
+    compared = trainer.advantage.kind in ("grpo", "dr_grpo", "reinforce_pp_baseline")
+    discounted = isinstance(trainer.advantage, GroupAdvantage) and trainer.advantage.turn_discount
+    if config.rollout.group_size == 1 and compared and not (trainer.teacher or discounted):
         raise ConfigError(
-            f'rollout.group_size = 1 leaves trainer.advantage = "{config.trainer.advantage}" nothing to compare an episode with: '
+            f'rollout.group_size = 1 leaves trainer.advantage = "{trainer.advantage.kind}" nothing to compare an episode with: '
             'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
         )
 

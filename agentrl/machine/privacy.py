@@ -18,6 +18,6 @@ def open_private(path: Path, mode: str) -> IO[Any]:
     return open(path, mode, opener=private)
 
 
-def without_secrets(text: str) -> str:
-    """A text in which URLs have lost the user and password that they name."""
-    return re.sub(r"(?<=://)[^/@\s'\"]+@", "", text)
+def without_secrets(text: str, instead: str = "") -> str:
+    """A text in which URLs have lost the user and password that they name, or have `instead` for them."""
+    return re.sub(r"(?<=://)[^/@\s'\"]+@", instead, text)

@@ -39,8 +39,8 @@ def with_model(config: RunConfig) -> RunConfig:
     check_set(config, "model.path")
     path = model_directory(config.model.path)
     check_checkpoint(path)
-    if config.trainer.lora_rank is not None and find_spec("peft") is None:
-        raise ConfigError("trainer.lora_rank needs peft: pip install -e '/path/to/agentrl[lora]'")
+    if config.trainer.lora is not None and find_spec("peft") is None:
+        raise ConfigError("trainer.lora needs peft: pip install -e '/path/to/agentrl[lora]'")
     return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
 
 

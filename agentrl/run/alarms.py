@@ -48,7 +48,7 @@ def alarms(health: Health, config: RunConfig, staleness_bound: int | None) -> It
 
 def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
     rollout = config.rollout
-    teacherless = rollout.group_size > 1 and not config.trainer.teacher_url
+    teacherless = rollout.group_size > 1 and not config.trainer.teacher
     if teacherless and health.uniform_groups >= max(UNIFORM_GROUPS, 2 * rollout.groups_per_batch):
         reward = health.uniform_reward
         yield Alarm(
@@ -92,7 +92,7 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
     if best and last and best.mean - last.mean > _noise(best.variance, last.variance):
         yield Alarm(
             "reward_falls",
-            f"the mean reward fell from {best.mean:.3f} to {last.mean:.3f} ({REWARD_BLOCK} groups each): lower trainer.lr or "
+            f"the mean reward fell from {best.mean:.3f} to {last.mean:.3f} ({REWARD_BLOCK} groups each): lower trainer.optimizer.lr or "
             "rollout.max_staleness, or hold the policy near its start with trainer.kl; the best checkpoint is kept",
         )
 
@@ -107,7 +107,7 @@ def _of_training(health: Health, config: RunConfig, staleness_bound: int | None)
         yield Alarm(
             "gradient_zero",
             f"the gradient was 0 in the last {health.zero_gradients} steps, so the policy does not change: every advantage is 0, "
-            "or every token is clipped or masked. Look at rewards, trainer.importance_weight_mode and the clip bounds",
+            "or every token is clipped or masked. Look at rewards, trainer.importance and the clip bounds",
         )
     if metrics.get("entropy", 1.0) < NO_ENTROPY:
         yield Alarm(
@@ -127,7 +127,7 @@ def _of_training(health: Health, config: RunConfig, staleness_bound: int | None)
         yield Alarm(
             "weights",
             f"p/b is {low:.2f} to {high:.2f} for 98 % of the tokens, beyond trainer.alarm_weight = {trainer.alarm_weight:g}: "
-            "lower rollout.max_staleness or trainer.lr",
+            "lower rollout.max_staleness or trainer.optimizer.lr",
         )
     if staleness_bound is not None and metrics.get("staleness_max", 0.0) > staleness_bound:
         yield Alarm(

@@ -26,7 +26,7 @@ from agentrl.errors import (
     TrainerDiskError,
     TrainerError,
     TrainerLostError,
-    TrainerNotWholeError,
+    TrainerStateError,
 )
 from agentrl.rollout.manifest import Manifest, check_files, read_manifest
 from agentrl.rollout.store import Store
@@ -86,7 +86,7 @@ class DurableTrainer:
         step = self.weights.version + 1
         try:
             self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, self._chain))
-        except TrainerNotWholeError as error:
+        except TrainerStateError as error:
             raise TrainerError(
                 f"step {step} failed {MAX_LOSSES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
                 f"mend the cause, and go on with agentrl train --resume {self._run_dir}"

@@ -8,7 +8,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from agentrl.config import TrainerConfig
+from agentrl.config import GroupAdvantage, TrainerConfig
 from agentrl.errors import AgentRLError
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
@@ -46,7 +46,7 @@ class RunTrajectory:
     """The return of the token's turn (docs/credit.md)."""
     advantages: list[float] | None  # [T]
     """The advantage of the token's turn in its group; what a step adds that follows from its own forward passes, a KL penalty or a
-    teacher, is not in it. None: the episode failed; `trainer.advantage` is one that takes a critic ("gae") or the whole batch
+    teacher, is not in it. None: the episode failed; `trainer.advantage.kind` is one that takes a critic ("gae") or the whole batch
     ("reinforce_pp", "reinforce_pp_baseline"); or torch is not installed."""
     truncated: bool
     """Whether it ends with a reply that was cut off for its length."""
@@ -168,7 +168,9 @@ class RunEpisode:
             ConfigError: The model's tokenizer is not there any more.
         """
         record, advantages = self._weighed()
-        returns = turn_returns(record, self.reward, self.run.config.trainer.turn_discount)
+        advantage = self.run.config.trainer.advantage
+        discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
+        returns = turn_returns(record, self.reward, discount)
         return [self._trajectory(path, returns, advantages) for path in record.trajectories()]
 
     def _trajectory(
@@ -191,7 +193,11 @@ class RunEpisode:
         """The record as the trainer sees it, where turns that it leaves out are marked, and the advantage of each turn, by the
         trainer's own functions; None: there is none to be had."""
         trainer: TrainerConfig = self.run.config.trainer
-        if self.status != "finished" or trainer.advantage not in COMPARED_IN_THE_GROUP or find_spec("torch") is None:
+        if (
+            self.status != "finished"
+            or trainer.advantage.kind not in COMPARED_IN_THE_GROUP
+            or find_spec("torch") is None
+        ):
             return self.record, None
         from agentrl.trainer.algorithms.advantages import group_advantages  # loads torch
 

@@ -198,7 +198,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest start in the store where
     `config.json` cannot be read. Whatever either says, the run is the one in `run_dir`.
 
-    Raises StoreError when neither can be read, ConfigError for a key or a value that is wrong.
+    Raises StoreError when neither can be read, or what is read is of another version of agentrl, ConfigError for a key or a value that is wrong.
     """
     if overrides and "run_dir" in overrides:
         raise ConfigError(
@@ -220,7 +220,15 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
                 f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
                 "--run_dir"
             ) from error
-    return config_of(content | {"run_dir": str(run_dir)}, overrides)
+    content |= {"run_dir": str(run_dir)}
+    try:
+        config_of(content)
+    except ConfigError as error:
+        raise StoreError(
+            f"the configuration of {run_dir} is none of this version of agentrl ({one_line(error, 200)}): go on with the version that "
+            "wrote it, or begin a new run with --model and the newest of its checkpoints"
+        ) from error
+    return config_of(content, overrides)
 
 
 def _config_in(store: Path) -> dict[str, Any] | None:
@@ -361,7 +369,7 @@ def weights_directory(config: RunConfig) -> Iterator[Path]:
 
 def published_bytes(config: RunConfig) -> int:
     """About how much the trainer publishes with every step, at most: all weights in float32, or nothing to speak of of an adapter."""
-    if config.trainer.lora_rank is not None:
+    if config.trainer.lora is not None:
         return 0
     return sum(_in_float32(file) for file in Path(config.model.path).glob("*.safetensors"))
 

@@ -45,17 +45,25 @@ def changed_settings(store: Store, after: int) -> str:
     """The trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
 
     def settings(restart: int) -> dict[str, Any]:
-        return dict(stored_json(store.configuration(restart).encode()).get("trainer", {}))
+        return _flat(stored_json(store.configuration(restart).encode()).get("trainer", {}), "trainer")
 
     now = settings(store.restart)
     restarts = sorted({batch.restart for batch in store.batches(after)})
     changes = {
-        f"trainer.{name} = {json.dumps(then)}, now {json.dumps(now.get(name))}": None
+        f"{name} = {json.dumps(then)}, now {json.dumps(now.get(name))}": None
         for restart in restarts
         for name, then in settings(restart).items()
         if then != now.get(name)
     }
     return "; ".join(changes)
+
+
+def _flat(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Return the settings by their dotted keys."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= _flat(value, f"{prefix}.{name}") if isinstance(value, dict) else {f"{prefix}.{name}": value}
+    return flat
 
 
 def write_noted(store: Store, path: Path, text: str) -> None:

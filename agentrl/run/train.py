@@ -209,7 +209,7 @@ async def _run_to_the_end(
                 config.engine,
                 log=run_dir / "engine.log",
                 seed=config.seed + store.restart,
-                lora_rank=config.trainer.lora_rank,
+                lora_rank=config.trainer.lora.rank if config.trainer.lora else None,
             )
         )
         view.phase = "loading the model into the trainer"
@@ -224,9 +224,9 @@ async def _run_to_the_end(
         runner = await stack.enter_async_context(
             open_runner(config, workflow, engine, chat_format=chat_format, training=True, logs=run_dir, say=view.say)
         )
-        trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.keep_checkpoints, say=view.say)
+        trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say)
         weights = await trainer.load()
-        if engine.version != weights.version or config.engine.urls or config.trainer.lora_rank is not None:
+        if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:
             await engine.update_weights(weights.path, weights.version)
 
         stack.enter_context(settled())
@@ -370,7 +370,7 @@ async def _train(run: _Run) -> None:
             log.write(json.dumps(record) + "\n")
             log.flush()
             view.on_step(record)
-            if view.step % config.trainer.checkpoint_every == 0 or view.step == config.steps:
+            if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
                 await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
                 view.say(f"writing the checkpoint of step {view.step}")
                 with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):

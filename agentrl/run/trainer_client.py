@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.concurrency.child_process import ChildProcess, child_process
-from agentrl.errors import TrainerDiskError, TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.errors import TrainerDiskError, TrainerError, TrainerLostError, TrainerStateError
 from agentrl.rollout.training_history import TrainedStep
 
 
@@ -64,7 +64,7 @@ class TrainerClient:
 
     async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
         """Begin to write a checkpoint of `step` and its chain, with the history after the chain `since`. Raises
-        TrainerNotWholeError when the trainer holds anything else."""
+        TrainerStateError when the trainer holds anything else."""
         await self._ask(op="save", directory=str(directory), step=step, chain=chain, since=since)
         self.saving = True
 
@@ -103,7 +103,7 @@ class TrainerClient:
         await self._child.write_line(json.dumps(command))
         reply: dict[str, Any] = json.loads(await self._read())
         if "error" in reply:
-            kind = TrainerNotWholeError if reply["lost"] else TrainerDiskError if reply["disk"] else TrainerError
+            kind = TrainerStateError if reply["lost"] else TrainerDiskError if reply["disk"] else TrainerError
             raise kind(f"{command['op']} failed in the trainer: {reply['error']}")
         return reply
 

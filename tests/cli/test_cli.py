@@ -111,13 +111,15 @@ def test_help_shows_every_key_with_its_type_default_and_documentation(
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
     words = " ".join(" ".join(lines).replace("│", " ").split())
-    for key, _, field in config_fields():
-        option = f"--{key.replace('_', '-')}"
-        assert option in words
-        assert (field.description or "").replace("`", "").split()[0] in words, f"{key} has no documentation"
+    for key in config_fields():
+        assert f"--{key.name.replace('_', '-')}" in words
+        assert key.documentation.replace("`", "").split()[0] in words, f"{key.name} has no documentation"
     assert "--rollout.max-staleness INT" in words
     assert "synchronous training. [default: 2]" in words
     assert "[choices: fifo, window, greedy]" in words
+    assert "m2po, reinforce, likelihood] [default:" in words
+    assert "Of ppo: c: where the advantage is negative" in words
+    assert "Default for gspo: 0.0003. [default: 0.2]" in words
 
 
 def test_help_and_version_come_at_once() -> None:
@@ -167,14 +169,18 @@ def test_engine_and_model_are_short_for_their_keys_and_files_add_up(
         ("--data.no-shuffle", "data.shuffle", False),
         ("--data.shuffle false", "data.shuffle", False),
         ("--trainer.offload --steps 3", "trainer.offload", True),
-        ("--trainer.betas [0.8,0.9]", "trainer.betas", (0.8, 0.9)),
+        ("--trainer.optimizer.betas [0.8,0.9]", "trainer.optimizer.betas", (0.8, 0.9)),
         ("--engine.urls http://a --engine.urls http://b", "engine.urls", ["http://a", "http://b"]),
         ("--engine.urls http://a", "engine.urls", ["http://a"]),
         ('--engine.urls ["http://a"]', "engine.urls", ["http://a"]),
         ("--model.renderer-options.enable_thinking false", "model.renderer_options", {"enable_thinking": False}),
         ("--run-dir 2026", "run_dir", "2026"),
         ("--eval.tasks 7", "eval.tasks", "7"),
-        ("--trainer.lr 2e-5", "trainer.lr", 2e-5),
+        ("--trainer.optimizer.lr 2e-5", "trainer.optimizer.lr", 2e-5),
+        ("--trainer.objective gspo", "trainer.objective.kind", "gspo"),
+        ("--trainer.objective.clip-low 0.1 --trainer.objective cispo", "trainer.objective.clip_low", 0.1),
+        ("--trainer.kl.kind loss --trainer.kl.coef 0.1", "trainer.kl.coef", 0.1),
+        ("--trainer.lora.rank 8 --trainer.lora.targets q_proj", "trainer.lora.targets", ["q_proj"]),
     ],
 )
 def test_a_value_is_read_as_its_key_says(
@@ -189,16 +195,16 @@ def test_a_value_is_read_as_its_key_says(
 def test_config_prints_every_key_with_its_documentation_and_reads_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["config", "--trainer.lr", "3e-4"]) == 0
+    assert main(["config", "--trainer.optimizer.lr", "3e-4"]) == 0
     shown = capsys.readouterr().out
-    for key, _, field in config_fields():
-        name = key.rpartition(".")[2]
-        assert re.search(rf"^(# )?{name} =", shown, re.MULTILINE), f"{key} is not there"
-        assert f"# {(field.description or '').splitlines()[0]}" in shown
+    for key in config_fields():
+        name = key.name.rpartition(".")[2]
+        assert re.search(rf"^(# )?{name} =", shown, re.MULTILINE), f"{key.name} is not there"
+        assert f"# {key.documentation.splitlines()[0]}" in shown
     assert "lr = 0.0003" in shown
     file = tmp_path / "run.toml"
     file.write_text(shown)
-    assert load_config(file) == load_config((), {"trainer.lr": 3e-4})
+    assert load_config(file) == load_config((), {"trainer.optimizer.lr": 3e-4})
     assert main(["config", "--config", str(file)]) == 0
     assert tomllib.loads(capsys.readouterr().out) == tomllib.loads(shown)
 
@@ -207,9 +213,32 @@ def test_config_prints_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--schema"]) == 0
     schema = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(schema)
-    jsonschema.validate({"steps": 3, "trainer": {"lr": 1e-3}}, schema)
+    jsonschema.validate({"steps": 3, "trainer": {"optimizer": {"lr": 1e-3}}}, schema)
     with pytest.raises(jsonschema.ValidationError, match="'lrr' was unexpected"):
         jsonschema.validate({"trainer": {"lrr": 1e-3}}, schema)
+    gspo = {"kind": "gspo", "clip_low": 1e-3}
+    for objective in ("gspo", gspo, {"dual_clip": 3.0}):
+        jsonschema.validate({"model": "nano", "engine": "sglang", "trainer": {"objective": objective}}, schema)
+    for objective in ("pppo", {**gspo, "dual_clip": 3.0}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate({"trainer": {"objective": objective}}, schema)
+
+
+def test_config_masks_the_credentials_of_addresses(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--engine.urls", "http://me:s3cr3t@one:1", "--engine.urls", "http://two:2"]
+    words += [
+        "--trainer.teacher.url",
+        "https://s3cr3t@three/v1",
+        "--model.renderer-options.source",
+        "http://me:s3cr3t@four",
+    ]
+    assert main(["config", *words]) == 0
+    shown = capsys.readouterr().out
+    assert "s3cr3t" not in shown
+    read = load_config((), None, **tomllib.loads(shown))
+    assert read.engine.urls == ["http://***@one:1", "http://two:2"]
+    assert read.trainer.teacher is not None
+    assert read.trainer.teacher.url == "https://***@three/v1"
 
 
 @pytest.mark.slow

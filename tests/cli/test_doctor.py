@@ -69,6 +69,6 @@ def test_without_a_backend_it_fails(tmp_path: Path) -> None:
 
 
 def test_it_takes_no_configuration() -> None:
-    code, shown = doctor("--trainer.lr", "1")
+    code, shown = doctor("--trainer.optimizer.lr", "1")
     assert code == 2
-    assert "doctor takes no --trainer.lr" in shown
+    assert "doctor takes no --trainer.optimizer.lr" in shown

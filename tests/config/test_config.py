@@ -12,23 +12,27 @@ from agentrl.errors import ConfigError
 
 def test_later_sources_win(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
-    file.write_text('steps = 3\ntasks = "a"\n[trainer]\nlr = 1e-3\nwarmup_steps = 7\n')
-    config = load_config(file, {"trainer.lr": "2e-4", "trainer.betas": "[0.8, 0.9]"}, tasks="b")
-    assert (config.steps, config.tasks, config.trainer.lr, config.trainer.warmup_steps) == (3, "b", 2e-4, 7)
-    assert config.trainer.betas == (0.8, 0.9)
+    file.write_text('steps = 3\ntasks = "a"\n[trainer.optimizer]\nlr = 1e-3\nwarmup_steps = 7\n')
+    config = load_config(file, {"trainer.optimizer.lr": "2e-4", "trainer.optimizer.betas": "[0.8, 0.9]"}, tasks="b")
+    optimizer = config.trainer.optimizer
+    assert (config.steps, config.tasks, optimizer.lr, optimizer.warmup_steps) == (3, "b", 2e-4, 7)
+    assert optimizer.betas == (0.8, 0.9)
     assert load_config((), {"model.path": "some/dir"}).model.path == "some/dir"
 
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ({"trainer.lrr": "1"}, r"unknown configuration key 'trainer\.lrr'; did you mean 'trainer\.lr'"),
+        ({"trainer.lrr": "1"}, r"unknown configuration key 'trainer\.lrr'; did you mean 'trainer\.optimizer\.lr'"),
         ({"steps": "0"}, r"steps = 0: .*greater than or equal to 1"),
         ({"rollout.batch_size": "30"}, r"batch_size = 30 is not a multiple of group_size = 8; use 24 or 32"),
         ({"rollout.window": "3", "rollout.order": "fifo"}, r'window = 3 needs order = "window"'),
         ({"steps.more": "1"}, r"steps"),
         ({"engine.urls": "http://127.0.0.1:1"}, r'engine\.urls = .* a list is written \["A", "B"\]'),
-        ({"trainer.importance_weight_mode": "drop"}, r"trainer\.importance_weight_mode"),
+        (
+            {"trainer.importance": "drop"},
+            r"trainer\.importance\.kind = \"drop\": it should be one of 'truncate', 'mask'",
+        ),
     ],
 )
 def test_a_wrong_value_is_named(overrides: dict[str, str], message: str) -> None:
@@ -46,7 +50,7 @@ def test_a_file_that_is_missing_or_not_toml_is_named(tmp_path: Path) -> None:
 
 
 def test_a_config_survives_its_own_json() -> None:
-    config = load_config((), {"trainer.lr": "3e-4", "rollout.window": "4"})
+    config = load_config((), {"trainer.optimizer.lr": "3e-4", "rollout.window": "4"})
     assert RunConfig.model_validate_json(config.model_dump_json()) == config
 
 
@@ -77,13 +81,18 @@ def test_a_text_is_kept_for_a_key_that_holds_text() -> None:
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
-        ("lr", "trainer.lr"),
-        ("learning_rate", "trainer.lr"),
-        ("trainer.learning_rate", "trainer.lr"),
+        ("lr", "trainer.optimizer.lr"),
+        ("learning_rate", "trainer.optimizer.lr"),
+        ("trainer.learning_rate", "trainer.optimizer.lr"),
+        ("trainer.lr", "trainer.optimizer.lr"),
+        ("trainer.kl_coef", "trainer.kl.coef"),
+        ("trainer.checkpoint_every", "trainer.checkpoint.every"),
+        ("beta", "trainer.kl.coef"),
         ("batch", "rollout.batch_size"),
         ("rollout.batchsize", "rollout.batch_size"),
-        ("trainer.rank", "trainer.ranks"),
-        ("trainer.lora-r", "trainer.lora_rank"),
+        ("trainer.rank", "trainer.lora.rank"),
+        ("trainer.rankss", "trainer.ranks"),
+        ("trainer.lora-r", "trainer.lora.rank"),
         ("rolout.group_size", "rollout.group_size"),
         ("trainer.threads_", "trainer.threads"),
         ("engine.tasks", "tasks"),
@@ -110,7 +119,7 @@ def test_a_group_of_one_needs_an_advantage_that_compares_with_nobody() -> None:
             check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
     for advantage in ("gae", "rloo", "reinforce_pp"):
         check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
-    taught = {**one, "trainer.advantage": "dr_grpo", "trainer.teacher_url": "http://teacher"}
+    taught = {**one, "trainer.advantage": "dr_grpo", "trainer.teacher.url": "http://teacher"}
     check_groups(load_config(overrides=taught))
 
 

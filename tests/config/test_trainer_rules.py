@@ -1,49 +1,117 @@
-"""Combinations of the trainer's settings that are refused: each rule by an example, and by what its error names."""
+"""Combinations of the trainer's settings that make no sense: most cannot be written, and what crosses sections is refused by name."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from agentrl.config.trainer import RULES, TrainerConfig
+from agentrl.config import load_config
+from agentrl.errors import ConfigError
 
-BROKEN: list[tuple[dict[str, Any], str]] = [
-    ({"dual_clip": 3, "objective": "gspo"}, "dual_clip = 3 "),
-    ({"objective": "m2po"}, 'use importance_weight_mode = "none"'),
-    ({"objective": "likelihood"}, 'objective = "likelihood" has no proximal policy'),
-    ({"proximal": "interpolate", "dropout": True}, 'use "recompute"'),
+ILLEGAL: list[tuple[dict[str, Any], str]] = [
+    # A key of another kind.
     (
-        {"proximal": "interpolate", "objective": "m2po", "importance_weight_mode": "none"},
-        'objective = "m2po" has no proximal policy to interpolate',
+        {"objective": {"kind": "gspo", "dual_clip": 3}},
+        'trainer.objective.dual_clip = 3: trainer.objective.kind = "gspo" has no such key; leave it out, or use ppo',
     ),
-    ({"advantage": "gae", "turn_discount": 0.5}, "turn_discount = 0.5 "),
-    ({"lora_targets": ["q_proj"]}, "lora_targets = ['q_proj'] "),
-    ({"kl": "loss"}, 'kl = "loss" and kl_coef = 0 go together'),
-    ({"kl": "loss", "kl_coef": 0.1, "kl_estimator": "k1"}, "use k2 or k3"),
-    ({"kl": "reward", "kl_coef": 0.1, "kl_estimator": "k3"}, 'kl_estimator = "k3" in the reward'),
-    ({"kl_estimator": "k2"}, 'kl_estimator = "k2" says how kl is estimated'),
-    ({"overlong_tokens": 100}, "overlong_tokens = 100 and overlong_margin = None go together"),
-    ({"overlong_tokens": 100, "overlong_margin": 101}, "overlong_margin = 101 is more than overlong_tokens = 100"),
-    ({"importance_weight_min": 0.5}, "importance_weight_min = 0.5 is for the masks"),
-    ({"loss_aggregation": "constant"}, 'loss_aggregation = "constant" and loss_length = None'),
+    (
+        {"objective": {"kind": "m2po", "proximal": "interpolate"}, "importance": "none"},
+        'trainer.objective.proximal = "interpolate": trainer.objective.kind = "m2po" has no such key; leave it out, or use ppo or gspo',
+    ),
+    (
+        {"objective": {"kind": "likelihood", "proximal": "interpolate"}, "importance": "none"},
+        'trainer.objective.kind = "likelihood" has no such key',
+    ),
+    (
+        {"advantage": {"kind": "gae", "turn_discount": 0.5}},
+        'trainer.advantage.turn_discount = 0.5: trainer.advantage.kind = "gae" has no such key; leave it out, or use grpo or dr_grpo',
+    ),
+    ({"advantage": {"critic_lr": 1e-3}}, "leave it out, or use gae"),
+    (
+        {"importance": {"min": 0.5}},
+        'trainer.importance.min = 0.5: trainer.importance.kind = "truncate" has no such key',
+    ),
+    ({"importance": {"kind": "none", "min": 0.5}}, "leave it out, or use mask or sequence_mask or geometric_mask"),
+    ({"loss_aggregation": {"length": 100}}, 'trainer.loss_aggregation.kind = "token" has no such key'),
+    (
+        {"kl": {"coef": 0.1}},
+        'trainer.kl.coef = 0.1: trainer.kl.kind = "none" has no such key; leave it out, or use loss or reward',
+    ),
+    ({"kl": {"estimator": "k2"}}, 'trainer.kl.estimator = "k2": trainer.kl.kind = "none" has no such key'),
+    # A key that its kind, or its section, needs.
+    (
+        {"loss_aggregation": "constant"},
+        'trainer.loss_aggregation.length is missing: trainer.loss_aggregation.kind = "constant"',
+    ),
+    ({"kl": "loss"}, 'trainer.kl.coef is missing: trainer.kl.kind = "loss" needs it'),
+    ({"kl": "reward"}, 'trainer.kl.coef is missing: trainer.kl.kind = "reward" needs it'),
+    ({"lora": {"targets": ["q_proj"]}}, "trainer.lora.rank is missing: trainer.lora needs it"),
+    ({"overlong": {"tokens": 100}}, "trainer.overlong.margin is missing: trainer.overlong needs it"),
+    ({"teacher": {"coef": 0.5}}, "trainer.teacher.url is missing: trainer.teacher needs it"),
+    # A value that another key of its section rules out.
+    ({"kl": {"kind": "loss", "coef": 0.0}}, "trainer.kl.coef = 0.0: Input should be greater than 0"),
+    (
+        {"kl": {"kind": "loss", "coef": 0.1, "estimator": "k1"}},
+        """trainer.kl.estimator = "k1": Input should be 'k2' or 'k3'""",
+    ),
+    (
+        {"kl": {"kind": "reward", "coef": 0.1, "estimator": "k3"}},
+        """trainer.kl.estimator = "k3": Input should be 'k1'""",
+    ),
+    (
+        {"overlong": {"tokens": 100, "margin": 101}},
+        "trainer.overlong: margin = 101 is more than tokens = 100; lower it",
+    ),
+    # What crosses sections.
+    ({"objective": "m2po"}, 'trainer: objective.kind = "m2po" has no proximal policy p'),
+    ({"objective": "likelihood"}, 'importance.kind = "truncate" would count for nothing; use importance.kind = "none"'),
+    ({"objective": {"proximal": "interpolate"}, "dropout": True}, 'use "recompute", or dropout = false'),
+    # No kind, and no section.
+    ({"objective": "pppo"}, """trainer.objective.kind = "pppo": it should be one of 'ppo', 'gspo'"""),
+    ({"objective": 3}, "trainer.objective = 3: "),
+    ({"lora": 16}, "trainer.lora = 16: "),
 ]
 
 
-@pytest.mark.parametrize(("settings", "message"), BROKEN, ids=[str(settings) for settings, _ in BROKEN])
-def test_a_broken_rule_names_setting_and_value(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError) as refused:
-        TrainerConfig(**settings)
+@pytest.mark.parametrize(("settings", "message"), ILLEGAL, ids=[str(settings) for settings, _ in ILLEGAL])
+def test_what_makes_no_sense_is_refused_by_key_value_and_remedy(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(trainer=settings)
     assert message in str(refused.value)
 
 
-def test_every_rule_has_an_example_that_breaks_it_alone() -> None:
-    broken = [
-        [number for number, rule in enumerate(RULES) if rule.broken_by(unchecked(settings))] for settings, _ in BROKEN
-    ]
-    assert broken == [[number] for number in range(len(RULES))]
+def test_a_kind_alone_is_short_for_its_section_and_keeps_its_own_defaults() -> None:
+    trainer = load_config(
+        trainer={"objective": "gspo", "kl": {"kind": "loss", "coef": 0.1}, "advantage": "rloo"}
+    ).trainer
+    assert trainer.objective.model_dump() == {
+        "kind": "gspo",
+        "clip_low": 3e-4,
+        "clip_high": 4e-4,
+        "proximal": "recompute",
+    }
+    assert trainer.kl.model_dump() == {"kind": "loss", "coef": 0.1, "estimator": "k3"}
+    assert trainer.advantage.kind == "rloo"
 
 
-def unchecked(settings: dict[str, Any]) -> TrainerConfig:
-    return TrainerConfig.model_construct(**settings)
+def test_a_source_that_names_another_kind_begins_its_section_anew() -> None:
+    """Resuming reads a file with every key: those of the kind before must not stand in the way."""
+    stored = load_config(trainer={"objective": {"dual_clip": 3.0, "clip_low": 0.1}}).model_dump()
+    changed = load_config((), {"trainer.objective": "gspo"}, **stored).trainer.objective
+    assert changed == load_config(trainer={"objective": "gspo"}).trainer.objective
+    kept = load_config((), {"trainer.objective": "ppo", "trainer.objective.clip_high": "0.4"}, **stored)
+    assert kept.trainer.objective.model_dump() == {
+        "kind": "ppo",
+        "clip_low": 0.1,
+        "clip_high": 0.4,
+        "dual_clip": 3.0,
+        "proximal": "recompute",
+    }
+    both = {"trainer.objective.clip_low": "0.01", "trainer.objective": "cispo"}
+    assert load_config((), both, **stored).trainer.objective.model_dump()["clip_low"] == 0.01
+
+
+def test_an_engine_of_another_kind_keeps_its_other_keys() -> None:
+    config = load_config((), {"engine": "sglang"}, engine={"kind": "embedded", "servers": 3})
+    assert (config.engine.kind, config.engine.servers) == ("sglang", 3)

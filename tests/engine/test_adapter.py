@@ -58,7 +58,7 @@ def save_adapter(base: Path, path: Path, seed: int, scale: float, targets: Any =
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the trainer, two steps away from the nano model: what the servers serve."""
-    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}))
     for _ in range(2):
         policy.step(sequences(policy))
     path = tmp_path_factory.mktemp("base") / "step-000002"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import TrainerConfig
+from agentrl.config import GroupAdvantage, TrainerConfig
 from agentrl.record.returns import turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -72,7 +72,9 @@ def test_a_turn_that_is_continued_twice_is_worth_the_mean_of_both() -> None:
 
 
 def advantages(records: list[TokenRecord], rewards: list[float], **settings: Any) -> list[list[float]]:
-    return turn_advantages(records, rewards, TrainerConfig(**{"advantage": "dr_grpo", **settings}))
+    config = TrainerConfig(**{"advantage": "dr_grpo", **settings})
+    assert isinstance(config.advantage, GroupAdvantage)
+    return turn_advantages(records, rewards, config.advantage, config.turns)
 
 
 def test_every_role_is_compared_with_its_own_kind() -> None:
@@ -93,9 +95,9 @@ def test_a_role_that_only_one_episode_has_is_compared_with_nothing() -> None:
 def test_under_a_discount_turns_are_compared_with_all_turns() -> None:
     group = [chain(2), chain(1)]
     # returns 0.5, 1.0 and 0.0: mean 0.5
-    assert advantages(group, [1.0, 0.0], turn_discount=0.5) == [[0.0, 0.5], [-0.5]]
+    assert advantages(group, [1.0, 0.0], advantage={"kind": "dr_grpo", "turn_discount": 0.5}) == [[0.0, 0.5], [-0.5]]
     # rloo: the other episode's returns only
-    assert advantages(group, [1.0, 0.0], turn_discount=0.5, advantage="rloo") == [[0.5, 1.0], [-0.75]]
+    assert advantages(group, [1.0, 0.0], advantage={"turn_discount": 0.5, "kind": "rloo"}) == [[0.5, 1.0], [-0.75]]
 
 
 def test_a_turn_reward_is_compared_with_the_scores_of_all_turns_each_episode_weighing_the_same() -> None:
@@ -158,7 +160,7 @@ def test_what_is_divided_by_a_spread_is_a_deviation_of_the_scores_that_it_is_of(
 ) -> None:
     """docs/credit.md's formula, evaluated by itself; and |A| < √(W/w), whatever is rewarded."""
     records, rewards = group
-    got = advantages(records, rewards, advantage="grpo", turn_discount=discount)
+    got = advantages(records, rewards, advantage={"kind": "grpo", "turn_discount": discount})
     scores = [turn_returns(record, reward, discount) for record, reward in zip(records, rewards, strict=True)]
     for name in {turn.role for record in records for turn in record.turns}:
         own = [
@@ -193,9 +195,9 @@ def test_bad_turns_are_trained_masked_or_penalised(kind: str) -> None:
 
     rewards = [1.0, 0.0]
     assert advantages(group(), rewards) == [[0.5, 0.5], [-0.5]]
-    penalised = advantages(group(), rewards, **{f"{kind}_turns": "penalise", "turn_penalty": 2.0})
+    penalised = advantages(group(), rewards, turns={kind: "penalise", "penalty": 2.0})
     assert penalised == [[-1.5, 0.5], [-0.5]]
     records = group()
-    mask_turns(records[0], TrainerConfig(**{f"{kind}_turns": "mask"}))
+    mask_turns(records[0], TrainerConfig(turns={kind: "mask"}).turns)
     (path,) = records[0].trajectories()
     assert path.loss_mask == [False, False, False, True]

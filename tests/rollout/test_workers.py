@@ -331,7 +331,7 @@ async def test_a_run_in_workers_survives_one_that_is_killed_and_evaluates_in_the
         "rollout.group_size": 4,
         "rollout.max_concurrent": 8,
         "rollout.max_tokens": 64,
-        "trainer.lr": 1e-4,
+        "trainer.optimizer.lr": 1e-4,
     }
     options = [f"--{key}={value}" for key, value in values.items()]
     command = [sys.executable, "-m", "agentrl", "train", "workflows/calculator.py", *options]

@@ -84,7 +84,7 @@ def test_a_healthy_run_says_nothing() -> None:
         ("replies_truncated", {"truncated": 256}, ["100% of the last 256 replies", "rollout.max_tokens"]),
         ("same_failure", {"failures": 8}, ["the last 8 attempts", "ValueError: no"]),
         ("stalled", {"quiet_s": 660.0, "waiting_for": "the moon"}, ["for 11 min", "waits for the moon"]),
-        ("reward_falls", {"last_rewards": RewardBlock(0.4, 0.1)}, ["fell from 0.900 to 0.400", "trainer.lr"]),
+        ("reward_falls", {"last_rewards": RewardBlock(0.4, 0.1)}, ["fell from 0.900 to 0.400", "trainer.optimizer.lr"]),
         ("gradient_zero", {"zero_gradients": 3}, ["the gradient was 0 in the last 3 steps"]),
         ("entropy_gone", {"step": {"entropy": 1e-5}}, ["the entropy is 1e-05 nats"]),
         ("mismatch", {"step": {"logprob_mismatch_mean_abs": 0.05}}, ["differ by 0.05 in mean |Δlogprob|"]),
@@ -104,7 +104,7 @@ def test_each_fault_has_its_line(name: str, changed: dict[str, Any], parts: list
 def test_a_run_with_a_teacher_or_single_episodes_needs_no_rewards() -> None:
     equal = Health(uniform_groups=100)
     single = {"rollout": {"batch_size": 8, "group_size": 1}, "trainer": {"advantage": "rloo"}}
-    taught = {"trainer": {"teacher_url": "http://127.0.0.1:1"}}
+    taught = {"trainer": {"teacher": {"url": "http://127.0.0.1:1"}}}
     for content in (single, taught):
         assert list(alarms(equal, RunConfig.model_validate(content), None)) == []
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from anyio.to_thread import run_sync as in_thread
 
-from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError, TrainerLostError, TrainerNotWholeError
+from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError, TrainerLostError, TrainerStateError
 from agentrl.rollout.manifest import read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
@@ -80,14 +80,14 @@ def test_a_trainer_whose_step_failed_is_never_saved_and_never_goes_on(
         BOUNDARIES[boundary](patch, weights)
         with pytest.raises((torch.OutOfMemoryError, OSError)):
             process.step(batch(2))
-    assert not process.whole
+    assert not process.consistent
     for command in (
         lambda: process.save(str(tmp_path / "saved"), 1, straight[0].chain, began),
         lambda: process.save(str(tmp_path / "saved"), 2, process.chain, began),
         lambda: process.step(batch(2)),
         lambda: process.load(None),
     ):
-        with pytest.raises(TrainerNotWholeError, match="had failed in its middle"):
+        with pytest.raises(TrainerStateError, match="had failed in its middle"):
             command()
     assert not (tmp_path / "saved").exists()
     (weights / "v2.partial").unlink(missing_ok=True)
@@ -105,9 +105,9 @@ def test_a_checkpoint_is_of_the_step_that_the_run_means_or_is_not_made(
     for step in (1, 2):
         process.step(batch(step))
     for wrong in ((1, straight[0].chain, began), (1, straight[1].chain, began), (2, straight[1].chain, "unknown")):
-        with pytest.raises(TrainerNotWholeError):
+        with pytest.raises(TrainerStateError):
             process.save(str(tmp_path / "saved"), *wrong)
-    with pytest.raises(TrainerNotWholeError, match="finished step 2, which the run did not learn of"):
+    with pytest.raises(TrainerStateError, match="finished step 2, which the run did not learn of"):
         process.step(batch(2), after=straight[0].chain)
     process.save(str(tmp_path / "saved"), 2, straight[1].chain, straight[0].chain)
     process.saved()
@@ -352,7 +352,7 @@ async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
         await trainer.step(batch(1))
         await trainer.save_the_rest()
     config = json.loads(await in_thread((run_dir / "config.json").read_text))
-    config["trainer"]["lr"] = 5e-4
+    config["trainer"]["optimizer"]["lr"] = 5e-4
     await in_thread((run_dir / "config.json").write_text, json.dumps(config))
     async with running(run_dir, pytest.fail) as trainer:
         for step in (2, 3):

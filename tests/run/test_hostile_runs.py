@@ -88,7 +88,7 @@ def command(tmp_path: Path) -> Callable[..., list[str]]:
         "rollout.max_failed_share": 1,
         "rollout.episode_timeout_s": 5,
         "rollout.cancel_timeout_s": 0.5,
-        "trainer.checkpoint_every": 2,
+        "trainer.checkpoint.every": 2,
     }
 
     def of(mode: str, **more: object) -> list[str]:

@@ -66,8 +66,8 @@ def command(tmp_path: Path) -> list[str]:
         "rollout.max_concurrent": 4,
         "rollout.max_tokens": 64,
         "rollout.max_staleness": 3,
-        "trainer.lr": 1e-4,
-        "trainer.checkpoint_every": 2,
+        "trainer.optimizer.lr": 1e-4,
+        "trainer.checkpoint.every": 2,
     }
     options = [f"--{key}={value}" for key, value in settings.items()]
     return [sys.executable, "-m", "agentrl", "train", "workflows/calculator.py", *options]
@@ -104,24 +104,23 @@ def wait_for_step(run_dir: Path, step: int, timeout_s: float = 240) -> None:
 
 
 EVERY_OBJECTIVE: list[dict[str, Any]] = [
-    {"objective": "ppo", "dual_clip": 3.0},
+    {"objective": {"kind": "ppo", "dual_clip": 3.0}},
     {"advantage": "gae", "loss_aggregation": "sequence"},
-    {"advantage": "gae", "gae_unit": "turn", "value_clip": 0.2},
-    {"advantage": "dr_grpo", "loss_aggregation": "constant", "loss_length": 64},
+    {"advantage": {"kind": "gae", "unit": "turn", "value_clip": 0.2}},
+    {"advantage": "dr_grpo", "loss_aggregation": {"kind": "constant", "length": 64}},
     {"advantage": "rloo"},
-    {"advantage": "reinforce_pp", "kl": "reward", "kl_coef": 0.01},
+    {"advantage": "reinforce_pp", "kl": {"kind": "reward", "coef": 0.01}},
     {"advantage": "reinforce_pp_baseline", "objective": "reinforce"},
-    {"truncated_turns": "mask", "overlong_tokens": 60, "overlong_margin": 20},
-    {"objective": "gspo", "loss_aggregation": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
-    {"objective": "cispo", "importance_weight_mode": "mask", "importance_weight_min": 0.5},
-    {"objective": "sapo", "importance_weight_mode": "sequence_mask"},
-    {"objective": "m2po", "importance_weight_mode": "none"},
+    {"turns": {"truncated": "mask"}, "overlong": {"tokens": 60, "margin": 20}},
+    {"objective": {"kind": "gspo", "clip_low": 3e-4, "clip_high": 4e-4}, "loss_aggregation": "sequence"},
+    {"objective": "cispo", "importance": {"kind": "mask", "min": 0.5}},
+    {"objective": "sapo", "importance": "sequence_mask"},
+    {"objective": "m2po", "importance": "none"},
     {
-        "kl": "loss",
-        "kl_coef": 0.01,
+        "kl": {"kind": "loss", "coef": 0.01},
         "entropy_coef": 1e-3,
-        "proximal": "interpolate",
-        "importance_weight_mode": "geometric_mask",
+        "objective": {"proximal": "interpolate"},
+        "importance": "geometric_mask",
     },
 ]
 
@@ -207,7 +206,7 @@ def assert_learns_from(run_dir: Path, weights: Path, settings: dict[str, Any]) -
         assert metrics["grad_norm"] > 0
         assert 0 < metrics["entropy"] < 6
         assert metrics["computed_tokens"] < metrics["sequences"] * 400, "what episodes share is computed once"
-        assert ("explained_variance" in metrics) == (settings.get("advantage") == "gae")
+        assert ("explained_variance" in metrics) == ("gae" in str(settings.get("advantage")))
         assert ("kl_reference" in metrics) == ("kl" in settings)
     last = load_file(Path(reply["weights"]) / "model.safetensors")
     assert all(bool(tensor.isfinite().all()) for tensor in last.values())
@@ -423,7 +422,12 @@ def test_one_epoch_from_python_trains_on_every_task_once(tmp_path: Path) -> None
         "model": {"path": str(NANO)},
         "data": {"epochs": 1},
         "rollout": {"batch_size": 8, "group_size": 2, "drop_uniform_groups": False},
-        "trainer": {"ranks": 2, "lora_rank": 4, "lr": 1e-2, "warmup_steps": 0, "step_timeout_s": 240},
+        "trainer": {
+            "ranks": 2,
+            "lora": {"rank": 4},
+            "optimizer": {"lr": 1e-2, "warmup_steps": 0},
+            "step_timeout_s": 240,
+        },
     }
     (tmp_path / "epoch.py").write_text(EPOCH)
     done = subprocess.run(

@@ -307,7 +307,7 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
         (["{tasks}", "--report", "{folder}/a", "--output", "{folder}/a"], "are the same file"),
         (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
         (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),
-        (["{tasks}", "--trainer.lr", "1"], "vet takes no --trainer.lr"),
+        (["{tasks}", "--trainer.optimizer.lr", "1"], "vet takes no --trainer.optimizer.lr"),
         (["{tasks}", "--sandbox.image", "no/image:1"], "image = 'no/image:1' is an image of Docker"),
         (["{folder}/damaged.jsonl"], "damaged.jsonl, line 2: not valid JSON"),
         (["{folder}/damaged.jsonl.gz"], "is no whole gzip file"),

@@ -16,11 +16,15 @@ from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.policy import Policy
 from tests.trainer.random_trees import random_tree
 
-COMMON: dict[str, Any] = {"lr": 1e-4, "warmup_steps": 0, "minibatches": 2, "tokens_per_pack": 60}
+COMMON: dict[str, Any] = {"optimizer": {"lr": 1e-4, "warmup_steps": 0}, "minibatches": 2, "tokens_per_pack": 60}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "whole": {"advantage": "reinforce_pp", "kl": "reward", "kl_coef": 0.01},
-    "critic": {"advantage": "gae", "critic_lr": 1e-3, "objective": "m2po", "importance_weight_mode": "none"},
-    "adapter": {"lora_rank": 4, "lr": 1e-3, "kl": "loss", "kl_coef": 0.01},
+    "whole": {"advantage": "reinforce_pp", "kl": {"kind": "reward", "coef": 0.01}},
+    "critic": {"advantage": {"kind": "gae", "critic_lr": 1e-3}, "objective": "m2po", "importance": "none"},
+    "adapter": {
+        "lora": {"rank": 4},
+        "optimizer": {"lr": 1e-3, "warmup_steps": 0},
+        "kl": {"kind": "loss", "coef": 0.01},
+    },
 }
 
 

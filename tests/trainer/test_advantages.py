@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import TrainerConfig
+from agentrl.config import GroupAdvantage, KlReward, Overlong, TurnsConfig
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.trainer.algorithms.advantages import (
@@ -82,11 +82,11 @@ def test_whitening_counts_every_trained_token_once(rows: list[list[float]]) -> N
 
 @given(st.integers(0, 1000))
 def test_the_kl_penalty_is_what_the_rest_of_the_trajectory_costs(seed: int) -> None:
-    config = TrainerConfig(kl="reward", kl_coef=0.5)
+    config = KlReward(coef=0.5)
     (batch,) = pack_sequences(random_tree(random.Random(seed), depth=2), 1000)
     generator = torch.Generator().manual_seed(seed)
     own, reference = (torch.randn(batch.trained_tokens, generator=generator, dtype=torch.float64) for _ in range(2))
-    got = with_kl_penalty(batch, own, reference, config).advantages
+    got = with_kl_penalty(batch, own, reference, config, in_reward=False).advantages
     for t in range(batch.trained_tokens):
         rest = 0.0
         for i in range(t, batch.trained_tokens):
@@ -96,10 +96,9 @@ def test_the_kl_penalty_is_what_the_rest_of_the_trajectory_costs(seed: int) -> N
 
 
 def test_with_a_critic_each_token_pays_for_its_own_divergence_in_its_reward() -> None:
-    config = TrainerConfig(kl="reward", kl_coef=0.5, advantage="gae")
     (batch,) = pack_sequences(random_tree(random.Random(3), depth=2), 1000)
     own, reference = torch.randn(2, batch.trained_tokens, generator=torch.Generator().manual_seed(3))
-    got = with_kl_penalty(batch, own, reference, config)
+    got = with_kl_penalty(batch, own, reference, KlReward(coef=0.5), in_reward=True)
     assert torch.allclose(got.rewards, batch.rewards - 0.5 * (own - reference))
     assert torch.equal(got.advantages, batch.advantages)
 
@@ -110,15 +109,14 @@ def test_a_penalised_turn_pays_in_its_advantage_or_to_a_critic_in_its_reward() -
     first = record.add("a", None, [10], said, 1.0)
     record.add("b", first, [10, 20, 11], replace(said, finish="length"), 1.0)
     first.failed = True
-    penalties = {"failed_turns": "penalise", "truncated_turns": "penalise", "turn_penalty": 0.25}
-    plain, penalised = TrainerConfig(advantage="gae"), TrainerConfig(advantage="gae", **penalties)
+    plain, penalised = TurnsConfig(), TurnsConfig(failed="penalise", truncated="penalise", penalty=0.25)
     assert turn_rewards(record, 1.0, plain) == [0.0, 1.0]
     assert turn_rewards(record, 1.0, penalised) == [-0.25, 0.75]
-    assert turn_advantages([record], [1.0], TrainerConfig(advantage="dr_grpo", **penalties)) == [[-0.25, -0.25]]
+    assert turn_advantages([record], [1.0], GroupAdvantage(kind="dr_grpo"), penalised) == [[-0.25, -0.25]]
 
 
 def test_overlong_replies_lose_reward_softly() -> None:
-    config = TrainerConfig(overlong_tokens=100, overlong_margin=20)
+    punished = Overlong(tokens=100, margin=20)
     lengths = {10: 0.0, 80: 0.0, 85: 0.25, 90: 0.5, 100: 1.0, 500: 1.0}
-    assert {length: overlong_penalty(length, config) for length in lengths} == pytest.approx(lengths)
-    assert overlong_penalty(10_000, TrainerConfig()) == 0.0
+    assert {length: overlong_penalty(length, punished) for length in lengths} == pytest.approx(lengths)
+    assert overlong_penalty(10_000, None) == 0.0

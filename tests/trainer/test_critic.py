@@ -78,7 +78,7 @@ def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever
         reward=[None, *(2.0 if turn == masked else 5.0 for turn in (1, 2)), 8.0],
         truncated=[False, *(turn == masked for turn in (1, 2)), False],
     )
-    config = TrainerConfig(advantage="gae", truncated_turns="mask", failed_turns="penalise", turn_penalty=0.5)
+    config = TrainerConfig(advantage="gae", turns={"truncated": "mask", "failed": "penalise", "penalty": 0.5})
     record.turns[3].failed, record.turns[3].trained = True, False
     episode = StoredEpisode(1, 1, 0, 0.0, 0, record)
     (sequences,) = training_sequences([episode], config)
@@ -88,7 +88,10 @@ def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever
 
 
 def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tmp_path: Path) -> None:
-    config = TrainerConfig(advantage="gae", critic_lr=3e-4, value_clip=0.5, lr=1e-6, warmup_steps=0, gae_lambda=1.0)
+    config = TrainerConfig(
+        advantage={"kind": "gae", "critic_lr": 3e-4, "value_clip": 0.5, "gae_lambda": 1.0},
+        optimizer={"lr": 1e-6, "warmup_steps": 0},
+    )
     policy = Policy(NANO, config)
     sequences = random_tree(random.Random(4), depth=2)
     results = [policy.step(sequences).critic for _ in range(30)]
@@ -106,7 +109,7 @@ def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tm
 
 @pytest.mark.parametrize("bootstrap", [True, False])
 def test_what_was_cut_off_is_worth_what_the_critic_expects_there_and_what_ended_nothing(bootstrap: bool) -> None:
-    config = TrainerConfig(advantage="gae", gae_lambda=0.0, gae_discount=0.5, gae_bootstrap=bootstrap)
+    config = TrainerConfig(advantage={"kind": "gae", "gae_lambda": 0.0, "discount": 0.5, "bootstrap": bootstrap})
     critic = Critic(NANO, config)
     critic.requires_grad_(False)
     critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -122,7 +125,7 @@ def test_what_was_cut_off_is_worth_what_the_critic_expects_there_and_what_ended_
 
 
 def test_the_value_clip_stops_the_gradient_of_what_moved_far() -> None:
-    config = TrainerConfig(advantage="gae", value_clip=0.1)
+    config = TrainerConfig(advantage={"kind": "gae", "value_clip": 0.1})
     critic = Critic(NANO, config)
     (batch,) = pack_sequences(random_tree(random.Random(1), depth=1), 1000)
     estimates = critic.advantages_and_returns(batch)

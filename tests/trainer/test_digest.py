@@ -72,10 +72,12 @@ def test_names_types_and_shapes_count_and_the_order_of_tensors_does_not() -> Non
     assert of(a=-torch.zeros(3)) != of(a=torch.zeros(3)), "bits, not values"
 
 
-@pytest.mark.parametrize("settings_", [{}, {"lora_rank": 2}, {"advantage": "gae"}], ids=["whole", "adapter", "critic"])
+@pytest.mark.parametrize(
+    "settings_", [{}, {"lora": {"rank": 2}}, {"advantage": "gae"}], ids=["whole", "adapter", "critic"]
+)
 def test_what_lies_on_the_disk_has_the_digest_of_what_lay_in_memory(settings_: dict[str, Any], tmp_path: Path) -> None:
     """And what is loaded again; before the first step and after it."""
-    config = TrainerConfig(lr=1e-3, warmup_steps=0, **settings_)
+    config = TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, **settings_)
     policy = Policy(NANO, config)
     digests = set()
     for step in range(2):

@@ -48,7 +48,7 @@ every_kind = pytest.mark.parametrize("model", KINDS, indirect=True)
 
 
 def policy_of(model: Path, **settings: Any) -> Policy:
-    return Policy(model, TrainerConfig(lr=1e-3, warmup_steps=0, max_grad_norm=1e9, **settings))
+    return Policy(model, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0, "max_grad_norm": 1e9}, **settings))
 
 
 def weights(policy: Policy) -> Tensor:
@@ -69,7 +69,7 @@ def test_by_default_all_passes_are_one_function_and_theta_is_p_at_first(model: P
 
 @every_kind
 def test_with_the_setting_only_the_gradient_pass_differs(model: Path) -> None:
-    settings: dict[str, Any] = {"lora_rank": 2} if model.name == "qwen3" else {}
+    settings: dict[str, Any] = {"lora": {"rank": 2}} if model.name == "qwen3" else {}
     plain, dropped, again = (policy_of(model, dropout=on, **settings) for on in (False, True, True))
     batch = sequences(plain)
     results = [policy.step(batch) for policy in (plain, dropped, again)]
@@ -95,7 +95,7 @@ def test_recomputed_activations_drop_what_the_forward_pass_dropped(model: Path) 
 
 
 def test_the_reference_and_the_mismatch_see_no_dropout(model: Path, tmp_path: Path) -> None:
-    policy = policy_of(model, dropout=True, kl="loss", kl_coef=0.1)
+    policy = policy_of(model, dropout=True, kl={"kind": "loss", "coef": 0.1})
     batch = sequences(policy)
     compared = policy.mismatch(batch, {0: policy.publish(tmp_path)})
     assert compared is not None
@@ -108,7 +108,10 @@ def test_the_reference_and_the_mismatch_see_no_dropout(model: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("dropout", [False, True])
 def test_a_critics_values_see_no_dropout(model: Path, dropout: bool) -> None:
-    critics = [Critic(model, TrainerConfig(advantage="gae", critic_lr=1e-2, dropout=on)) for on in (False, dropout)]
+    critics = [
+        Critic(model, TrainerConfig(advantage={"kind": "gae", "critic_lr": 1e-2}, dropout=on))
+        for on in (False, dropout)
+    ]
     (packed,) = pack_sequences(sequences(policy_of(model)), 1000)
     for critic in critics:  # away from the head of zeros that it starts with
         torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
@@ -125,7 +128,9 @@ def test_what_is_spread_drops_the_same(model: Path) -> None:
         one, spread = (
             Policy(
                 model,
-                TrainerConfig(lr=1e-3, warmup_steps=0, dropout=True, recompute_activations=True, offload=on),
+                TrainerConfig(
+                    optimizer={"lr": 1e-3, "warmup_steps": 0}, dropout=True, recompute_activations=True, offload=on
+                ),
                 ranks,
             )
             for on in (False, True)
@@ -163,7 +168,7 @@ def test_activations_are_recomputed_layer_by_layer(model: Path) -> None:
 
 def test_an_interpolated_log_p_cannot_be_had_with_dropout() -> None:
     with pytest.raises(ValueError, match="proximal"):
-        TrainerConfig(dropout=True, proximal="interpolate")
+        TrainerConfig(dropout=True, objective={"proximal": "interpolate"})
 
 
 def test_a_folder_without_a_model_is_told(tmp_path: Path) -> None:

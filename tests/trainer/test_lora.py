@@ -20,7 +20,7 @@ from tests.trainer.test_policy import score, sequences
 
 def trained(**settings: Any) -> tuple[Policy, list[TrainingSequence]]:
     """A policy with an adapter, after a step on the sequences."""
-    policy = Policy(NANO, TrainerConfig(lr=1e-2, warmup_steps=0, lora_rank=4, **settings))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-2, "warmup_steps": 0}, lora={"rank": 4}, **settings))
     batch = sequences(policy)
     policy.step(batch)
     return policy, batch
@@ -39,7 +39,7 @@ def plain_score(model: Any, batch: list[TrainingSequence]) -> float:
 
 def test_a_step_moves_the_adapter_alone() -> None:
     before = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32).state_dict()
-    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0, lora_rank=4))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, lora={"rank": 4}))
     batch = sequences(policy)
     start = score(policy, batch)
     policy.step(batch)
@@ -74,7 +74,7 @@ def test_a_checkpoint_continues_exactly(tmp_path: Path) -> None:
 
 
 def test_mismatch_is_measured_under_the_adapter_that_sampled(tmp_path: Path) -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-2, warmup_steps=0, lora_rank=4))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-2, "warmup_steps": 0}, lora={"rank": 4}))
     old = sequences(policy)
     published = {0: policy.publish(tmp_path)}
     policy.step(old)
@@ -87,10 +87,10 @@ def test_mismatch_is_measured_under_the_adapter_that_sampled(tmp_path: Path) -> 
 
 
 def test_the_reference_is_the_model_under_the_adapter_and_costs_no_memory() -> None:
-    policy, batch = trained(kl="loss", kl_coef=0.01, minibatches=2)
+    policy, batch = trained(kl={"kind": "loss", "coef": 0.01}, minibatches=2)
     assert policy.reference is None
     result = policy.step(batch)
-    whole = Policy(NANO, TrainerConfig(lr=1e-4, kl="loss", kl_coef=0.01))
+    whole = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4}, kl={"kind": "loss", "coef": 0.01}))
     assert whole.reference is not None
     assert result.stats.kl_reference > 1
     assert whole.step(batch).stats.kl_reference == pytest.approx(0, abs=1e-3)
@@ -99,10 +99,10 @@ def test_the_reference_is_the_model_under_the_adapter_and_costs_no_memory() -> N
 @pytest.mark.parametrize(
     ("saved", "loaded", "reason"),
     [
-        ({"lora_rank": 4}, {}, "was trained with an adapter"),
-        ({}, {"lora_rank": 4}, "was trained without an adapter"),
-        ({"lora_rank": 4}, {"lora_rank": 8}, "another trainer.lora_rank"),
-        ({"lora_rank": 4}, {"lora_rank": 4, "lora_targets": ["q_proj"]}, "other trainer.lora_targets"),
+        ({"lora": {"rank": 4}}, {}, "was trained with an adapter"),
+        ({}, {"lora": {"rank": 4}}, "was trained without an adapter"),
+        ({"lora": {"rank": 4}}, {"lora": {"rank": 8}}, "another trainer.lora.rank"),
+        ({"lora": {"rank": 4}}, {"lora": {"rank": 4, "targets": ["q_proj"]}}, "other trainer.lora.targets"),
     ],
 )
 def test_a_checkpoint_of_another_kind_is_refused(
@@ -118,11 +118,13 @@ def test_a_checkpoint_of_another_kind_is_refused(
 )
 def test_targets_that_cannot_be_adapted_are_refused(targets: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        Policy(NANO, TrainerConfig(lora_rank=4, lora_targets=targets))
+        Policy(NANO, TrainerConfig(lora={"rank": 4, "targets": targets}))
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="are the layers of an adapter: they need lora_rank"):
-        TrainerConfig(lora_targets=["q_proj"])
+    with pytest.raises(ValueError, match=r"lora\.rank\n  Field required"):
+        TrainerConfig(lora={"targets": ["q_proj"]})
     with pytest.raises(ValueError, match="sends whole weights"):
-        RunConfig.model_validate({"engine": {"kind": "sglang", "transfer": "broadcast"}, "trainer": {"lora_rank": 4}})
+        RunConfig.model_validate(
+            {"engine": {"kind": "sglang", "transfer": "broadcast"}, "trainer": {"lora": {"rank": 4}}}
+        )

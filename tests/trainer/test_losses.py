@@ -13,7 +13,7 @@ from agentrl.trainer.algorithms.losses import interpolated_proximal, kl_estimate
 from agentrl.trainer.algorithms.objectives import SequenceMap
 from agentrl.trainer.model.packed_model import logprobs_and_entropies
 
-CONFIG = TrainerConfig(clip_low=0.2, clip_high=0.28, importance_weight_max=2.0)
+CONFIG = TrainerConfig(objective={"clip_low": 0.2, "clip_high": 0.28}, importance={"max": 2.0})
 
 
 def one_sequence(*mask: bool) -> SequenceMap:
@@ -40,7 +40,7 @@ def test_the_statistics_count_clipped_and_capped_tokens() -> None:
         torch.tensor([0.0, 0.0, -3.0]),
         torch.ones(3),
         one_sequence(True, True, True),
-        CONFIG.model_copy(update={"importance_weight_mode": "mask"}),
+        TrainerConfig(importance={"kind": "mask", "max": 2.0}),
     )
     assert (stats.tokens, stats.clipped, stats.out_of_bounds, stats.importance_weight) == (3, 1, 1, 2)
     assert stats.kl_step == pytest.approx(np.e - 2, rel=1e-6)
@@ -105,13 +105,15 @@ def test_each_kl_estimator_gives_the_gradient_of_a_divergence_where_it_is_allowe
     for estimator in ("k2", "k3"):
         wrong = in_the_reward(estimator)
         assert not any(torch.allclose(wrong, right, rtol=0.2) for right in (reverse, forward))
-        with pytest.raises(ValidationError, match="use k1"):
-            TrainerConfig(kl="reward", kl_coef=0.1, kl_estimator=estimator)
+        with pytest.raises(ValidationError, match="Input should be 'k1'"):
+            TrainerConfig(kl={"kind": "reward", "coef": 0.1, "estimator": estimator})
     assert torch.allclose(in_the_loss("k1"), torch.zeros(6, dtype=torch.float64))
-    with pytest.raises(ValidationError, match="use k2 or k3"):
-        TrainerConfig(kl="loss", kl_coef=0.1, kl_estimator="k1")
-    assert TrainerConfig(kl="reward", kl_coef=0.1).kl_form == "k1"
-    assert TrainerConfig(kl="loss", kl_coef=0.1).kl_form == "k3"
+    with pytest.raises(ValidationError, match="Input should be 'k2' or 'k3'"):
+        TrainerConfig(kl={"kind": "loss", "coef": 0.1, "estimator": "k1"})
+    for kind, default in {"reward": "k1", "loss": "k3"}.items():
+        kl = TrainerConfig(kl={"kind": kind, "coef": 0.1}).kl
+        assert kl.kind != "none"
+        assert kl.estimator == default
 
 
 def test_the_loss_grows_with_the_divergence_and_falls_with_the_entropy() -> None:
@@ -119,7 +121,7 @@ def test_the_loss_grows_with_the_divergence_and_falls_with_the_entropy() -> None
     entropy = torch.tensor([0.5, 0.25])
     reference = torch.tensor([-1.5, -2.0])
     _, stats = policy_loss(theta, theta.detach(), theta.detach(), torch.ones(2), one_sequence(True, True), CONFIG)
-    config = TrainerConfig(kl="loss", kl_coef=0.1, kl_estimator="k2", entropy_coef=0.01)
+    config = TrainerConfig(kl={"kind": "loss", "coef": 0.1, "estimator": "k2"}, entropy_coef=0.01)
     extra, stats = regularizers(theta, entropy, reference, stats, config)
     assert extra.tolist() == pytest.approx([0.1 * 0.125 - 0.005, -0.0025])
     assert (stats.kl_reference, stats.entropy) == pytest.approx((0.125, 0.75))

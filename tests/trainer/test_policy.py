@@ -58,15 +58,15 @@ def score(policy: Policy, batch: list[TrainingSequence]) -> float:
         {"objective": "gspo", "loss_aggregation": "sequence"},
         {"objective": "cispo"},
         {"objective": "sapo"},
-        {"objective": "m2po", "importance_weight_mode": "none"},
-        {"objective": "reinforce", "loss_aggregation": "constant", "loss_length": 100},
-        {"proximal": "interpolate", "kl": "loss", "kl_coef": 0.01, "entropy_coef": 1e-3},
-        {"kl": "reward", "kl_coef": 0.01, "kl_estimator": "k1", "recompute_activations": True},
+        {"objective": "m2po", "importance": "none"},
+        {"objective": "reinforce", "loss_aggregation": {"kind": "constant", "length": 100}},
+        {"objective": {"proximal": "interpolate"}, "kl": {"kind": "loss", "coef": 0.01}, "entropy_coef": 1e-3},
+        {"kl": {"kind": "reward", "coef": 0.01, "estimator": "k1"}, "recompute_activations": True},
     ],
     ids=lambda settings: settings.get("objective") or settings.get("kl", "ppo"),
 )
 def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, Any], advantage: float) -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, minibatches=2, **settings))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}, minibatches=2, **settings))
     batch = sequences(policy, advantage=advantage)
     before = score(policy, batch)
     result = policy.step(batch)
@@ -80,30 +80,29 @@ def test_a_step_moves_logprobs_the_way_the_advantage_points(settings: dict[str, 
 def test_sequences_that_teach_nothing_count_in_the_mean_and_are_not_computed(loss_aggregation: str) -> None:
     """AReaL's N is all tokens of the minibatch; a third of them with A = 0 leaves two thirds of the gradient."""
     settings: dict[str, Any] = {
-        "loss_aggregation": loss_aggregation,
-        "loss_length": 50 if loss_aggregation == "constant" else None,
+        "loss_aggregation": {"kind": loss_aggregation, **({"length": 50} if loss_aggregation == "constant" else {})}
     }
 
     def step(others: int, **more: Any) -> Any:
-        policy = Policy(NANO, TrainerConfig(lr=1e-9, max_grad_norm=1e9, **settings, **more))
+        policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9, "max_grad_norm": 1e9}, **settings, **more))
         batch = sequences(policy)
         silent = [replace(s, advantages=torch.zeros(20)) for s in batch[:others]]
         return policy.step([*batch[others:], *silent])
 
     assert step(2).computed_tokens < step(0).computed_tokens
-    alone = Policy(NANO, TrainerConfig(lr=1e-9, max_grad_norm=1e9, **settings))
+    alone = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9, "max_grad_norm": 1e9}, **settings))
     moving = alone.step(sequences(alone)[2:])
     scale = 4 / 6
     assert step(2).grad_norm == pytest.approx(scale * moving.grad_norm, rel=1e-4)
     # A divergence that weighs nothing makes every sequence computed, and changes no gradient.
-    assert step(2, kl="loss", kl_coef=1e-12).grad_norm == pytest.approx(step(2).grad_norm, rel=1e-4)
+    assert step(2, kl={"kind": "loss", "coef": 1e-12}).grad_norm == pytest.approx(step(2).grad_norm, rel=1e-4)
 
 
 def test_a_batch_that_teaches_nothing_is_an_optimizer_step_with_a_gradient_of_zero() -> None:
-    policy, computed = (Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0)) for _ in range(2))
+    policy, computed = (Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0})) for _ in range(2))
     batch = sequences(policy)
     silent = [replace(s, advantages=torch.zeros(20)) for s in batch]
-    computed.config = TrainerConfig(lr=1e-3, warmup_steps=0, entropy_coef=1e-30)
+    computed.config = TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, entropy_coef=1e-30)
     for one in (policy, computed):
         one.step(batch)
         one.step(silent)
@@ -122,14 +121,14 @@ def test_a_batch_that_teaches_nothing_is_an_optimizer_step_with_a_gradient_of_ze
             1 + 2 + 2,
         ),  # the second and third minibatch need log p from before the first optimizer step
         ({"dropout": True}, 2),
-        ({"minibatches": 3, "proximal": "interpolate"}, 3),
-        ({"kl": "reward", "kl_coef": 0.01}, 2),  # what is taken off the advantages is needed before
-        ({"objective": "m2po", "importance_weight_mode": "none", "kl": "reward", "kl_coef": 0.01}, 2),
+        ({"minibatches": 3, "objective": {"proximal": "interpolate"}}, 3),
+        ({"kl": {"kind": "reward", "coef": 0.01}}, 2),  # what is taken off the advantages is needed before
+        ({"objective": "m2po", "importance": "none", "kl": {"kind": "reward", "coef": 0.01}}, 2),
     ],
     ids=str,
 )
 def test_no_logprob_is_computed_twice(settings: dict[str, Any], passes: int) -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0, **settings))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, **settings))
     batch = sequences(policy)
     calls: list[object] = []
     policy.packed_model.register_forward_hook(lambda *_: calls.append(None))
@@ -139,7 +138,10 @@ def test_no_logprob_is_computed_twice(settings: dict[str, Any], passes: int) -> 
 
 def test_log_p_of_the_gradient_pass_is_that_of_a_pass_of_its_own() -> None:
     """A model without dropout layers computes the same with `dropout`, which takes log p from a pass of its own."""
-    own, apart = (Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0, dropout=dropout)) for dropout in (False, True))
+    own, apart = (
+        Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}, dropout=dropout))
+        for dropout in (False, True)
+    )
     stale = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 0.3) for s in sequences(own)]
     for policy in (own, apart):
         policy.step(stale)
@@ -151,12 +153,11 @@ def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None
     clipped, moved = [], []
     for tokens_per_pack in (20, 10_000):
         settings = {
-            "objective": "m2po",
-            "importance_weight_mode": "none",
-            "m2_threshold": 0.04,
+            "objective": {"kind": "m2po", "threshold": 0.04},
+            "importance": "none",
             "tokens_per_pack": tokens_per_pack,
         }
-        policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, **settings))
+        policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}, **settings))
         drifts = [0.5, 0.1, 0.1, 0.1, 0.1, 0.1]
         batch = [
             TrainingSequence(**{**vars(s), "behaviour_logprobs": s.behaviour_logprobs - drift})
@@ -172,13 +173,13 @@ def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None
 
 
 def test_the_learning_rate_warms_up_over_optimizer_steps() -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=4, minibatches=2))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 4}, minibatches=2))
     batch = sequences(policy)
     assert [policy.step(batch).lr for _ in range(3)] == pytest.approx([5e-4, 1e-3, 1e-3])
 
 
 def test_a_checkpoint_continues_exactly(tmp_path: Path) -> None:
-    config = TrainerConfig(lr=1e-4, warmup_steps=0)
+    config = TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0})
     straight = Policy(NANO, config)
     batch = sequences(straight)
     straight.step(batch)
@@ -194,7 +195,7 @@ def test_a_checkpoint_continues_exactly(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_is_a_hugging_face_model(tmp_path: Path) -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}))
     policy.step(sequences(policy))
     policy.save(tmp_path / "step-1", NANO)
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "step-1", dtype=torch.float32)
@@ -206,7 +207,7 @@ def test_a_checkpoint_is_a_hugging_face_model(tmp_path: Path) -> None:
 
 
 def test_mismatch_is_measured_under_the_weights_that_sampled(tmp_path: Path) -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-3, warmup_steps=0))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-3, "warmup_steps": 0}))
     old = sequences(policy)
     published = {0: policy.publish(tmp_path)}
     policy.step(old)
@@ -222,7 +223,7 @@ def test_mismatch_is_measured_under_the_weights_that_sampled(tmp_path: Path) -> 
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run_when_it_repeats() -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}))
     good = sequences(policy)
     bad = [TrainingSequence(**{**vars(s), "advantages": torch.full((20,), torch.inf)}) for s in good]
     before = [parameter.clone() for parameter in policy.model.parameters()]
@@ -239,7 +240,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_and_ends_the_run_when_it_
 
 def test_recomputed_activations_change_no_gradient_and_mixed_precision_little() -> None:
     plain, recomputed, mixed = (
-        Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, **settings))
+        Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}, **settings))
         for settings in ({}, {"recompute_activations": True}, {"precision": "mixed"})
     )
     batch = sequences(plain)

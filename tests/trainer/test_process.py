@@ -42,7 +42,7 @@ def test_a_batch_becomes_sequences_once_a_step(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.anyio
 async def test_a_teacher_that_fails_on_rank_0_leaves_all_ranks_at_the_same_command(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    unreachable = {"ranks": 2, "teacher_url": "http://127.0.0.1:9", "step_timeout_s": 60}
+    unreachable = {"ranks": 2, "teacher": {"url": "http://127.0.0.1:9"}, "step_timeout_s": 60}
     await in_thread(lambda: record_run(run_dir, steps=1, **unreachable))
     with anyio.fail_after(150):
         async with open_trainer(run_dir, tmp_path / "weights", 120, None, 2) as trainer:

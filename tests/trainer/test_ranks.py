@@ -32,7 +32,7 @@ def test_one_process_that_offloads_gives_the_weights_of_one_that_does_not(tmp_pa
         norms = []
         for offload in (False, True):
             folder = tmp_path / str(offload)
-            policy = Policy(NANO, TrainerConfig(lr=1e-4, warmup_steps=0, offload=offload), ranks)
+            policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-4, "warmup_steps": 0}, offload=offload), ranks)
             policy.step(batch)
             policy.save(folder, NANO)
             policy.load(folder)

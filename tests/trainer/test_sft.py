@@ -54,9 +54,9 @@ def test_conversations_are_learned_and_an_interrupted_run_goes_on_exactly(tmp_pa
     words = ["--tasks", str(tmp_path / "train.jsonl"), "--model", "nano", "--eval.tasks", str(tmp_path / "eval.jsonl")]
     words += [
         "--rollout.batch_size=16",
-        "--trainer.lr=3e-4",
-        "--trainer.warmup_steps=0",
-        "--trainer.checkpoint_every=2",
+        "--trainer.optimizer.lr=3e-4",
+        "--trainer.optimizer.warmup_steps=0",
+        "--trainer.checkpoint.every=2",
     ]
     done = sft(*words, "--run_dir", str(tmp_path / "whole"), "--data.epochs=2")
     assert done.returncode == 0, done.stderr
@@ -99,7 +99,7 @@ def test_the_loss_is_the_mean_of_what_the_assistant_says_and_its_gradient_the_cr
         assert said.startswith("<tool_call>")
         assert said.count("<|im_end|>") == 2
         assert "<tool_response>" not in said
-    policy = Policy(NANO, TrainerConfig(lr=1e-9, warmup_steps=0, max_grad_norm=1e9, **LIKELIHOOD))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9, "warmup_steps": 0, "max_grad_norm": 1e9}, **LIKELIHOOD))
     expected = nll(policy, sequences)
     plain = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32)
     total = torch.zeros(())
@@ -145,7 +145,7 @@ def test_the_newest_checkpoint_is_the_one_of_the_largest_step(tmp_path: Path) ->
     for name in ("step-999998", "step-999999", "notes"):
         (folder / name).mkdir(parents=True)
     policy = SimpleNamespace(version=1_000_000, ranks=Ranks(), save=lambda path, _: path.mkdir())
-    config = load_config((), {"trainer.keep_checkpoints": "2"}, run_dir=str(tmp_path))
+    config = load_config((), {"trainer.checkpoint.keep": "2"}, run_dir=str(tmp_path))
     path = _checkpoint(cast(Policy, policy), config)
     assert sorted(path.name for path in folder.iterdir()) == ["notes", "step-1000000", "step-999999"]
     for whole in (folder / "step-999999", path):

@@ -38,7 +38,7 @@ def silent(batch: list[TrainingSequence]) -> list[TrainingSequence]:
 
 
 def test_a_batch_that_teaches_nothing_has_no_entropy_and_raises_no_alarm_of_it() -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-9))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9}))
     batch = sequences(policy)
     health = HealthCounts()
     for step in range(3):
@@ -51,7 +51,7 @@ def test_a_batch_that_teaches_nothing_has_no_entropy_and_raises_no_alarm_of_it()
 
 
 def test_figures_are_of_the_tokens_that_are_computed() -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-9))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9}))
     batch = sequences(policy)
     some, alone = metrics_of(policy, [*silent(batch[:3]), *batch[3:]]), metrics_of(policy, batch[3:])
     assert (some["trained_tokens"], alone["trained_tokens"]) == (60, 30)
@@ -60,7 +60,7 @@ def test_figures_are_of_the_tokens_that_are_computed() -> None:
 
 
 def test_a_gradient_that_is_not_finite_has_no_norm_and_is_not_counted_as_zero() -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-9))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9}))
     batch = [replace(s, advantages=torch.full((20,), torch.inf)) for s in sequences(policy)]
     found = metrics_of(policy, batch)
     assert "grad_norm" not in found
@@ -71,7 +71,7 @@ def test_a_gradient_that_is_not_finite_has_no_norm_and_is_not_counted_as_zero() 
 
 
 def test_a_step_without_a_token_changes_nothing_and_says_so() -> None:
-    policy = Policy(NANO, TrainerConfig(lr=1e-9, advantage="gae"))
+    policy = Policy(NANO, TrainerConfig(optimizer={"lr": 1e-9}, advantage="gae"))
     found = metrics_of(policy, []) | staleness([], 1)
     assert found == {
         "loss": 0.0,
@@ -86,10 +86,9 @@ def test_a_step_without_a_token_changes_nothing_and_says_so() -> None:
 
 def test_m2po_which_has_no_proximal_policy_shows_how_far_theta_is_from_who_sampled() -> None:
     settings: dict[str, Any] = {
-        "objective": "m2po",
-        "importance_weight_mode": "none",
-        "m2_threshold": 100.0,
-        "lr": 1e-9,
+        "objective": {"kind": "m2po", "threshold": 100.0},
+        "importance": "none",
+        "optimizer": {"lr": 1e-9},
     }
     policy = Policy(NANO, TrainerConfig(**settings))
     batch = [replace(s, behaviour_logprobs=s.behaviour_logprobs - 1.5) for s in sequences(policy)]

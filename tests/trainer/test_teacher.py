@@ -14,7 +14,7 @@ import httpx
 import pytest
 import torch
 
-from agentrl.config import TrainerConfig
+from agentrl.config import TeacherConfig, TrainerConfig
 from agentrl.errors import TrainerError
 from agentrl.models import NANO
 from agentrl.trainer.algorithms.advantages import with_distillation
@@ -81,7 +81,7 @@ def _is_embedded(url: str) -> bool:
 
 @pytest.mark.timeout(180)
 def test_the_policy_moves_to_its_teacher_on_its_own_samples(server_url: str) -> None:
-    config = TrainerConfig(lr=3e-4, warmup_steps=0, teacher_url=server_url, advantage="dr_grpo")
+    config = TrainerConfig(optimizer={"lr": 3e-4, "warmup_steps": 0}, teacher={"url": server_url}, advantage="dr_grpo")
     teacher, student = Policy(NANO, TrainerConfig()), Policy(NANO, config)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -99,7 +99,7 @@ def test_a_token_is_worth_what_the_teacher_thinks_of_it() -> None:
     policy = Policy(NANO, TrainerConfig())
     sequences = sampled(policy, torch.Generator().manual_seed(1))
     (batch,) = pack_sequences(sequences, 100_000)
-    config = TrainerConfig(teacher_url="http://127.0.0.1:1", teacher_coef=0.5)
+    config = TeacherConfig(url="http://127.0.0.1:1", coef=0.5)
     assert with_distillation(batch, batch.behaviour_logprobs, config) is batch
     taught = [TrainingSequence(**{**vars(s), "teacher_logprobs": s.behaviour_logprobs + 2.0}) for s in sequences]
     (batch,) = pack_sequences(taught, 100_000)
@@ -110,7 +110,7 @@ def test_a_token_is_worth_what_the_teacher_thinks_of_it() -> None:
 def test_a_teacher_that_does_not_answer_is_an_error_that_says_what_it_must_be() -> None:
     sequences = sampled(Policy(NANO, TrainerConfig()), torch.Generator().manual_seed(1))
     with pytest.raises(
-        TrainerError, match=r"trainer.teacher_url = http://127\.0\.0\.1:1 gave no logprobs: ConnectError"
+        TrainerError, match=r"trainer.teacher.url = http://127\.0\.0\.1:1 gave no logprobs: ConnectError"
     ):
         with_teacher_logprobs(sequences[:1], "http://127.0.0.1:1", 5)
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from agentrl.config import TrainerConfig
+from agentrl.config import GroupAdvantage, KlReward, Overlong, TeacherConfig, TrainerConfig, TurnsConfig
 from agentrl.record.returns import immediate_rewards, mean, turn_returns
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.trainer.algorithms.losses import kl_estimate
@@ -69,25 +69,27 @@ def baselines(returns: Sequence[Sequence[float]], estimator: Estimator, *, weigh
     return [Baseline(mean(values) if values else 0.0, 1.0) for values in others]
 
 
-def overlong_penalty(longest: int, config: TrainerConfig) -> float:
+def overlong_penalty(longest: int, overlong: Overlong | None) -> float:
     """Return what an episode loses for its longest reply: 0 up to L − m tokens, then rising to 1 at L.
 
-    That is DAPO's soft punishment (arXiv 2503.14476, eq. 13), with L = overlong_tokens and m = overlong_margin.
+    That is DAPO's soft punishment (arXiv 2503.14476, eq. 13), with L = `tokens` and m = `margin`.
 
     Args:
         longest: Tokens of the longest reply.
-        config: L and m.
+        overlong: L and m; None: nothing is lost.
 
     Returns:
         The penalty, in units of reward.
     """
-    if config.overlong_tokens is None or config.overlong_margin is None:
+    if overlong is None:
         return 0.0
-    over = longest - (config.overlong_tokens - config.overlong_margin)
-    return min(1.0, max(0.0, over / config.overlong_margin))
+    over = longest - (overlong.tokens - overlong.margin)
+    return min(1.0, max(0.0, over / overlong.margin))
 
 
-def with_kl_penalty(pack: Pack, logprobs: Tensor, reference_logprobs: Tensor, config: TrainerConfig) -> Pack:
+def with_kl_penalty(
+    pack: Pack, logprobs: Tensor, reference_logprobs: Tensor, config: KlReward, *, in_reward: bool
+) -> Pack:
     """Return the pack whose tokens each pay β·k_t, k = log p − log reference, for being unlike the reference.
 
     With a critic it is taken off the token's reward, so that γ, λ and the critic see it. Without, a token's advantage becomes
@@ -98,21 +100,22 @@ def with_kl_penalty(pack: Pack, logprobs: Tensor, reference_logprobs: Tensor, co
         logprobs: [M] log p, without a gradient.
         reference_logprobs: [M] log reference, without a gradient.
         config: β and the estimator.
+        in_reward: Whether there is a critic.
 
     Returns:
         The pack with other rewards or advantages.
     """
-    kl = kl_estimate(logprobs, reference_logprobs, config.kl_form)
-    if config.advantage == "gae":
-        return replace(pack, rewards=pack.rewards - config.kl_coef * kl)
+    kl = kl_estimate(logprobs, reference_logprobs, config.estimator)
+    if in_reward:
+        return replace(pack, rewards=pack.rewards - config.coef * kl)
     total = pack.sequence_map.sum(kl)
     cumulative = torch.cat([kl.new_zeros(1), kl.cumsum(0)])  # [M+1], over all trajectories of the pack
     first = torch.searchsorted(pack.sequence_index, pack.sequence_index)  # [M] the first token of its trajectory
     before = cumulative[:-1] - cumulative[first]
-    return replace(pack, advantages=pack.advantages - config.kl_coef * (total - before))
+    return replace(pack, advantages=pack.advantages - config.coef * (total - before))
 
 
-def with_distillation(pack: Pack, logprobs: Tensor, config: TrainerConfig) -> Pack:
+def with_distillation(pack: Pack, logprobs: Tensor, config: TeacherConfig) -> Pack:
     """Return the pack with the advantages A_t + c·(log q_t − log p_t) of on-policy distillation.
 
     Each sampled token is worth what the teacher q thinks of it, so the policy descends KL(p‖q) on its own samples
@@ -128,7 +131,7 @@ def with_distillation(pack: Pack, logprobs: Tensor, config: TrainerConfig) -> Pa
     """
     if pack.teacher_logprobs is None:
         return pack
-    return replace(pack, advantages=pack.advantages + config.teacher_coef * (pack.teacher_logprobs - logprobs))
+    return replace(pack, advantages=pack.advantages + config.coef * (pack.teacher_logprobs - logprobs))
 
 
 def whitened(
@@ -160,20 +163,20 @@ def group_advantages(
     Args:
         records: [episode]. Turns that the configuration masks are marked in them.
         rewards: [episode].
-        config: How rewards become advantages; under `advantage = "gae"` a critic makes them of the turns' rewards.
+        config: How rewards become advantages; under the kind "gae" a critic makes them of the turns' rewards.
 
     Returns:
         [episode][turn], turns in the order of `record.turns`.
     """
     for record in records:
-        mask_turns(record, config)
+        mask_turns(record, config.turns)
     punished = [
-        reward - overlong_penalty(longest_reply(record), config)
+        reward - overlong_penalty(longest_reply(record), config.overlong)
         for record, reward in zip(records, rewards, strict=True)
     ]
-    if config.advantage == "gae":
-        return [turn_rewards(record, reward, config) for record, reward in zip(records, punished, strict=True)]
-    return turn_advantages(records, punished, config)
+    if config.advantage.kind == "gae":
+        return [turn_rewards(record, reward, config.turns) for record, reward in zip(records, punished, strict=True)]
+    return turn_advantages(records, punished, config.advantage, config.turns)
 
 
 def longest_reply(record: TokenRecord) -> int:
@@ -182,44 +185,45 @@ def longest_reply(record: TokenRecord) -> int:
 
 
 def turn_advantages(
-    records: Sequence[TokenRecord], rewards: Sequence[float], config: TrainerConfig
+    records: Sequence[TokenRecord], rewards: Sequence[float], how: GroupAdvantage, turns: TurnsConfig
 ) -> list[list[float]]:
     """Return the advantage of every turn of every episode of one group.
 
     A turn is compared with those of the same role in the group's episodes, its return with theirs: so each return is
     one of those that it is compared with. A turn that was truncated or failed, where that is to be penalised, has
-    `turn_penalty` taken off.
+    `turns.penalty` taken off.
 
     Args:
         records: [episode].
         rewards: [episode].
-        config: The estimator, the turn discount and the penalties.
+        how: The estimator and the turn discount.
+        turns: The penalties.
 
     Returns:
         [episode][turn], turns in the order of `record.turns`.
     """
     returns = [
-        turn_returns(record, reward, config.turn_discount) for record, reward in zip(records, rewards, strict=True)
+        turn_returns(record, reward, how.turn_discount) for record, reward in zip(records, rewards, strict=True)
     ]  # [episode][turn]
     by_role: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)  # [role][episode][turn]
     for episode, (record, own) in enumerate(zip(records, returns, strict=True)):
         for turn, value in zip(record.turns, own, strict=True):
             by_role[turn.role].setdefault(episode, []).append(value)
-    weigh_turns = config.turn_discount is not None
+    weigh_turns = how.turn_discount is not None
     baseline = {
-        role: dict(zip(of, baselines(list(of.values()), config.advantage, weigh_turns=weigh_turns), strict=True))
+        role: dict(zip(of, baselines(list(of.values()), how.kind, weigh_turns=weigh_turns), strict=True))
         for role, of in by_role.items()
     }  # [role][episode]
     return [
         [
-            baseline[turn.role][episode].advantage(value) - turn_penalty(turn, config)
+            baseline[turn.role][episode].advantage(value) - turn_penalty(turn, turns)
             for turn, value in zip(record.turns, own, strict=True)
         ]
         for episode, (record, own) in enumerate(zip(records, returns, strict=True))
     ]
 
 
-def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> list[float]:
+def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list[float]:
     """Return what each turn of an episode earned, penalties taken off: the rewards that a critic sees.
 
     A turn that is not trained on hands its reward to the turn that it continues: all of it, or, where c turns continue that one, a
@@ -228,13 +232,13 @@ def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> l
     Args:
         record: The turns of one episode.
         reward: The reward of the episode.
-        config: The penalties.
+        turns: The penalties.
 
     Returns:
         [turn], in the order of `record.turns`.
     """
     rewards = [
-        own - turn_penalty(turn, config)
+        own - turn_penalty(turn, turns)
         for own, turn in zip(immediate_rewards(record, reward), record.turns, strict=True)
     ]
     index_of = {id(turn): index for index, turn in enumerate(record.turns)}
@@ -249,17 +253,17 @@ def turn_rewards(record: TokenRecord, reward: float, config: TrainerConfig) -> l
     return rewards
 
 
-def turn_penalty(turn: Turn, config: TrainerConfig) -> float:
+def turn_penalty(turn: Turn, turns: TurnsConfig) -> float:
     """Return what a turn pays for having been truncated or having failed, where that is to be penalised."""
-    truncated = turn.truncated and config.truncated_turns == "penalise"
-    failed = turn.failed and config.failed_turns == "penalise"
-    return config.turn_penalty if truncated or failed else 0.0
+    truncated = turn.truncated and turns.truncated == "penalise"
+    failed = turn.failed and turns.failed == "penalise"
+    return turns.penalty if truncated or failed else 0.0
 
 
-def mask_turns(record: TokenRecord, config: TrainerConfig) -> None:
+def mask_turns(record: TokenRecord, turns: TurnsConfig) -> None:
     """Leave out of training what the configuration says: truncated turns, failed turns."""
     for turn in record.turns:
-        if (turn.truncated and config.truncated_turns == "mask") or (turn.failed and config.failed_turns == "mask"):
+        if (turn.truncated and turns.truncated == "mask") or (turn.failed and turns.failed == "mask"):
             turn.trained = False
 
 
@@ -277,10 +281,10 @@ def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
         Whether it must be computed.
     """
     advantages_are_all = (
-        config.kl == "none"
-        and not config.teacher_url
+        config.kl.kind == "none"
+        and config.teacher is None
         and not config.entropy_coef
-        and config.advantage in ("grpo", "dr_grpo", "rloo")
-        and config.objective != "m2po"
+        and config.advantage.kind in ("grpo", "dr_grpo", "rloo")
+        and config.objective.kind != "m2po"
     )
     return not advantages_are_all or bool((sequence.advantages[sequence.loss_mask] != 0).any())

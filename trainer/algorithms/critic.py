@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from agentrl.config import TrainerConfig
+from agentrl.config import GaeAdvantage, TrainerConfig
 from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
 from agentrl.trainer.model.packed_model import decoder_layers, load_model
 from agentrl.trainer.model.ranks import Ranks, full_tensor
@@ -26,7 +26,7 @@ class AdvantagesAndReturns:
     returns: Tensor
     """[M] λ-returns A + V: what the values should be."""
     value_mask: Tensor
-    """[M] bool: tokens whose value is trained; under `gae_unit = "turn"` the first of each turn."""
+    """[M] bool: tokens whose value is trained; where a step is a turn, the first of each turn."""
     old_values: Tensor
     """[M] V, the values that the advantages were made of."""
 
@@ -81,7 +81,7 @@ class Critic(nn.Module):
 
         Args:
             model_path: A Hugging Face model directory.
-            config: Rates, clip and precision.
+            config: How the policy learns: its advantages are of the kind "gae".
             ranks: The trainer's ranks; one by default.
             device: Where it computes; the CPU by default.
 
@@ -89,7 +89,8 @@ class Critic(nn.Module):
             ConfigError: The directory holds no model that can be trained.
         """
         super().__init__()
-        self.config = config
+        assert isinstance(config.advantage, GaeAdvantage)
+        self.config, self.how = config, config.advantage
         self.ranks = ranks or Ranks()
         self.device = device or torch.device("cpu")
         model = load_model(model_path)
@@ -103,7 +104,9 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
         self.eval()
         self.ranks.distribute(self, layers, self.device, offload=config.offload)
-        self.optimizer = torch.optim.AdamW(self.parameters(), lr=config.critic_lr, betas=config.betas, weight_decay=0.0)
+        self.optimizer = torch.optim.AdamW(
+            self.parameters(), lr=self.how.critic_lr, betas=config.optimizer.betas, weight_decay=0.0
+        )
 
     def forward(self, pack: Pack, at: Tensor) -> Tensor:
         """Return what the rest of its trajectory will earn after some tokens of a pack.
@@ -128,17 +131,17 @@ class Critic(nn.Module):
     @torch.no_grad()
     def advantages_and_returns(self, pack: Pack) -> AdvantagesAndReturns:
         """Return the advantages of a pack under the critic as it is, and what it should have said."""
-        config, ends = self.config, pack.truncated_end
-        cut = ends >= 0 if config.gae_bootstrap else torch.zeros_like(ends, dtype=torch.bool)  # [S]
+        how, ends = self.how, pack.truncated_end
+        cut = ends >= 0 if how.bootstrap else torch.zeros_like(ends, dtype=torch.bool)  # [S]
         values = self(pack, torch.cat([pack.source, ends[cut]]))
         end_values = values.new_zeros(len(ends)).masked_scatter(cut, values[pack.trained_tokens :])
         return gae(
             pack,
             values[: pack.trained_tokens],
             end_values,
-            discount=config.gae_discount,
-            decay=config.gae_lambda,
-            unit=config.gae_unit,
+            discount=how.discount,
+            decay=how.gae_lambda,
+            unit=how.unit,
         )
 
     def loss(self, pack: Pack, estimates: AdvantagesAndReturns, value_count: int) -> Tensor:
@@ -158,8 +161,8 @@ class Critic(nn.Module):
         values = self(pack, pack.source)[mask]
         old_values, returns = estimates.old_values[mask], estimates.returns[mask]
         errors = (values - returns).square()
-        if self.config.value_clip is not None:
-            near = old_values + (values - old_values).clamp(-self.config.value_clip, self.config.value_clip)
+        if self.how.value_clip is not None:
+            near = old_values + (values - old_values).clamp(-self.how.value_clip, self.how.value_clip)
             errors = torch.maximum(errors, (near - returns).square())
         return 0.5 * errors.sum() / max(1, value_count)
 
@@ -183,7 +186,7 @@ class Critic(nn.Module):
                 loss = self.loss(pack, own, int(value_count))
                 (loss * self.ranks.size).backward()  # gradients are averaged over the ranks
             minibatch_loss += float(loss.detach())
-        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.max_grad_norm))
+        norm = full_tensor(torch.nn.utils.clip_grad_norm_(self.parameters(), self.config.optimizer.max_grad_norm))
         if torch.isfinite(norm):
             self.optimizer.step()
         self.optimizer.zero_grad()

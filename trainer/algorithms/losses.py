@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from agentrl.config import TrainerConfig
+from agentrl.config import (
+    CispoObjective,
+    GspoObjective,
+    LikelihoodObjective,
+    M2poObjective,
+    PpoObjective,
+    ReinforceObjective,
+    SapoObjective,
+    TrainerConfig,
+)
 from agentrl.trainer.algorithms import objectives
 from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND, SequenceMap
 
@@ -73,33 +82,25 @@ def policy_loss(
     mask = sequences.loss_mask
     # A position outside the mask may hold anything, infinities included; 0 · inf would be NaN.
     log_weight = torch.where(mask, proximal_logprobs - behaviour_logprobs, 0.0)
-    weight, out_of_bounds = objectives.importance_weights(
-        log_weight,
-        sequences,
-        mode=config.importance_weight_mode,
-        minimum=config.importance_weight_min,
-        maximum=config.importance_weight_max,
-    )
+    weight, out_of_bounds = objectives.importance_weights(log_weight, sequences, config.importance)
     # The same holds for a token whose weight is 0. Only the ratio of a whole sequence is made of its dropped tokens too.
-    has_ratio = mask if config.objective == "gspo" else mask & (weight > 0)
+    has_ratio = mask if config.objective.kind == "gspo" else mask & (weight > 0)
     log_ratio = torch.where(has_ratio, logprobs - proximal_logprobs.detach(), 0.0)
     advantages = torch.where(mask, advantages, 0.0)
-    clips = {"clip_low": config.clip_low, "clip_high": config.clip_high}
     match config.objective:
-        case "ppo":
-            surrogate = objectives.ppo(log_ratio, advantages, **clips, dual_clip=config.dual_clip)
-        case "gspo":
-            surrogate = objectives.gspo(log_ratio, advantages, sequences, **clips)
-        case "cispo":
-            surrogate = objectives.cispo(log_ratio, advantages, **clips)
-        case "sapo":
-            taus = {"tau_positive": config.tau_positive, "tau_negative": config.tau_negative}
-            surrogate = objectives.sapo(log_ratio, advantages, **taus)
-        case "m2po":
+        case PpoObjective(clip_low=low, clip_high=high, dual_clip=dual_clip):
+            surrogate = objectives.ppo(log_ratio, advantages, clip_low=low, clip_high=high, dual_clip=dual_clip)
+        case GspoObjective(clip_low=low, clip_high=high):
+            surrogate = objectives.gspo(log_ratio, advantages, sequences, clip_low=low, clip_high=high)
+        case CispoObjective(clip_low=low, clip_high=high):
+            surrogate = objectives.cispo(log_ratio, advantages, clip_low=low, clip_high=high)
+        case SapoObjective(tau_positive=positive, tau_negative=negative):
+            surrogate = objectives.sapo(log_ratio, advantages, tau_positive=positive, tau_negative=negative)
+        case M2poObjective():
             surrogate = objectives.m2po(log_ratio, advantages, mask if m2_mask is None else m2_mask)
-        case "likelihood":
+        case LikelihoodObjective():
             surrogate = objectives.likelihood(torch.where(mask, logprobs, 0.0), advantages)
-        case "reinforce":
+        case ReinforceObjective():
             surrogate = objectives.reinforce(log_ratio, advantages)
     loss = -torch.where(mask, weight * surrogate.value, 0.0)
     with torch.no_grad():
@@ -165,11 +166,11 @@ def regularizers(
     """
     added = torch.zeros_like(logprobs)
     stats = replace(stats, entropy=float(entropies.detach().sum()))
-    if reference_logprobs is not None:
-        kl = kl_estimate(logprobs, reference_logprobs, config.kl_form)
+    if reference_logprobs is not None and config.kl.kind != "none":
+        kl = kl_estimate(logprobs, reference_logprobs, config.kl.estimator)
         stats = replace(stats, kl_reference=float(kl.detach().sum()))
-        if config.kl == "loss":
-            added = added + config.kl_coef * kl
+        if config.kl.kind == "loss":
+            added = added + config.kl.coef * kl
     if config.entropy_coef:
         added = added - config.entropy_coef * entropies
     return added, stats

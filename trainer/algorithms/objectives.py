@@ -12,6 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from agentrl.config import (
+    ConstantLength,
+    MaskedImportance,
+    NoImportance,
+    SequenceMean,
+    TokenMean,
+    TruncatedImportance,
+)
+
 LOG_RATIO_BOUND = 20.0
 """Bound of |log of a ratio| before it is exponentiated, as in verl: e^20 is far outside every clip, and still a finite number whose
 products are finite."""
@@ -239,7 +248,7 @@ def m2_cutoff(log_ratios: Tensor, threshold: float) -> float:
 
 
 def importance_weights(
-    log_weight: Tensor, sequences: SequenceMap, *, mode: str, minimum: float, maximum: float
+    log_weight: Tensor, sequences: SequenceMap, how: TruncatedImportance | MaskedImportance | NoImportance
 ) -> tuple[Tensor, Tensor]:
     """Return the weight of every token for who sampled it. No gradient goes through it.
 
@@ -256,31 +265,29 @@ def importance_weights(
     Args:
         log_weight: [T] log w.
         sequences: Which sequence each token is of.
-        mode: One of the names above.
-        minimum: l.
-        maximum: u.
+        how: One of the kinds above, with l (0 by default) and u.
 
     Returns:
         ([T] weights, [T] bool: trained tokens whose weight was out of bounds).
     """
     log_weight = log_weight.detach()
     weight = bounded_exp(log_weight)
-    if mode == "none":
+    if how.kind == "none":
         return torch.ones_like(weight), torch.zeros_like(sequences.loss_mask)
-    if mode == "truncate":
-        return weight.clamp(max=maximum), sequences.loss_mask & (weight > maximum)
-    if mode == "sequence_mask":
+    if how.kind == "truncate":
+        return weight.clamp(max=how.max), sequences.loss_mask & (weight > how.max)
+    if how.kind == "sequence_mask":
         weight = compared = bounded_exp(sequences.sum(log_weight))
-    elif mode == "geometric_mask":
+    elif how.kind == "geometric_mask":
         compared = bounded_exp(sequences.mean(log_weight))
     else:
         compared = weight
-    outside = (compared < minimum) | (compared > maximum)
+    outside = (compared < how.min) | (compared > how.max)
     return weight.masked_fill(outside, 0.0), sequences.loss_mask & outside
 
 
 def aggregation_weights(
-    sequences: SequenceMap, *, mode: str, token_count: int, sequence_count: int, length: int | None
+    sequences: SequenceMap, *, how: TokenMean | SequenceMean | ConstantLength, token_count: int, sequence_count: int
 ) -> Tensor:
     """Return what each token counts in the loss of its minibatch.
 
@@ -290,18 +297,16 @@ def aggregation_weights(
 
     Args:
         sequences: Which sequence each token of the pack is of.
-        mode: One of the names above.
+        how: One of the kinds above, with L.
         token_count: N, of the minibatch.
         sequence_count: S, of the minibatch.
-        length: L, for "constant".
 
     Returns:
         [T]; 0 outside the mask.
     """
     mask = sequences.loss_mask.float()
-    if mode == "token":
+    if how.kind == "token":
         return mask / max(1, token_count)
-    if mode == "sequence":
+    if how.kind == "sequence":
         return mask / (max(1, sequence_count) * sequences.lengths(mask).clamp(min=1))
-    assert length is not None
-    return mask / (max(1, sequence_count) * length)
+    return mask / (max(1, sequence_count) * how.length)

@@ -11,12 +11,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from agentrl.config import TrainerConfig
+from agentrl.config import LoraConfig
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, is_adapter_parameter, name_in_base, name_in_file
 from agentrl.errors import ConfigError
 
 
-def add_adapter(model: Any, config: TrainerConfig) -> None:
+def add_adapter(model: Any, config: LoraConfig) -> None:
     """Put an adapter that changes nothing yet on a model; from now on only the adapter has gradients.
 
     Args:
@@ -30,18 +30,18 @@ def add_adapter(model: Any, config: TrainerConfig) -> None:
 
     ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
     refused = [name.rpartition(".")[2] for name, module in model.named_modules() if id(module) in ends]
-    if named := sorted(set(config.lora_targets) & set(refused)):
+    if named := sorted(set(config.targets) & set(refused)):
         raise ConfigError(
-            f"trainer.lora_targets names {', '.join(named)}, which cannot be adapted; name linear layers between the embeddings and "
+            f"trainer.lora.targets names {', '.join(named)}, which cannot be adapted; name linear layers between the embeddings and "
             "the output, such as q_proj, or none for all of these"
         )
-    targets = list(config.lora_targets) or "all-linear"
+    targets = list(config.targets) or "all-linear"
     try:
         with torch.random.fork_rng():
             torch.manual_seed(0)  # A is random, and the same for every rank and for a trainer that is started again
-            model.add_adapter(LoraConfig(r=config.lora_rank or 0, lora_alpha=config.lora_alpha, target_modules=targets))
+            model.add_adapter(LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets))
     except ValueError as error:
-        raise ConfigError(f"trainer.lora_targets = {targets}: {error}") from error
+        raise ConfigError(f"trainer.lora.targets = {targets}: {error}") from error
 
 
 def is_adapted(model: nn.Module) -> bool:
