@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.protocol import MB, Completed, Ended, Limits
 
@@ -36,7 +37,7 @@ class Process:
         """So much of it has no end of a line."""
         self._stderr = bytearray()
         self._report: dict[str, Any] | None = None
-        self._news = anyio.Event()
+        self._changed = Condition()
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,7 +107,7 @@ class Process:
         with anyio.CancelScope(deadline=self._given_up_at) as bound:
             while not condition():
                 self._box._check()
-                await self._news.wait()
+                await self._changed.wait()
         if bound.cancelled_caught:
             raise self._box._lose("its first process no longer answers")
 
@@ -126,8 +127,4 @@ class Process:
             self._box.run_s += self._report["duration_s"]
             self._box.suspect |= self._report["ended"] not in (Ended.EXIT, Ended.SIGNAL, Ended.KILLED)
             del self._box._processes[self._number]
-        self._wake()
-
-    def _wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        self._changed.notify_all()

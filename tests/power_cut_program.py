@@ -21,7 +21,8 @@ from agentrl.config import RunConfig
 from agentrl.rollout.store import LoggedCall, Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.durable_trainer import DurableTrainer
-from agentrl.run.run_directory import appending, check_run_dir, config_text, prepare_run_dir, write_config
+from agentrl.run.run_directory import appending, config_text, write_config
+from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store, note_lines, write_noted
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.trainer.process import TrainerProcess

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
+from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
@@ -88,7 +89,7 @@ class Controller:
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
     _call_log: CallLogWriter | None = None
-    _changed: anyio.Event = field(default_factory=anyio.Event)
+    _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
         self._slots = anyio.Semaphore(self.config.max_concurrent)
@@ -107,17 +108,19 @@ class Controller:
                     self.gate.finish(unused.id)
                 else:
                     await self._start_group(groups, unused, resumed=True)
-            self._wake()
+            self._changed.notify_all()
             next_group = await in_thread(self.store.next_group_id)
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
-                while not self.gate.can_start() or self.progress.running >= self.config.max_concurrent:
-                    await self._changed.wait()
+                await self._changed.wait_for(self._has_room)
                 if not await self._start_group(groups, StoredGroup(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
-            self._wake()
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        return self.gate.can_start() and self.progress.running < self.config.max_concurrent
 
     async def _start_group(self, groups: TaskGroup, group: StoredGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
@@ -149,7 +152,7 @@ class Controller:
         self.progress.failed += len(missing)
         self.progress.skipped_tasks += 1
         self.progress.rejected_groups += 1
-        self._wake()
+        self._changed.notify_all()
         self._check_failures()
 
     def _note_rewards(self, group: StoredGroup) -> None:
@@ -171,7 +174,7 @@ class Controller:
     def advance(self) -> None:
         """Note that the engine serves the next version: the gate opens for one more batch."""
         self.gate.advance()
-        self._wake()
+        self._changed.notify_all()
 
     async def _run_group(self, group: StoredGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(episode_index: int) -> None:
@@ -205,7 +208,7 @@ class Controller:
             self.gate.reject(group.id)
             self.progress.rejected_groups += 1
         self._running_groups -= 1
-        self._wake()
+        self._changed.notify_all()
 
     async def _run_episode(self, group: StoredGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
@@ -236,7 +239,7 @@ class Controller:
             return outcome
         finally:
             self.progress.running -= 1
-            self._wake()
+            self._changed.notify_all()
 
     def _check_failures(self) -> None:
         ended = self.progress.finished + self.progress.failed
@@ -250,7 +253,3 @@ class Controller:
                     else ""
                 )
             )
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()

@@ -19,7 +19,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError
 from agentrl.run.audit import audit
-from agentrl.run.run_directory import appending, check_run_dir, prepare_run_dir, read_metrics, write_config
+from agentrl.run.run_directory import appending, read_metrics, write_config
+from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store
 from tests.components import missing
 from tests.power_cut import Call, Disk, calls, strace, write
