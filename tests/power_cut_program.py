@@ -18,7 +18,8 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
-from agentrl.rollout.store import LoggedCall, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.run_directory import appending, config_text, write_config
@@ -111,7 +112,7 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
         trainer = DurableTrainer(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
         await trainer.load()
-        ready = [group.id for group in store.unused_groups() if group.state == "ready"]
+        ready = [group.id for group in store.pending_groups() if group.state == "ready"]
         with appending(run_dir / "metrics.jsonl") as log:
             for number in range(checkpoints + 1):
                 batches = []

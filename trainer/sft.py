@@ -25,10 +25,11 @@ from renderers import build_training_sample
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
+from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.manifest import check_files
-from agentrl.rollout.tasks import GroupTask, Tasks, training_and_held_out
+from agentrl.rollout.tasks import GroupTask, Tasks, open_run_tasks
 from agentrl.run.run_directory import (
     appending,
     checkpoint_directory,
@@ -36,7 +37,6 @@ from agentrl.run.run_directory import (
     set_aside,
     whole_checkpoints,
     write_config,
-    write_whole,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.trainer.model.ranks import Ranks, join_ranks
@@ -100,7 +100,7 @@ def _leave_ranks() -> None:
 def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     """Train, on every rank. Rank 0 alone writes and prints."""
     run_dir, first = Path(config.run_dir), ranks.rank == 0
-    tasks, held_out = training_and_held_out(config, None)
+    tasks, held_out = open_run_tasks(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     held_out_sequences = [
         conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)
@@ -246,7 +246,7 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
 def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) -> list[TrainingSequence]:
     """Return what the step that follows `step` learns; [] after the last step or the last epoch."""
     size = config.rollout.batch_size if step < config.steps else 0
-    found = [tasks.of_group(step * size + i) for i in range(size)]
+    found = [tasks.task_of_group(step * size + i) for i in range(size)]
     return [
         conversation(_task(one), chat_format, f"conversation {one.index} of epoch {one.epoch}") for one in found if one
     ]

@@ -36,7 +36,7 @@ from agentrl.rollout.run_episode import Runner, remote_runner
 from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, finite_tasks
+from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, list_tasks
 from agentrl.rollout.workflow import Workflow
 
 
@@ -77,7 +77,7 @@ async def evaluate(
     run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or PrintedEvaluation()
     check_set(config, "model.path")
     given = config.tasks if sources.tasks is None else sources.tasks
-    chosen = await in_users_thread(finite_tasks, given, config.eval.limit, task_type_of(run))
+    chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run))
     async with AsyncExitStack() as stack:
         log: EvaluationLog | None = None
         if out:

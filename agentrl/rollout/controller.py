@@ -30,7 +30,8 @@ from agentrl.rollout.health import HealthCounts
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.store import Store, StoredGroup
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import PendingGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 
 log = logger(__name__)
@@ -101,7 +102,7 @@ class Controller:
             counted = self.rewards.counted
             for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
                 self.rewards.end(ended)
-            for unused in await in_thread(self.store.unused_groups):
+            for unused in await in_thread(self.store.pending_groups):
                 if unused.state == "ready":
                     self.gate.start(unused.id)
                     self._rewards[unused.id] = list(unused.rewards.values())
@@ -113,7 +114,7 @@ class Controller:
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
                 await self._changed.wait_for(self._has_room)
-                if not await self._start_group(groups, StoredGroup(next_group, "open")):
+                if not await self._start_group(groups, PendingGroup(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
@@ -122,9 +123,9 @@ class Controller:
     def _has_room(self) -> bool:
         return self.gate.can_start() and self.progress.running < self.config.max_concurrent
 
-    async def _start_group(self, groups: TaskGroup, group: StoredGroup, *, resumed: bool = False) -> bool:
+    async def _start_group(self, groups: TaskGroup, group: PendingGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
-        found = await in_users_thread(self.tasks.of_group, group.id)
+        found = await in_users_thread(self.tasks.task_of_group, group.id)
         if found is None:
             return False
         if not resumed:
@@ -140,7 +141,7 @@ class Controller:
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
 
-    async def _skip(self, group: StoredGroup, missing: list[int], fault: str) -> None:
+    async def _skip(self, group: PendingGroup, missing: list[int], fault: str) -> None:
         """Account for a group whose task cannot be used: its episodes have failed."""
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
@@ -155,7 +156,7 @@ class Controller:
         self._changed.notify_all()
         self._check_failures()
 
-    def _note_rewards(self, group: StoredGroup) -> None:
+    def _note_rewards(self, group: PendingGroup) -> None:
         """Count a closed group in the reward figure, which takes groups in the order of their start and so waits for each."""
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
@@ -176,7 +177,7 @@ class Controller:
         self.gate.advance()
         self._changed.notify_all()
 
-    async def _run_group(self, group: StoredGroup, task: Task, missing: list[int], resumed: bool) -> None:
+    async def _run_group(self, group: PendingGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(episode_index: int) -> None:
             outcome = await self._run_episode(group, episode_index, task, resumed)
             if outcome.status == "finished":
@@ -210,7 +211,7 @@ class Controller:
         self._running_groups -= 1
         self._changed.notify_all()
 
-    async def _run_episode(self, group: StoredGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
+    async def _run_episode(self, group: PendingGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
         try:
             async with self._slots:

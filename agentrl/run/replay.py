@@ -19,9 +19,10 @@ from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.database import reading
 from agentrl.rollout.open_runner import chat_format_of, in_process_runner
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import EpisodeRow, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import RecordedEpisode
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
+from agentrl.rollout.tasks import episode_seed, group_seed, open_run_tasks
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.run_directory import read_config
 
@@ -30,7 +31,7 @@ from agentrl.run.run_directory import read_config
 class Replay:
     """A replayed episode beside the one that was recorded."""
 
-    recorded: EpisodeRow
+    recorded: RecordedEpisode
     outcome: Outcome
     calls_answered: int
     calls_recorded: int
@@ -143,7 +144,7 @@ async def replay(
 
 def _found(
     run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
-) -> tuple[RunConfig, EpisodeRow, Task, Workflow]:
+) -> tuple[RunConfig, RecordedEpisode, Task, Workflow]:
     if not (run_dir / "store.sqlite").is_file():
         raise StoreError(f"{run_dir} holds no run")
     config = read_config(run_dir)
@@ -156,8 +157,8 @@ def _found(
             "agentrl.run.replay.replay(run_dir, episode, workflow=..., tasks=...)"
         )
     workflow = workflow or load_workflow(Path(config.workflow))
-    source, _ = training_and_held_out(config, tasks, task_type_of(workflow))
-    found = source.of_group(recorded.group_id)
+    source, _ = open_run_tasks(config, tasks, task_type_of(workflow))
+    found = source.task_of_group(recorded.group_id)
     if found is None:
         raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
     if found.task is None:

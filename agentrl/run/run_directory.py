@@ -33,7 +33,8 @@ from agentrl.machine.evidence import regular, stored_json
 from agentrl.machine.privacy import open_private
 from agentrl.machine.process_limits import room_in_shared_memory
 from agentrl.machine.shared_memory import shared_memory_directory
-from agentrl.rollout.database import RESTORE
+from agentrl.machine.whole import write_whole
+from agentrl.rollout.database import RESTORE, reading_uri
 
 PUBLISHED_VERSIONS = 10
 """Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""
@@ -45,16 +46,6 @@ _PARTIAL = re.compile(r"step-\d{6,}\.partial")
 def with_run_dir(config: RunConfig, name: str = "runs/%Y-%m-%d-%H%M%S") -> RunConfig:
     """Return the configuration with a run directory: where it has none, one that is named by the time (`name`, for `strftime`)."""
     return config if config.run_dir else config.model_copy(update={"run_dir": time.strftime(name)})
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole, or as it was before, and stays when this returns."""
-    partial = path.with_name(path.name + ".partial")
-    with open_private(partial, "w") as file:
-        file.write(text)
-    sync(partial)
-    partial.replace(path)
-    sync(path.parent)
 
 
 def write_config(config: RunConfig) -> None:
@@ -99,7 +90,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
 def _config_in(store: Path) -> dict[str, Any] | None:
     """The configuration of the newest start in a store, None where there is none."""
     try:
-        db = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)
+        db = sqlite3.connect(reading_uri(store), uri=True)
         try:
             (text,) = db.execute("SELECT config FROM restarts ORDER BY restart DESC LIMIT 1").fetchone()
         finally:

@@ -20,8 +20,9 @@ from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
 from agentrl.machine.disk import make_directory
 from agentrl.machine.privacy import private
+from agentrl.machine.whole import write_whole
 from agentrl.rollout.database import RESTORE
-from agentrl.run.run_directory import read_config, whole_checkpoints, write_whole
+from agentrl.run.run_directory import read_config, whole_checkpoints
 
 ORPHAN_TIMEOUT_S = 60.0
 """How long the trainer of a run that was killed may take to finish what it is writing."""

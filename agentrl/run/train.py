@@ -42,11 +42,11 @@ from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import Tasks, check_same_tasks, training_and_held_out
+from agentrl.rollout.tasks import Tasks, check_same_tasks, open_run_tasks
 from agentrl.rollout.workflow import Workflow
+from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.alarms import AlarmLog
 from agentrl.run.durable_trainer import DurableTrainer
-from agentrl.run.monitor import Monitor
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (
     config_text,
@@ -115,7 +115,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         )
         return
     workflow = await in_users_thread(sources.load_workflow)
-    source, held_out = await in_users_thread(training_and_held_out, config, sources.tasks, task_type_of(workflow))
+    source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
     if config.rollout.workers:
         check_for_workers(sources.workflow, source, held_out)
     config, chat_format = await check_start(config)
@@ -220,7 +220,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         steps = await in_thread(read_metrics, run_dir)
         controller = _controller(start, store, rollout.runner, weights.version, steps)
         _announce(view, controller, config)
-        monitor = Monitor(
+        alarm_watch = AlarmWatch(
             config,
             controller,
             AlarmLog(view.say),
@@ -237,7 +237,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
             trainer=trainer,
             controller=controller,
             broadcast=_broadcast(config, engine, client),
-            monitor=monitor,
+            alarm_watch=alarm_watch,
             watchdog=watchdog,
             counted_before=_counted_before(steps, weights.version),
         )
@@ -300,7 +300,7 @@ async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
             step=run.trainer.weights.version,
             wall_s=time.perf_counter() - view.started,
             eval_after=after.mean_reward if after else None,
-            alarms=run.monitor.log.begun,
+            alarms=run.alarm_watch.log.begun,
             staleness_bound=run.controller.gate.bound,
         )
     )

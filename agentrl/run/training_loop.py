@@ -30,8 +30,8 @@ from agentrl.evaluation.figures import Evaluation
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.rewards import reward_figure
 from agentrl.rollout.store import Store
+from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.durable_trainer import DurableTrainer
-from agentrl.run.monitor import Monitor
 from agentrl.run.run_directory import appending
 from agentrl.run.run_store import note_lines, write_noted
 from agentrl.run.view import RunView
@@ -64,7 +64,7 @@ class TrainingRun:
     trainer: DurableTrainer
     controller: Controller
     broadcast: Broadcast | None
-    monitor: Monitor
+    alarm_watch: AlarmWatch
     watchdog: LoopWatchdog
     counted_before: dict[str, float]
     """`COUNTERS` of the step that this start goes on from."""
@@ -96,7 +96,7 @@ async def train_and_save(run: TrainingRun) -> None:
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run.controller.run)
-            group.start_soon(run.monitor.watch)
+            group.start_soon(run.alarm_watch.watch)
             await _train(run)
             group.cancel_scope.cancel()
     except BaseException:
@@ -174,7 +174,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
     counted = run.controller.rewards.take()
     health.step_ended(metrics)
     health.rewards_counted(counted)
-    run.monitor.check()
+    run.alarm_watch.check()
     record = {
         "step": weights.version,
         **reward_figure(counted).to_metrics(),
@@ -198,6 +198,6 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "engine_bad_replies": run.engine.fleet.bad_replies,
         "local_shortages": run.engine.fleet.shortages,
         **run.controller.runner.metrics(),
-        **run.monitor.log.to_metrics(),
+        **run.alarm_watch.log.to_metrics(),
     }
     return record | {name: record[name] + run.counted_before.get(name, 0) for name in COUNTERS}

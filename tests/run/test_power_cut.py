@@ -135,7 +135,7 @@ def broken_promises(run_dir: Path, model: Path, said: Promised, everything: Prom
             number = int(path.name.removeprefix("step-"))
             if not path.is_dir() or files(path) not in everything.whole[number]:
                 wrong.append(f"checkpoint {number} is not what was written")
-        unused = {group.id for group in store.unused_groups()}
+        unused = {group.id for group in store.pending_groups()}
         for number in range(1, step + 1):
             if number in said.batches and unused & set(said.batches[number]):
                 wrong.append(f"the groups of step {number} would be trained on again")

@@ -15,6 +15,7 @@ import pytest
 
 from agentrl.config import ModelConfig, RunConfig
 from agentrl.errors import ConfigError, StoreError
+from agentrl.machine.whole import write_whole
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import (
@@ -24,7 +25,6 @@ from agentrl.run.run_directory import (
     read_metrics,
     remove_unfinished,
     write_config,
-    write_whole,
 )
 from agentrl.run.run_lock import check_run_dir, hold_run_dir, in_use, lock_run
 
