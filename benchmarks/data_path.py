@@ -33,7 +33,8 @@ from agentrl.proxy import Proxy, Session, load_chat_format, open_proxy, recorded
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.rollout.call_log_writer import open_call_log
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import LoggedCall, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import LoggedCall
 
 TURNS = (1, 10, 50)
 USER = "State the final answer to the following arithmetic problem: 12 + 30 = {}"

@@ -28,6 +28,7 @@ from gymnasium import spaces
 from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs.tools import Tool, tools_of
 from agentrl.errors import ToolCallError
+from agentrl.reporting.middle_cut import cut_middle
 
 T = TypeVar("T")
 
@@ -253,10 +254,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return await done if isinstance(done, Awaitable) else done
 
     def _shortened(self, content: Content) -> Content:
-        if not isinstance(content, str) or len(content) <= self.max_result_chars:
-            return content
-        half = self.max_result_chars // 2
-        return f"{content[:half]}\n[... {len(content) - 2 * half} characters left out ...]\n{content[-half:]}"
+        return cut_middle(content, self.max_result_chars) if isinstance(content, str) else content
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.protocol import MB, EndReason, ExecResult, Limits
 
@@ -36,7 +37,7 @@ class Process:
         """So much of it has no end of a line."""
         self._stderr = bytearray()
         self._report: dict[str, Any] | None = None
-        self._news = anyio.Event()
+        self._changed = Condition()
 
     async def __aenter__(self) -> Self:
         return self
@@ -112,7 +113,7 @@ class Process:
         with anyio.CancelScope(deadline=self._given_up_at) as bound:
             while not condition():
                 self._sandbox._check()
-                await self._news.wait()
+                await self._changed.wait()
         if bound.cancelled_caught:
             raise self._sandbox._lose("its first process no longer answers")
 
@@ -136,8 +137,4 @@ class Process:
                 EndReason.KILLED,
             )
             del self._sandbox._processes[self._number]
-        self._wake()
-
-    def _wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
+        self._changed.notify_all()

@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 from anyio.abc import TaskStatus
 
+from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER
@@ -49,7 +50,7 @@ class Sandbox:
         self._link = link
         self._processes: dict[int, Process] = {}
         self._answers: dict[int, tuple[bytes, bytes] | None] = {}
-        self._news = anyio.Event()
+        self._changed = Condition()
         self._ready = False
         self.priority = 0
         """The scheduling priority of its programs, which is that of whoever started it."""
@@ -326,7 +327,7 @@ class Sandbox:
             self.suspect = True
         elif kind == b"f" and (process := self._processes.get(number)) is not None:
             self._lose(f"it cannot start a program: {payload.decode(errors='replace')}")
-        self._wake()
+        self._changed.notify_all()
 
     async def _ask(self, kind: bytes, payload: bytes = b"") -> bytes:
         self._number += 1
@@ -347,7 +348,7 @@ class Sandbox:
         with anyio.move_on_after(ANSWER_TIMEOUT_S) as bound:
             while not condition():
                 self._check()
-                await self._news.wait()
+                await self._changed.wait()
         if bound.cancelled_caught:
             raise self._lose(f"it did not {what} within {ANSWER_TIMEOUT_S:g} s")
 
@@ -379,13 +380,9 @@ class Sandbox:
             self.lost = why
             self.on_lost()
         for process in self._processes.values():
-            process._wake()
-        self._wake()
+            process._changed.notify_all()
+        self._changed.notify_all()
         return SandboxLostError(f"the sandbox is gone: {self.lost}")
-
-    def _wake(self) -> None:
-        news, self._news = self._news, anyio.Event()
-        news.set()
 
 
 def _frame(kind: bytes, number: int, payload: bytes) -> bytes:

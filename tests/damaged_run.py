@@ -17,7 +17,7 @@ from agentrl.errors import StoreError
 from agentrl.rollout.database import create_database
 from agentrl.rollout.manifest import _own_sum
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
-from agentrl.rollout.store import LoggedCall
+from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.run.audit import audit
 from agentrl.run.run_store import begin_store, write_noted
 from tests.power_cut_program import TASKS, run_once

@@ -18,10 +18,12 @@ import anyio
 import torch
 
 from agentrl.config import RunConfig
-from agentrl.rollout.store import LoggedCall, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.durable_trainer import DurableTrainer
-from agentrl.run.run_directory import appending, check_run_dir, config_text, prepare_run_dir, write_config
+from agentrl.run.run_directory import appending, config_text, write_config
+from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store, note_lines, write_noted
 from agentrl.run.trainer_client import TrainerClient, Weights
 from agentrl.trainer.process import TrainerProcess
@@ -110,7 +112,7 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
         trainer = DurableTrainer(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
         await trainer.load()
-        ready = [group.id for group in store.unused_groups() if group.state == "ready"]
+        ready = [group.id for group in store.pending_groups() if group.state == "ready"]
         with appending(run_dir / "metrics.jsonl") as log:
             for number in range(checkpoints + 1):
                 batches = []

@@ -40,7 +40,8 @@ from safetensors import SafetensorError
 
 from agentrl.config import RunConfig
 from agentrl.errors import AgentRLError, TrainerStateError
-from agentrl.rollout.store import Store, StoredEpisode
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import FinishedEpisode
 from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
 from agentrl.run.run_directory import read_config
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
@@ -289,7 +290,7 @@ class TrainerProcess:
 
 
 def _origins(
-    episodes: Sequence[StoredEpisode], by_episode: Sequence[Sequence[TrainingSequence]]
+    episodes: Sequence[FinishedEpisode], by_episode: Sequence[Sequence[TrainingSequence]]
 ) -> tuple[list[tuple[int, int]], Counter[int]]:
     """Return ([sequence] (group, its number in the group), how many sequences each group has). `by_episode`: [episode][path]."""
     sizes: Counter[int] = Counter()

@@ -13,12 +13,12 @@ import torch
 
 from agentrl.config import TrainerConfig
 from agentrl.record.trajectory import Trajectory
-from agentrl.rollout.store import StoredEpisode
+from agentrl.rollout.stored_episodes import FinishedEpisode
 from agentrl.trainer.algorithms.advantages import group_advantages
 from agentrl.trainer.packing import TrainingSequence
 
 
-def training_sequences(episodes: Sequence[StoredEpisode], config: TrainerConfig) -> list[list[TrainingSequence]]:
+def training_sequences(episodes: Sequence[FinishedEpisode], config: TrainerConfig) -> list[list[TrainingSequence]]:
     """Make the training sequences of whole groups.
 
     Args:

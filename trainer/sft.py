@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,20 @@ from renderers import build_training_sample
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
+from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.manifest import check_files
-from agentrl.rollout.tasks import GroupTask, Tasks, training_and_held_out
+from agentrl.rollout.tasks import GroupTask, Tasks, open_run_tasks
 from agentrl.run.run_directory import (
     appending,
-    check_run_dir,
     checkpoint_directory,
-    lock_run,
-    prepare_run_dir,
     read_config,
     set_aside,
     whole_checkpoints,
     write_config,
-    write_whole,
 )
+from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
@@ -63,17 +62,17 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     Raises:
         TaskFileError: A task is no conversation.
         StoreError: The run directory holds a run already.
+        ConfigError: The run that is to go on began with another model.
         TrainerError: One of several ranks ended.
     """
     run_dir = Path(config.run_dir)
     check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
     config = with_model(config)
-    prepare_run_dir(run_dir)
-    lock = lock_run(run_dir)
-    previous_umask = os.umask(
-        0o077
-    )  # checkpoints are for their user alone, whoever writes their files; ranks inherit it
-    try:
+    with ExitStack() as stack:
+        lock = stack.enter_context(hold_run_dir(config, resume=resume, begins_with="metrics.jsonl"))
+        # Checkpoints are for their user alone, whoever writes their files; ranks inherit it.
+        stack.callback(os.umask, os.umask(0o077))
+        stack.callback(_leave_ranks)
         write_config(config)
         if config.trainer.ranks == 1:
             _fine_tune(config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload))
@@ -82,19 +81,19 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
             command = [sys.executable, *elastic, "-m", "agentrl.trainer.sft", str(run_dir)]
             if code := subprocess.run(command, pass_fds=[lock], check=False).returncode:  # noqa: S603
                 raise TrainerError(f"a rank of agentrl sft ended with exit code {code}; what it said is above")
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        os.umask(previous_umask)
-        os.close(lock)
     summary: dict[str, Any] = json.loads((run_dir / "summary.json").read_text())
     return summary
+
+
+def _leave_ranks() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     """Train, on every rank. Rank 0 alone writes and prints."""
     run_dir, first = Path(config.run_dir), ranks.rank == 0
-    tasks, held_out = training_and_held_out(config, None)
+    tasks, held_out = open_run_tasks(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     held_out_sequences = [
         conversation(task, chat_format, f"held-out conversation {i}") for i, task in enumerate(held_out)
@@ -240,7 +239,7 @@ def newest_checkpoint(run_dir: Path) -> Path | None:
 def _batch(tasks: Tasks, step: int, config: RunConfig, chat_format: ChatFormat) -> list[TrainingSequence]:
     """Return what the step that follows `step` learns; [] after the last step or the last epoch."""
     size = config.rollout.batch_size if step < config.steps else 0
-    found = [tasks.of_group(step * size + i) for i in range(size)]
+    found = [tasks.task_of_group(step * size + i) for i in range(size)]
     return [
         conversation(_task(one), chat_format, f"conversation {one.index} of epoch {one.epoch}") for one in found if one
     ]

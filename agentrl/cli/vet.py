@@ -41,14 +41,14 @@ def vet(
     """
     from agentrl.cli.foreground import run_until_signal
     from agentrl.cli.vetting import check_files, finish_vetting, run_vetting
-    from agentrl.rollout.tasks import finite_tasks
+    from agentrl.rollout.tasks import list_tasks
 
     for option, number in (("--limit", limit), ("--runs", runs), ("--timeout-s", timeout_s)):
         if number is not None and not number > 0:
             raise ConfigError(f"{option} {number:g} must be more than 0")
     run = load_config(config, keys)
     check_files(tasks, output, report)
-    examined = finite_tasks(tasks, limit)
+    examined = list_tasks(tasks, limit)
     try:
         reports = run_until_signal(lambda: run_vetting(run, examined, timeout_s=timeout_s, runs=runs))
     except* SandboxError as failed:  # an exit code of 1 says that tasks are refused

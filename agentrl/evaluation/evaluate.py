@@ -1,6 +1,6 @@
 """Evaluation: the same workflow, every task k times, nothing trained.
 
-evaluate(config) ─► open_evaluation ─► runner ─► evaluate_tasks ─► Evaluation
+evaluate(config) ─► open_rollout ─► runner ─► evaluate_tasks ─► Evaluation
                     engine, proxy, sandboxes
 """
 
@@ -16,10 +16,8 @@ import anyio
 
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
-from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_set
-from agentrl.engine.launch import open_engine
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.evaluation.endpoint import check_endpoint
@@ -32,12 +30,13 @@ from agentrl.machine.process_limits import shortages
 from agentrl.proxy import SamplingDefaults
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.open_runner import check_for_workers, open_runner
+from agentrl.rollout.open_rollout import open_rollout
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import Runner, remote_runner
+from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, finite_tasks
+from agentrl.rollout.tasks import TaskList, episode_seed, fingerprint, list_tasks
 from agentrl.rollout.workflow import Workflow
 
 
@@ -78,7 +77,7 @@ async def evaluate(
     run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or PrintedEvaluation()
     check_set(config, "model.path")
     given = config.tasks if sources.tasks is None else sources.tasks
-    chosen = await in_users_thread(finite_tasks, given, config.eval.limit, task_type_of(run))
+    chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run))
     async with AsyncExitStack() as stack:
         log: EvaluationLog | None = None
         if out:
@@ -159,13 +158,13 @@ async def _served(
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)
     view.say("asking the engine at engine.urls" if config.engine.urls else "starting the engine")
-    async with (
-        scratch_directory("agentrl-eval-") as scratch,
-        open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
-        open_runner(config, workflow, engine, chat_format=chat_format, logs=scratch, say=view.say) as runner,
-    ):
-        defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-        yield runner.with_defaults(defaults)
+    async with open_rollout(config, workflow, chat_format, say=view.say) as rollout:
+        yield rollout.runner.with_defaults(sampling_of_evaluation(config))
+
+
+def sampling_of_evaluation(config: RunConfig) -> SamplingDefaults:
+    """Return how a request of an evaluated episode that does not say is sampled."""
+    return SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
 
 
 async def evaluate_tasks(

@@ -98,46 +98,62 @@ class Evaluation:
 
 
 def summarise(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> Evaluation:
-    """The figures of an evaluation.
+    """Return the figures of an evaluation.
 
     pass@k of a task with n episodes of which c passed is 1 − C(n−c, k)/C(n, k) (Chen et al. 2021, arXiv 2107.03374),
     for k the powers of 2 up to n, and n. Intervals are mean ± 1.96·s/√m over the m tasks, whose means are the
     independent draws (Miller 2024, arXiv 2411.00640); of a single task, over its episodes.
     """
-    by_task: dict[int, list[EvaluatedEpisode]] = {}
-    for episode in episodes:
-        by_task.setdefault(episode.task, []).append(episode)
-    results = [
-        TaskResult(
-            task=task,
-            samples=len(own),
-            passed=sum(_passed(e, pass_reward) for e in own),
-            mean_reward=sum(e.reward for e in own) / len(own),
-            failed=sum(e.status == "failed" for e in own),
-        )
-        for task, own in by_task.items()
-    ]
-    alone = len(results) == 1
-    mean = interval([e.reward for e in episodes] if alone else [r.mean_reward for r in results])
-    n = min(r.samples for r in results)
-    ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
-    pass_at = {k: _chance([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
-    if alone:
-        pass_at[1] = _chance([float(_passed(e, pass_reward)) for e in episodes])
-    names = {name for e in episodes for name in e.metrics}
+    results = task_results(episodes, pass_reward)
+    # The rewards of a single task are draws themselves.
+    mean = interval([e.reward for e in episodes] if len(results) == 1 else [r.mean_reward for r in results])
     errors = [e.error for e in episodes if e.status == "failed"]
     return Evaluation(
         mean_reward=mean.mean,
         mean_reward_95=(mean.low, mean.high),
-        pass_at=pass_at,
+        pass_at=pass_chances(results),
         tasks=len(results),
         episodes=list(episodes),
         failed=len(errors),
-        duration_s=sum(e.duration_s for e in episodes) / len(episodes),
-        metrics={name: _mean([e.metrics[name] for e in episodes if name in e.metrics]) for name in sorted(names)},
+        duration_s=_mean([e.duration_s for e in episodes]),
+        metrics=mean_metrics(episodes),
         per_task=results,
         first_error=errors[0] if errors else None,
     )
+
+
+def task_results(episodes: Sequence[EvaluatedEpisode], pass_reward: float) -> list[TaskResult]:
+    """Return what became of each task, in the order in which the tasks come."""
+    by_task: dict[int, list[EvaluatedEpisode]] = {}
+    for episode in episodes:
+        by_task.setdefault(episode.task, []).append(episode)
+    return [
+        TaskResult(
+            task=task,
+            samples=len(own),
+            passed=sum(e.status == "finished" and e.reward >= pass_reward for e in own),
+            mean_reward=_mean([e.reward for e in own]),
+            failed=sum(e.status == "failed" for e in own),
+        )
+        for task, own in by_task.items()
+    ]
+
+
+def pass_chances(results: Sequence[TaskResult]) -> dict[int, Interval]:
+    """Return pass@k for k the powers of 2 up to n, and n: the fewest episodes that a task has."""
+    n = min(r.samples for r in results)
+    ks = sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
+    chances = {k: _chance([pass_at_k(r.samples, r.passed, k) for r in results]) for k in ks}
+    if len(results) == 1:
+        (only,) = results
+        chances[1] = _chance([1.0] * only.passed + [0.0] * (only.samples - only.passed))
+    return chances
+
+
+def mean_metrics(episodes: Sequence[EvaluatedEpisode]) -> dict[str, float]:
+    """Return the mean of each metric of the workflow's, over the episodes that have it."""
+    names = sorted({name for e in episodes for name in e.metrics})
+    return {name: _mean([e.metrics[name] for e in episodes if name in e.metrics]) for name in names}
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
@@ -159,10 +175,6 @@ def _chance(values: Sequence[float]) -> Interval:
     """The interval of a probability, which ends at 0 and 1."""
     found = interval(values)
     return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
-
-
-def _passed(episode: EvaluatedEpisode, pass_reward: float) -> bool:
-    return episode.status == "finished" and episode.reward >= pass_reward
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from agentrl.reporting.code_place import is_library
+from agentrl.reporting.middle_cut import cut_middle
 
 MAX_TEXT_CHARS = 64_000
 """Bound of a stored failure. The middle of a longer one is left out: the cause stands at one end, the place at the other."""
@@ -45,10 +46,7 @@ def describe(error: BaseException) -> str:
 
 def storable(text: str, bound: int = MAX_TEXT_CHARS) -> str:
     """Return `text` with its middle left out beyond `bound` characters, and with lone surrogates as escapes."""
-    if len(text) > bound:
-        kept = bound // 2
-        text = f"{text[:kept]}\n[{len(text) - 2 * kept:,} characters left out]\n{text[-kept:]}"
-    return text.encode("utf-8", "backslashreplace").decode()
+    return cut_middle(text, bound).encode("utf-8", "backslashreplace").decode()
 
 
 def shown(value: object, bound: int = 200) -> str:

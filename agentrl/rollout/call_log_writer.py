@@ -17,7 +17,8 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.engine.protocol import PartialGeneration
 from agentrl.proxy import RecordedCalls
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.rollout.store import LoggedCall, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import LoggedCall
 
 DRAFTS_EVERY_S = 1.0
 """What growing replies have is written so often: a crash costs at most so much of each."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import anyio
 from anyio.abc import TaskGroup
 
+from agentrl.concurrency.condition import Condition
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RolloutConfig
 from agentrl.episode import Task
@@ -29,7 +30,8 @@ from agentrl.rollout.health import HealthCounts
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
-from agentrl.rollout.store import Store, StoredGroup
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import PendingGroup
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 
 log = logger(__name__)
@@ -88,7 +90,7 @@ class Controller:
     _rewards: dict[int, list[float]] = field(default_factory=dict)
     _rejected_in_a_row: int = 0
     _call_log: CallLogWriter | None = None
-    _changed: anyio.Event = field(default_factory=anyio.Event)
+    _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
         self._slots = anyio.Semaphore(self.config.max_concurrent)
@@ -100,28 +102,30 @@ class Controller:
             counted = self.rewards.counted
             for ended in await in_thread(self.store.read, lambda db: ended_groups(db, counted)):
                 self.rewards.end(ended)
-            for unused in await in_thread(self.store.unused_groups):
+            for unused in await in_thread(self.store.pending_groups):
                 if unused.state == "ready":
                     self.gate.start(unused.id)
                     self._rewards[unused.id] = list(unused.rewards.values())
                     self.gate.finish(unused.id)
                 else:
                     await self._start_group(groups, unused, resumed=True)
-            self._wake()
+            self._changed.notify_all()
             next_group = await in_thread(self.store.next_group_id)
             while True:
                 # A group starts when its first episode can: started earlier, it would only age.
-                while not self.gate.can_start() or self.progress.running >= self.config.max_concurrent:
-                    await self._changed.wait()
-                if not await self._start_group(groups, StoredGroup(next_group, "open")):
+                await self._changed.wait_for(self._has_room)
+                if not await self._start_group(groups, PendingGroup(next_group, "open")):
                     break
                 next_group += 1
             self._tasks_ended = True
-            self._wake()
+            self._changed.notify_all()
 
-    async def _start_group(self, groups: TaskGroup, group: StoredGroup, *, resumed: bool = False) -> bool:
+    def _has_room(self) -> bool:
+        return self.gate.can_start() and self.progress.running < self.config.max_concurrent
+
+    async def _start_group(self, groups: TaskGroup, group: PendingGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
-        found = await in_users_thread(self.tasks.of_group, group.id)
+        found = await in_users_thread(self.tasks.task_of_group, group.id)
         if found is None:
             return False
         if not resumed:
@@ -137,7 +141,7 @@ class Controller:
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
 
-    async def _skip(self, group: StoredGroup, missing: list[int], fault: str) -> None:
+    async def _skip(self, group: PendingGroup, missing: list[int], fault: str) -> None:
         """Account for a group whose task cannot be used: its episodes have failed."""
         log.warning("skipping a task: %s", fault)
         for episode_index in missing:
@@ -149,10 +153,10 @@ class Controller:
         self.progress.failed += len(missing)
         self.progress.skipped_tasks += 1
         self.progress.rejected_groups += 1
-        self._wake()
+        self._changed.notify_all()
         self._check_failures()
 
-    def _note_rewards(self, group: StoredGroup) -> None:
+    def _note_rewards(self, group: PendingGroup) -> None:
         """Count a closed group in the reward figure, which takes groups in the order of their start and so waits for each."""
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
@@ -171,9 +175,9 @@ class Controller:
     def advance(self) -> None:
         """Note that the engine serves the next version: the gate opens for one more batch."""
         self.gate.advance()
-        self._wake()
+        self._changed.notify_all()
 
-    async def _run_group(self, group: StoredGroup, task: Task, missing: list[int], resumed: bool) -> None:
+    async def _run_group(self, group: PendingGroup, task: Task, missing: list[int], resumed: bool) -> None:
         async def one(episode_index: int) -> None:
             outcome = await self._run_episode(group, episode_index, task, resumed)
             if outcome.status == "finished":
@@ -205,9 +209,9 @@ class Controller:
             self.gate.reject(group.id)
             self.progress.rejected_groups += 1
         self._running_groups -= 1
-        self._wake()
+        self._changed.notify_all()
 
-    async def _run_episode(self, group: StoredGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
+    async def _run_episode(self, group: PendingGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
         try:
             async with self._slots:
@@ -236,7 +240,7 @@ class Controller:
             return outcome
         finally:
             self.progress.running -= 1
-            self._wake()
+            self._changed.notify_all()
 
     def _check_failures(self) -> None:
         ended = self.progress.finished + self.progress.failed
@@ -250,7 +254,3 @@ class Controller:
                     else ""
                 )
             )
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()

@@ -13,8 +13,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from agentrl.errors import DiskError, StoreError, one_line
-from agentrl.machine.disk import sync
 from agentrl.machine.privacy import private
+from agentrl.machine.whole import partial_path, put_in_place
 
 READERS_TIMEOUT_MS = 200
 """How long a durable transaction waits for readers, which keep it from emptying the log. It is durable in the log anyway."""
@@ -30,7 +30,7 @@ def create_database(path: Path, schema: str, version: int) -> None:
     log = path.with_name(path.name + "-wal")
     if log.exists():  # SQLite would read it into the new file
         raise StoreError(f"{log} is left of a store that is gone. {RESTORE}.")
-    partial = path.with_name(path.name + ".partial")
+    partial = partial_path(path)
     try:
         for suffix in ("", "-wal", "-shm"):
             partial.with_name(partial.name + suffix).unlink(missing_ok=True)
@@ -38,9 +38,7 @@ def create_database(path: Path, schema: str, version: int) -> None:
         with closing(sqlite3.connect(partial, isolation_level=None)) as db:
             db.execute("PRAGMA journal_mode = WAL")
             db.executescript(f"BEGIN; {schema} PRAGMA user_version = {version}; COMMIT;")
-        sync(partial)
-        partial.replace(path)
-        sync(path.parent)
+        put_in_place(path)
     except (sqlite3.OperationalError, OSError) as error:
         raise DiskError(str(path), error, path.parent) from error
 
@@ -53,11 +51,9 @@ def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlit
     """
     if not path.is_file():
         raise StoreError(f"{path} is missing. {RESTORE}.")
-    mode = "rw" if not read_only else "ro" if path.with_name(path.name + "-wal").exists() else "ro&immutable=1"
     try:
-        db = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={mode}", uri=True, check_same_thread=False, isolation_level=None
-        )
+        uri = reading_uri(path) if read_only else f"{path.resolve().as_uri()}?mode=rw"
+        db = sqlite3.connect(uri, uri=True, check_same_thread=False, isolation_level=None)
     except sqlite3.OperationalError as error:
         raise DiskError(str(path), error, path.parent) from error
     try:
@@ -68,6 +64,12 @@ def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlit
         db.close()
         raise
     return db
+
+
+def reading_uri(path: Path) -> str:
+    """Return the URI under which SQLite reads a store and leaves no file beside it."""
+    unchanging = "" if path.with_name(path.name + "-wal").exists() else "&immutable=1"
+    return f"{path.resolve().as_uri()}?mode=ro{unchanging}"
 
 
 def check_version(db: sqlite3.Connection, path: Path, version: int) -> None:

@@ -19,14 +19,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from agentrl.errors import StoreError
 from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout import batches, calls, ledger
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.database import (
@@ -42,6 +40,15 @@ from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.rewards import update_checkpoint_rewards
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
+from agentrl.rollout.stored_episodes import (
+    FinishedEpisode,
+    LoggedCall,
+    PendingGroup,
+    RecordedEpisode,
+    Totals,
+    pending_groups,
+    totals,
+)
 from agentrl.rollout.stored_form import (
     choice_of,
     content_of_choice,
@@ -52,69 +59,6 @@ from agentrl.rollout.stored_form import (
 )
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class StoredEpisode:
-    """One episode as the trainer reads it."""
-
-    id: int
-    restart: int
-    group_id: int
-    reward: float
-    replayed_tokens: int
-    """Tokens in it that an earlier start of the run generated."""
-    record: TokenRecord
-
-
-@dataclass(frozen=True)
-class EpisodeRow:
-    """One episode, whole, with what came of it."""
-
-    id: int
-    group_id: int
-    episode_index: int
-    status: str
-    reward: float
-    error: str | None
-    record: TokenRecord
-
-
-@dataclass(frozen=True)
-class LoggedCall:
-    """A reply of an episode that has not ended."""
-
-    group_id: int
-    episode_index: int
-    choice: RecordedChoice
-
-
-@dataclass
-class StoredGroup:
-    """A group that no checkpoint contains."""
-
-    id: int
-    state: str
-    rewards: dict[int, float] = field(default_factory=dict)
-    """Of its finished episodes, by episode index."""
-    failures: dict[int, int] = field(default_factory=dict)
-    """Failed attempts, by episode index."""
-    has_turn_rewards: bool = False
-    """Whether single calls or roles of it have rewards of their own."""
-
-
-@dataclass(frozen=True)
-class Totals:
-    """Counts over the whole run."""
-
-    finished: int
-    failed: int
-    tokens: int
-    """Generated tokens."""
-    interrupted_tokens: int
-    """Generated tokens of replies that a weight update interrupted."""
-    replayed_tokens: int
-    """Tokens that a crash would have cost, and that were taken from the record instead."""
 
 
 class Store:
@@ -305,7 +249,7 @@ class Store:
         except ValueError as error:
             return str(error)
 
-    def episodes(self, group_ids: Sequence[int]) -> list[StoredEpisode]:
+    def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
         """The finished episodes of some groups, by group and episode_index."""
         marks = ", ".join("?" * len(group_ids))
         with self._lock:
@@ -316,11 +260,11 @@ class Store:
             ).fetchall()
             turns = [calls.turns(self._db, row[0]) for row in rows]
         return [
-            StoredEpisode(*(*values, record_of(record, prompt_ids, contents)))
+            FinishedEpisode(*(*values, record_of(record, prompt_ids, contents)))
             for (*values, record, prompt_ids), contents in zip(rows, turns, strict=True)
         ]
 
-    def episode(self, episode_id: int) -> EpisodeRow:
+    def episode(self, episode_id: int) -> RecordedEpisode:
         """One episode. Raises StoreError when there is none, ValueError when its record cannot be read."""
         with self._lock:
             row = self._db.execute(
@@ -332,7 +276,7 @@ class Store:
         if row is None:
             raise StoreError(f"{self._path.parent} holds no episode {episode_id}; its episodes are 1 to {last}")
         *values, record, prompt_ids = row
-        return EpisodeRow(*(*values, record_of(record, prompt_ids, turns)))
+        return RecordedEpisode(*(*values, record_of(record, prompt_ids, turns)))
 
     def begin_checkpoint(self, path: Path) -> None:
         """Note that a checkpoint is about to be written to `path`: until it is committed, it may be deleted."""
@@ -414,23 +358,10 @@ class Store:
             row = self._db.execute(query).fetchone()
         return (row[0], self._path.parent / row[1]) if row else None
 
-    def unused_groups(self) -> list[StoredGroup]:
+    def pending_groups(self) -> list[PendingGroup]:
         """Groups that no checkpoint contains and that were not rejected, oldest first."""
         with self._lock:
-            rows: list[Any] = self._db.execute(
-                "SELECT g.id, g.state, e.episode_index, e.status, e.reward, e.has_turn_rewards FROM groups g"
-                " LEFT JOIN episodes e ON e.group_id = g.id WHERE g.state != 'rejected' AND g.step IS NULL"
-                " ORDER BY g.id, e.episode_index, e.id"
-            ).fetchall()
-        groups: dict[int, StoredGroup] = {}
-        for group_id, state, episode_index, status, reward, has_turn_rewards in rows:
-            group = groups.setdefault(group_id, StoredGroup(group_id, state))
-            if status == "finished":
-                group.rewards[episode_index] = reward
-                group.has_turn_rewards |= bool(has_turn_rewards)
-            elif status == "failed":
-                group.failures[episode_index] = group.failures.get(episode_index, 0) + 1
-        return list(groups.values())
+            return pending_groups(self._db)
 
     def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Return the result of a query that changes nothing."""
@@ -456,9 +387,4 @@ class Store:
     def totals(self) -> Totals:
         """Counts over the whole run."""
         with self._lock:
-            row = self._db.execute(
-                "SELECT COALESCE(SUM(status = 'finished'), 0), COALESCE(SUM(status = 'failed'), 0),"
-                " COALESCE(SUM(tokens), 0), COALESCE(SUM(interrupted_tokens), 0), COALESCE(SUM(replayed_tokens), 0)"
-                " FROM episodes"
-            ).fetchone()
-        return Totals(*row)
+            return totals(self._db)

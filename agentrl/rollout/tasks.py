@@ -57,7 +57,7 @@ class Tasks(Protocol):
         """What must stay the same for a resumed run to go on with the same tasks."""
         ...
 
-    def of_group(self, group_id: int) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """The task of a group; None: the epochs are over. Raises TaskFileError. May block."""
         ...
 
@@ -78,7 +78,7 @@ class TaskList:
         order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
         return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
 
-    def of_group(self, group_id: int) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """The task of a group."""
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
@@ -111,10 +111,10 @@ class TaskStream:
         """What a stream holds shows only as it comes."""
         return "a stream of tasks"
 
-    def of_group(self, group_id: int) -> GroupTask | None:
+    def task_of_group(self, group_id: int) -> GroupTask | None:
         """The task of a group. Groups are best asked for in turn: going back means starting again.
 
-        What fails in the middle of the stream, and what is no task, takes the place of one, with its fault. Raises TaskFileError
+        What fails in the middle of the stream, and what is no task, counts as a task, with its fault. Raises TaskFileError
         when a whole epoch holds no task that can be used.
         """
         if group_id < self._next:
@@ -161,7 +161,7 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
         task_type: What every task must be (`agentrl.rollout.task_type.task_type_of` a workflow); None: any dict.
 
     Raises:
-        TaskFileError: They cannot be read, or one of a list is no task. One of a stream takes the place of one, with its fault.
+        TaskFileError: They cannot be read, or one of a list is no task. One of a stream counts as a task, with its fault.
     """
     kind, colon, rest = source.partition(":")
     if colon and kind == "hf":
@@ -171,7 +171,7 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
     return load_tasks(Path(source), task_type)
 
 
-def tasks_of(
+def tasks_from_python(
     source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "tasks", task_type: TaskType | None = None
 ) -> list[Task] | TaskStream:
     """Return tasks from Python: a sequence, or a function that returns an iterable, of dicts, dataclasses or pydantic models.
@@ -210,7 +210,7 @@ def _first(source: Iterable[Any], name: str, task_type: TaskType | None, limit: 
     return tasks
 
 
-def training_and_held_out(
+def open_run_tasks(
     config: RunConfig,
     given: Iterable[Any] | Callable[[], Iterable[Any]] | None,
     task_type: TaskType | None = None,
@@ -220,8 +220,8 @@ def training_and_held_out(
     Raises TaskFileError, ConfigError.
     """
     data = config.data
-    tasks = open_tasks(config.tasks, task_type) if given is None else tasks_of(given, task_type=task_type)
-    held_out = finite_tasks(config.eval.tasks, config.eval.limit, task_type) if config.eval.tasks else []
+    tasks = open_tasks(config.tasks, task_type) if given is None else tasks_from_python(given, task_type=task_type)
+    held_out = list_tasks(config.eval.tasks, config.eval.limit, task_type) if config.eval.tasks else []
     if isinstance(tasks, TaskStream):
         if data.eval_share and not held_out:
             raise ConfigError("data.eval_share needs tasks whose number is known; name other tasks with eval.tasks")
@@ -240,7 +240,7 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
     would come twice, or never.
     """
     for group_id, digest in enumerate(digests if isinstance(tasks, TaskStream) else ()):
-        found = tasks.of_group(group_id)
+        found = tasks.task_of_group(group_id)
         if found is None or found.digest != digest:
             raise TaskFileError(
                 f"the stream of tasks does not begin as before: task {group_id} is {'gone' if found is None else 'another'}. A run "
@@ -249,7 +249,7 @@ def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
             )
 
 
-def finite_tasks(
+def list_tasks(
     source: str | Iterable[Any] | Callable[[], Iterable[Any]],
     limit: int | None = None,
     task_type: TaskType | None = None,
@@ -258,7 +258,7 @@ def finite_tasks(
     if isinstance(source, str):
         name, tasks = source, open_tasks(source, task_type)
     else:
-        name, tasks = "tasks", tasks_of(source, task_type=task_type)
+        name, tasks = "tasks", tasks_from_python(source, task_type=task_type)
     if isinstance(tasks, list):
         return tasks[:limit]
     if limit is None:
@@ -364,20 +364,20 @@ def _dataset(name: str, task_type: TaskType | None) -> list[Task]:
         if split not in dataset:
             raise TaskFileError(f"the dataset {path} has no split {split!r}; it has {', '.join(dataset)}")
         dataset = dataset[split]
-    return tasks_of(dataset, f"hf:{name}", task_type)  # type: ignore[return-value]
+    return tasks_from_python(dataset, f"hf:{name}", task_type)  # type: ignore[return-value]
 
 
-def _from_python(place: str, task_type: TaskType | None) -> list[Task] | TaskStream:
-    if ":" not in place:
-        raise TaskFileError(f"python:{place} names no object; write python:FILE_OR_MODULE:NAME")
+def _from_python(name: str, task_type: TaskType | None) -> list[Task] | TaskStream:
+    if ":" not in name:
+        raise TaskFileError(f"python:{name} names no object; write python:FILE_OR_MODULE:NAME")
     try:
-        return tasks_of(load_object(place), f"python:{place}", task_type)
+        return tasks_from_python(load_object(name), f"python:{name}", task_type)
     except TaskFileError:
         raise
     except AgentRLError as error:
-        raise TaskFileError(f"python:{place} cannot be loaded: {one_line(error)}") from error
+        raise TaskFileError(f"python:{name} cannot be loaded: {one_line(error)}") from error
     except (Exception, SystemExit) as error:
-        raise TaskFileError(f"python:{place} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
+        raise TaskFileError(f"python:{name} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
 
 
 @lru_cache(maxsize=2)

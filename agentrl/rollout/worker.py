@@ -10,9 +10,9 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -28,9 +28,7 @@ from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.engine.protocol import PartialGeneration
 from agentrl.errors import UsageError, WorkerError, WorkerLostError, one_line
-from agentrl.proxy import CallLog
-from agentrl.record.recorded_choice import RecordedChoice
-from agentrl.record.tokens import Generation
+from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.worker_channel import (
     GONE,
@@ -42,7 +40,7 @@ from agentrl.rollout.worker_channel import (
     Done,
     Ended,
     EndSession,
-    EngineFacts,
+    EngineState,
     Failed,
     Frame,
     Generate,
@@ -55,6 +53,7 @@ from agentrl.rollout.worker_channel import (
     Run,
     Start,
 )
+from agentrl.rollout.worker_log import WorkerLog, open_worker_log
 
 START_TIMEOUT_S = 300.0
 """Bound of starting a worker, imports of the workflow included."""
@@ -64,61 +63,8 @@ STACK_TIMEOUT_S = 2.0
 """How long a blocked worker may take to say what blocks it."""
 MAX_STEP_S = 1.0
 """Longest time between two beats of a worker, and between two looks at them."""
-LOG_TAIL_BYTES = 4096
 CERTAIN, POSSIBLE = 2, 1
 """Suspicion of an episode that alone can have lost a worker, and of one of several."""
-
-_NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
-
-
-@dataclass(eq=False)
-class EpisodeCalls:
-    """The model calls of one attempt, in whichever workers it ran."""
-
-    call_log: CallLog | None
-    _choices: dict[tuple[str, int], RecordedChoice] = field(default_factory=dict)
-    _unkept: set[tuple[str, int]] = field(default_factory=set)
-    """Whole replies that the worker was sent and has not asked to keep yet."""
-
-    def __post_init__(self) -> None:
-        for choice in self.call_log.choices if self.call_log else ():
-            self.add(choice)
-
-    def add(self, choice: RecordedChoice) -> None:
-        """Note what a reply has; a later state replaces the earlier one, in its place."""
-        self._choices[choice.completion_id, choice.choice_index] = choice
-
-    async def recorded(self) -> list[RecordedChoice]:
-        """Keep what a lost worker did not live to keep. Return the replies that need not be generated again, whole or in part."""
-        for completion_id, index in list(self._unkept):
-            await self.keep(completion_id, index, self._choices[completion_id, index].tool_call_ids)
-        return [choice for choice in self._choices.values() if choice.generation.output_ids]
-
-    async def keep(self, completion_id: str, index: int, tool_call_ids: list[str]) -> None:
-        """Keep a whole reply, with the ids of its tool calls. Returns when it is safe."""
-        choice = replace(self._choices[completion_id, index], tool_call_ids=tool_call_ids)
-        self.add(choice)
-        if self.call_log is not None:
-            await self.call_log.keep(choice)
-        self._unkept.discard((completion_id, index))
-
-    def generated(self, choice: RecordedChoice, generation: Generation) -> None:
-        """Note a whole reply. The worker reads it, and then asks to keep it."""
-        self.add(replace(choice, generation=generation))
-        self._unkept.add((choice.completion_id, choice.choice_index))
-
-    @contextmanager
-    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
-        """Keep what a reply has so far, if it is broken off."""
-        self.add(replace(choice, generation=draft.start or _NOTHING))
-        with self.call_log.watch(choice, draft) if self.call_log else nullcontext():
-            try:
-                yield
-            except BaseException:
-                so_far = draft.so_far() if draft.so_far else draft.start
-                if so_far is not None and so_far.finish == "abort":
-                    self.add(replace(choice, generation=so_far))
-                raise
 
 
 @dataclass(eq=False)
@@ -276,17 +222,17 @@ class Worker:
         with suppress(*GONE):
             await self.channel.send(frame)
 
-    async def watch(self, child: ChildProcess, hang_timeout_s: float, log: _Log) -> None:
+    async def watch(self, child: ChildProcess, hang_timeout_s: float, log: WorkerLog) -> None:
         """Lose the worker when its event loop is blocked, saying where, and meanwhile tell it what changes in the engine.
 
         Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
         """
         step_s = min(MAX_STEP_S, hang_timeout_s / 10)
-        facts = engine_facts(self.engine)
+        facts = engine_state(self.engine)
         while self._silent_s < hang_timeout_s:
             await anyio.sleep(step_s)
             self._silent_s += step_s
-            if facts != (facts := engine_facts(self.engine)):
+            if facts != (facts := engine_state(self.engine)):
                 self.tasks.start_soon(self._send, facts)
         blocked = f"was blocked for {hang_timeout_s:g} s (rollout.hang_timeout_s)"
         try:
@@ -300,7 +246,7 @@ class Worker:
         else:
             self.lose(f"{blocked} by {where}\n{stack}", episode)
 
-    async def wait_for_end(self, child: ChildProcess, log: _Log) -> None:
+    async def wait_for_end(self, child: ChildProcess, log: WorkerLog) -> None:
         """Lose the worker when its process ends."""
         status = await child.wait()
         with anyio.move_on_after(STACK_TIMEOUT_S):  # what it said before
@@ -328,38 +274,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-@dataclass(frozen=True)
-class _Log:
-    """A worker's log, from where its process began to write it."""
-
-    path: Path
-    start: int
-
-    async def tail(self) -> str:
-        """Its last lines."""
-        try:
-            return await in_thread(self._read)
-        except OSError as error:
-            return f"it cannot be read: {error.strerror}"
-
-    def _read(self) -> str:
-        with self.path.open("rb") as log:
-            end = log.seek(0, os.SEEK_END)
-            log.seek(max(self.start, end - LOG_TAIL_BYTES))
-            return log.read().decode(errors="replace").strip()
-
-
-def _open_log(path: Path) -> _Log:
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
-    try:
-        return _Log(path, os.lseek(file, 0, os.SEEK_END))
-    finally:
-        os.close(file)
-
-
-def engine_facts(engine: Engine) -> EngineFacts:
+def engine_state(engine: Engine) -> EngineState:
     """What a worker's proxy has to know of an engine."""
-    return EngineFacts(engine.version, engine.has_grammar, engine.takes_images, engine.vocabulary)
+    return EngineState(engine.version, engine.has_grammar, engine.takes_images, engine.vocabulary)
 
 
 @asynccontextmanager
@@ -374,7 +291,7 @@ async def open_worker(
     hang_timeout_s = config.rollout.hang_timeout_s
     async with AsyncExitStack() as stack:
         try:
-            own_log = await in_thread(_open_log, log)
+            own_log = await in_thread(open_worker_log, log)
             ours, theirs = socket.socketpair()
             stack.callback(ours.close)
             with theirs:
@@ -389,7 +306,7 @@ async def open_worker(
         stack.push_async_callback(channel.stream.aclose)
         start = Start(
             config.model_dump(mode="json"),
-            engine_facts(engine),
+            engine_state(engine),
             sys.path,
             min(MAX_STEP_S, hang_timeout_s / 4),
             training,
@@ -407,7 +324,7 @@ async def open_worker(
                 child.kill()
 
 
-async def _start(name: str, channel: Channel, start: Start, log: _Log) -> None:
+async def _start(name: str, channel: Channel, start: Start, log: WorkerLog) -> None:
     answer: Frame | None = None
     with anyio.move_on_after(START_TIMEOUT_S) as bound, suppress(*GONE):
         await channel.send(start)

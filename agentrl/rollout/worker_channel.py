@@ -3,7 +3,7 @@
     main ──► worker                                    worker ──► main
     Start         what to run, and how                 Ready, Refused    whether it can
     Run, Cancel   an episode                           Beat              its event loop turns
-    EngineFacts   what the engine can do               Ended             an episode, with its outcome
+    EngineState   what the engine can do               Ended             an episode, with its outcome
     Progress      what a growing reply gained          Generate, Keep, Health, CancelCall, EndSession
     Generated, Done, Failed   the answer to a call
 
@@ -41,7 +41,7 @@ class FrameTooLargeError(AgentRLError):
 
 
 @dataclass(frozen=True)
-class EngineFacts:
+class EngineState:
     """What a worker's proxy has to know of the engine."""
 
     version: int
@@ -55,7 +55,7 @@ class Start:
     """The first frame: what to run."""
 
     config: dict[str, Any]
-    facts: EngineFacts
+    facts: EngineState
     import_path: list[str]
     """`sys.path` of the main process, so that the workflow finds the same modules."""
     beat_s: float
@@ -194,7 +194,7 @@ class Failed:
 
 
 Answer = Generated | Done | Failed
-ToWorker = Start | Run | Cancel | EngineFacts | Progress | Answer
+ToWorker = Start | Run | Cancel | EngineState | Progress | Answer
 ToMain = Ready | Refused | Beat | Ended | Generate | Keep | Health | CancelCall | EndSession
 Frame = ToWorker | ToMain
 
@@ -274,7 +274,7 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind for union in (ToWorker, ToMain) for kind in union.__args__
 }
 _NESTED: Mapping[str, Callable[[Any], Any]] = {
-    "facts": lambda values: EngineFacts(**values),
+    "facts": lambda values: EngineState(**values),
     "defaults": lambda values: SamplingDefaults(**values),
     "sampling": lambda values: Sampling(**values),
     "recorded": lambda rows: [_choice(values) for values in rows],

@@ -21,7 +21,7 @@ from agentrl.rollout.worker_channel import (
     CancelCall,
     Channel,
     EndSession,
-    EngineFacts,
+    EngineState,
     Failed,
     Frame,
     FrameTooLargeError,
@@ -47,7 +47,7 @@ class _Waiting:
 class MainEngine:
     """The main process's engine. It is `agentrl.engine.protocol.Engine`; weights are updated in the main process alone."""
 
-    def __init__(self, channel: Channel, facts: EngineFacts) -> None:
+    def __init__(self, channel: Channel, facts: EngineState) -> None:
         self.facts = facts
         self._channel = channel
         self._numbers = itertools.count()

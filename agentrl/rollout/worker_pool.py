@@ -28,14 +28,16 @@ from pathlib import Path
 import anyio
 
 from agentrl.concurrency.background import background_tasks
+from agentrl.concurrency.condition import Condition
 from agentrl.config import RunConfig
 from agentrl.engine import Engine
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, WorkerError, WorkerLostError
 from agentrl.proxy import CallLog, SamplingDefaults
-from agentrl.rollout.open_runner import unsendable
+from agentrl.rollout.episode_calls import EpisodeCalls
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.worker import CERTAIN, EpisodeCalls, Worker, open_worker
+from agentrl.rollout.sendable import unsendable
+from agentrl.rollout.worker import CERTAIN, Worker, open_worker
 from agentrl.rollout.worker_channel import FrameTooLargeError, Run, is_json
 
 ALONE_FROM = CERTAIN
@@ -64,7 +66,7 @@ class WorkerPool:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
     _alone: set[int] = field(default_factory=set)
     """Indices of the workers that run a single episode."""
-    _changed: anyio.Event = field(default_factory=anyio.Event)
+    _changed: Condition = field(default_factory=Condition)
 
     def __post_init__(self) -> None:
         self._worker_config = share_of_worker(self.config)
@@ -109,7 +111,7 @@ class WorkerPool:
                 async with self._open(index) as worker:
                     failed_starts = 0
                     self.workers[index] = worker
-                    self._wake()
+                    self._changed.notify_all()
                     await worker.lost.wait()
                     del self.workers[index]
             except AgentRLError as error:
@@ -117,7 +119,7 @@ class WorkerPool:
                 if not self.workers_lost or failed_starts == MAX_FAILED_STARTS:
                     self.failure = error
                     self.say(f"worker {index} is given up: {error}")
-                    self._wake()
+                    self._changed.notify_all()
                     return
             await anyio.sleep(RESTART_AFTER_S)
 
@@ -171,10 +173,6 @@ class WorkerPool:
         if self.failure is not None:
             raise self.failure
         await self._changed.wait()
-
-    def _wake(self) -> None:
-        changed, self._changed = self._changed, anyio.Event()
-        changed.set()
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ from agentrl.rollout.worker_channel import (
     Channel,
     Done,
     Ended,
-    EngineFacts,
+    EngineState,
     Failed,
     FrameTooLargeError,
     Generated,
@@ -78,7 +78,7 @@ class _Worker:
                     self.tasks.start_soon(self._run, frame)
                 case Cancel() if frame.episode in self.scopes:
                     self.scopes[frame.episode].cancel()
-                case EngineFacts():
+                case EngineState():
                     self.engine.facts = frame
                 case Progress():
                     self.engine.on_progress(frame)

@@ -44,12 +44,12 @@ def check_workflow(run: object, name: str) -> None:
         ) from error
 
 
-def load_object(place: str) -> Any:
+def load_object(name: str) -> Any:
     """The object of `FILE_OR_MODULE:NAME`. Raises ImportError or AttributeError when there is none, WorkflowError for a file that
     cannot be imported."""
-    where, _, name = place.rpartition(":")
-    module = load_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    return getattr(module, name)
+    source, _, attribute = name.rpartition(":")
+    module = load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
+    return getattr(module, attribute)
 
 
 def load_file(path: Path) -> ModuleType:
@@ -68,6 +68,6 @@ def load_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == spec.origin]
-        place = f"{path}:{lines[-1]}" if lines else str(path)
-        raise WorkflowError(f"{place} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
+        line = f"{path}:{lines[-1]}" if lines else str(path)
+        raise WorkflowError(f"{line} cannot be imported: {type(error).__name__}: {one_line(error)}") from error
     return module

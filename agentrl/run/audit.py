@@ -27,7 +27,7 @@ from pydantic import BaseModel, Field
 
 from agentrl.errors import StoreError, one_line
 from agentrl.machine.evidence import regular
-from agentrl.rollout.database import check_pages, check_version
+from agentrl.rollout.database import check_pages, open_database
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_ledger import wrong_ledger
 from agentrl.run.audit_tables import check_tables, wrong_objects
@@ -68,13 +68,12 @@ class Audit:
 
 
 def audit(run_dir: Path) -> Audit:
-    """Examine the run in `run_dir`, which may be going on. Raises StoreError when there is none."""
+    """Examine the run in `run_dir`, which may be going on. Nothing is left in its directory. Raises StoreError when there is none."""
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run")
-    db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    db = open_database(path, SCHEMA_VERSION, read_only=True)
     try:
-        check_version(db, path, SCHEMA_VERSION)
         present = whole_checkpoints(run_dir)  # before, so that a run that goes on has told its store of each
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)

@@ -38,7 +38,7 @@ from agentrl.run.trainer_client import TrainerClient, Weights
 T = TypeVar("T")
 SAVE_TIMEOUT_S = 300.0
 """Bound of the checkpoint that is made when the run ends."""
-MAX_LOSSES = 3
+MAX_FAILURES = 3
 """How often the trainer may die, or fail in the middle of a step, over one request before the run ends."""
 
 
@@ -88,7 +88,7 @@ class DurableTrainer:
             self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, self._chain))
         except TrainerStateError as error:
             raise TrainerError(
-                f"step {step} failed {MAX_LOSSES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
+                f"step {step} failed {MAX_FAILURES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
                 f"mend the cause, and go on with agentrl train --resume {self._run_dir}"
             ) from error
         self._consumed.append(trained)
@@ -97,7 +97,7 @@ class DurableTrainer:
     async def checkpoint(self) -> None:
         """Begin a checkpoint of the current step, once the one before is committed. Training goes on meanwhile."""
         with anyio.CancelScope(shield=True):
-            await self._checkpoint(MAX_LOSSES)
+            await self._checkpoint(MAX_FAILURES)
 
     async def commit_if_written(self) -> None:
         """Commit a checkpoint that the trainer has finished writing; never waits for one."""
@@ -107,7 +107,7 @@ class DurableTrainer:
     async def commit(self) -> None:
         """Record the checkpoint that was begun, with the batches that its manifest says it contains, when it is written."""
         with anyio.CancelScope(shield=True):
-            await self._commit(MAX_LOSSES)
+            await self._commit(MAX_FAILURES)
 
     async def save_the_rest(self) -> str | None:
         """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
@@ -134,20 +134,20 @@ class DurableTrainer:
             f"the run goes on with agentrl train --resume {self._run_dir}"
         )
 
-    async def _checkpoint(self, losses: int) -> None:
-        await self._commit(losses)
+    async def _checkpoint(self, failures: int) -> None:
+        await self._commit(failures)
         step = self.weights.version
         directory = checkpoint_directory(self._run_dir, step)
         with self._while_saving(step):
             await in_thread(self._store.begin_checkpoint, directory)
-            await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), losses)
+            await self._ask(lambda: self.client.save(directory, step, self._chain, self._since), failures)
         self._saving = _Saving(step, self._chain, directory)
 
-    async def _commit(self, losses: int) -> None:
+    async def _commit(self, failures: int) -> None:
         if (saving := self._saving) is None:
             return
         with self._while_saving(saving.step):
-            await self._ask(self.client.saved, losses)
+            await self._ask(self.client.saved, failures)
         if self._saving is not saving:
             return  # the trainer died with it; the next checkpoint will contain its batches
         manifest = await in_thread(read_manifest, saving.directory)
@@ -159,16 +159,16 @@ class DurableTrainer:
         for old in await in_thread(self._store.forget_checkpoints, self._keep):
             await in_thread(lambda path: shutil.rmtree(path, ignore_errors=True), old)
 
-    async def _ask(self, ask: Callable[[], Awaitable[T]], max_losses: int = MAX_LOSSES) -> T:
-        losses = 0
+    async def _ask(self, ask: Callable[[], Awaitable[T]], max_failures: int = MAX_FAILURES) -> T:
+        failures = 0
         while True:
             try:
-                if losses:
+                if failures:
                     await self._start_again()
                 return await ask()
             except TrainerLostError as lost:
-                losses += 1
-                if losses > max_losses:
+                failures += 1
+                if failures > max_failures:
                     raise
                 self._say(
                     f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"

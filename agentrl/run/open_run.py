@@ -24,7 +24,8 @@ from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
 from agentrl.rollout.rewards import best_checkpoint
 from agentrl.rollout.store import Store
 from agentrl.run.read_episode import RunEpisode
-from agentrl.run.run_directory import in_use, read_config, read_metrics, whole_checkpoints
+from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
+from agentrl.run.run_lock import in_use
 
 if TYPE_CHECKING:
     import pandas

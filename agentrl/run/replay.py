@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,23 +13,16 @@ from agentrl.config import RunConfig
 from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
-from agentrl.models import model_name
-from agentrl.proxy import (
-    RecordedCalls,
-    SamplingDefaults,
-    open_proxy,
-    recorded_choices,
-)
+from agentrl.proxy import RecordedCalls, recorded_choices
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.database import reading
-from agentrl.rollout.episode_parts import open_run_sandboxes
-from agentrl.rollout.open_runner import chat_format_of
+from agentrl.rollout.open_runner import chat_format_of, in_process_runner
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.run_episode import local_runner
-from agentrl.rollout.store import EpisodeRow, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import RecordedEpisode
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import episode_seed, group_seed, training_and_held_out
+from agentrl.rollout.tasks import episode_seed, group_seed, open_run_tasks
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.run_directory import read_config
 
@@ -38,7 +31,7 @@ from agentrl.run.run_directory import read_config
 class Replay:
     """A replayed episode beside the one that was recorded."""
 
-    recorded: EpisodeRow
+    recorded: RecordedEpisode
     outcome: Outcome
     calls_answered: int
     calls_recorded: int
@@ -132,24 +125,12 @@ async def replay(
     there is no such run or episode.
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
-    model, rollout = config.model, config.rollout
-    chat_format = await chat_format_of(model)
+    chat_format = await chat_format_of(config.model)
     engine = _NoEngine(lambda ids: chat_format.tokenizer.decode(ids))
     answers = _Answers(recorded_choices(recorded.record))
-    defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
-    async with AsyncExitStack() as stack:
-        proxy = await stack.enter_async_context(open_proxy(engine, chat_format, model_name(model.path)))
-        sandboxes = await stack.enter_async_context(open_run_sandboxes(config))
-        runner = await stack.enter_async_context(
-            local_runner(
-                run,
-                proxy,
-                timeout_s=rollout.episode_timeout_s,
-                cancel_timeout_s=rollout.cancel_timeout_s,
-                defaults=defaults,
-                sandboxes=sandboxes,
-            )
-        )
+    # The run may be going on at its own address.
+    config = config.model_copy(update={"proxy": config.proxy.model_copy(update={"host": "127.0.0.1", "port": 0})})
+    async with in_process_runner(config, run, engine, chat_format=chat_format, training=False) as runner:
         outcome = await runner.run(
             task,
             episode_seed(config.seed, recorded.group_id, recorded.episode_index),
@@ -163,11 +144,11 @@ async def replay(
 
 def _found(
     run_dir: Path, episode_id: int, workflow: Workflow | None, tasks: Any
-) -> tuple[RunConfig, EpisodeRow, Task, Workflow]:
+) -> tuple[RunConfig, RecordedEpisode, Task, Workflow]:
     if not (run_dir / "store.sqlite").is_file():
         raise StoreError(f"{run_dir} holds no run")
     config = read_config(run_dir)
-    with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", must_exist=True) as store:
+    with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", read_only=True) as store:
         recorded = store.episode(episode_id)
         digest = store.task_digest(recorded.group_id)
     if (workflow is None and not config.workflow) or (tasks is None and not config.tasks):
@@ -176,8 +157,8 @@ def _found(
             "agentrl.run.replay.replay(run_dir, episode, workflow=..., tasks=...)"
         )
     workflow = workflow or load_workflow(Path(config.workflow))
-    source, _ = training_and_held_out(config, tasks, task_type_of(workflow))
-    found = source.of_group(recorded.group_id)
+    source, _ = open_run_tasks(config, tasks, task_type_of(workflow))
+    found = source.task_of_group(recorded.group_id)
     if found is None:
         raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")
     if found.task is None:

@@ -117,7 +117,7 @@ def _recorded(run_dir: Path) -> list[tuple[RunConfig, list[StoredBatch]]]:
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run")
-    with Store(path, must_exist=True) as store:
+    with Store(path, read_only=True) as store:
         batches = store.batches()
         configs = {
             restart: RunConfig.model_validate_json(store.configuration(restart))

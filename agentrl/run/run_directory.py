@@ -1,4 +1,4 @@
-"""The directory of a run: whose it is, and how files in it are written so that no crash and no power cut leaves one torn.
+"""The directory of a run, and how files in it are written so that no crash and no power cut leaves one torn. `run_lock` says whose it is.
 
 config.json         the run's configuration
 store.sqlite        tasks, episodes, batches (`agentrl.rollout.store`)
@@ -13,7 +13,6 @@ there before keeps its mode.
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import math
@@ -23,23 +22,22 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig, config_of
 from agentrl.errors import ConfigError, StoreError, one_line
-from agentrl.machine.disk import make_directory, sync
+from agentrl.machine.disk import sync
 from agentrl.machine.evidence import regular, stored_json
-from agentrl.machine.privacy import open_private, private
+from agentrl.machine.privacy import open_private
 from agentrl.machine.process_limits import room_in_shared_memory
 from agentrl.machine.shared_memory import shared_memory_directory
-from agentrl.rollout.database import RESTORE
+from agentrl.machine.whole import write_whole
+from agentrl.rollout.database import RESTORE, reading_uri
 
 PUBLISHED_VERSIONS = 10
 """Versions of the weights that are there at the same time, at most: those that the trainer keeps, one that it writes, and one to spare."""
-ORPHAN_TIMEOUT_S = 60.0
-"""How long the trainer of a run that was killed may take to finish what it is writing."""
 
 _WHOLE = re.compile(r"step-\d{6,}")
 _PARTIAL = re.compile(r"step-\d{6,}\.partial")
@@ -48,140 +46,6 @@ _PARTIAL = re.compile(r"step-\d{6,}\.partial")
 def with_run_dir(config: RunConfig, name: str = "runs/%Y-%m-%d-%H%M%S") -> RunConfig:
     """Return the configuration with a run directory: where it has none, one that is named by the time (`name`, for `strftime`)."""
     return config if config.run_dir else config.model_copy(update={"run_dir": time.strftime(name)})
-
-
-def in_use(run_dir: Path) -> bool:
-    """Return whether a run goes on in the directory."""
-    try:
-        descriptor = os.open(run_dir / "lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqlite") -> None:
-    """Raise StoreError unless the run directory fits a new run, or the one being resumed, and no run goes on in it. One that holds the
-    file `begins_with` holds a run."""
-    exists = (run_dir / begins_with).exists()
-    if exists and not resume:
-        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
-    if resume and not exists:
-        raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
-    if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
-        raise StoreError(f"{run_dir} holds no run{lost}")
-    try:
-        descriptor = os.open(run_dir / "lock", os.O_RDONLY)
-    except OSError:  # nobody holds it, or `prepare_run_dir` says what is wrong
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if _alive(owner := _owner(descriptor)):
-            raise _in_use(run_dir, owner) from None
-    finally:
-        os.close(descriptor)
-
-
-def prepare_run_dir(run_dir: Path) -> None:
-    """Make the run directory, if it is not there. Raises StoreError where nothing can be written into it."""
-    with _writable(run_dir):
-        make_directory(run_dir, 0o700)
-        # A disk that is full takes a file, and nothing in it.
-        write_whole(run_dir / "config.json.new", " " * 2**16)
-        (run_dir / "config.json.new").unlink()
-
-
-def _lost_store(run_dir: Path) -> str:
-    """What to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
-    found = whole_checkpoints(run_dir)
-    return f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
-
-
-@contextmanager
-def _writable(run_dir: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(
-            f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
-            "--run_dir"
-        ) from error
-
-
-def lock_run(run_dir: Path) -> int:
-    """Take hold of the run directory; the descriptor, for children that write into it too. Raises StoreError when another
-    run holds it.
-
-    The kernel lets go of it when the last process that holds the descriptor has ended, however it ended.
-    """
-    with _writable(run_dir):
-        descriptor = private(str(run_dir / "lock"), os.O_RDWR | os.O_CREAT)
-    deadline = time.monotonic() + ORPHAN_TIMEOUT_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            owner = _owner(descriptor)
-            # A run that was killed may have left a trainer that is still writing; that ends by itself.
-            if _alive(owner) or time.monotonic() > deadline:
-                os.close(descriptor)
-                raise _in_use(run_dir, owner) from None
-            time.sleep(0.05)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-    return descriptor
-
-
-def _owner(lock: int) -> str:
-    """The process that took the lock last."""
-    return os.pread(lock, 32, 0).decode(errors="replace").strip()
-
-
-def _in_use(run_dir: Path, owner: str) -> StoreError:
-    held = f"the run of process {owner or 'unknown'}"
-    if not _alive(owner):
-        by = ", ".join(map(str, _holders(run_dir / "lock"))) or "unknown"
-        held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
-    return StoreError(f"{run_dir} is in use by {held}; wait for it, or end it")
-
-
-def _holders(path: Path) -> list[int]:
-    """Ids of the processes that have a file open, of those that this user may look at."""
-    file = path.stat()
-    found = set()
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):
-            held = link.stat()
-            if (held.st_dev, held.st_ino) == (file.st_dev, file.st_ino):
-                found.add(int(link.parts[2]))
-    return sorted(found - {os.getpid()})
-
-
-def _alive(process: str) -> bool:
-    try:
-        os.kill(int(process), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that it is there whole, or as it was before, and stays when this returns."""
-    partial = path.with_name(path.name + ".partial")
-    with open_private(partial, "w") as file:
-        file.write(text)
-    sync(partial)
-    partial.replace(path)
-    sync(path.parent)
 
 
 def write_config(config: RunConfig) -> None:
@@ -234,7 +98,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
 def _config_in(store: Path) -> dict[str, Any] | None:
     """The configuration of the newest start in a store, None where there is none."""
     try:
-        db = sqlite3.connect(f"{store.resolve().as_uri()}?mode=ro", uri=True)
+        db = sqlite3.connect(reading_uri(store), uri=True)
         try:
             (text,) = db.execute("SELECT config FROM restarts ORDER BY restart DESC LIMIT 1").fetchone()
         finally:

@@ -9,9 +9,10 @@ from typing import Any
 
 from agentrl.machine.disk import sync
 from agentrl.machine.evidence import stored_json
+from agentrl.machine.whole import write_whole
 from agentrl.rollout.ledger import file_digest
 from agentrl.rollout.store import Store
-from agentrl.run.run_directory import check_checkpoints, remove_unfinished, write_whole
+from agentrl.run.run_directory import check_checkpoints, remove_unfinished
 
 
 def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:

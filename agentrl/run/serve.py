@@ -30,16 +30,12 @@ import anyio
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.concurrency.forgotten_await import says_await
-from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
-from agentrl.engine.launch import open_engine
 from agentrl.episode import MAX_REWARD
 from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
-from agentrl.models import model_name
-from agentrl.proxy import ProxyLimits, open_proxy
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.dialects.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.json_text import json_pieces, to_json
@@ -48,6 +44,8 @@ from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.record.returns import turn_returns
 from agentrl.rollout.check_start import check_start
+from agentrl.rollout.open_rollout import open_model
+from agentrl.rollout.open_runner import open_model_proxy
 
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
@@ -77,22 +75,12 @@ async def serve(
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
     config, chat_format = await check_start(config)
-    model, proxy_config = config.model, config.proxy
-    if proxy_config.session_idle_timeout_s is None:
-        proxy_config = proxy_config.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
-    limits = ProxyLimits(**proxy_config.model_dump(exclude={"host", "port"}))
+    if config.proxy.session_idle_timeout_s is None:
+        proxy_config = config.proxy.model_copy(update={"session_idle_timeout_s": IDLE_TIMEOUT_S})
+        config = config.model_copy(update={"proxy": proxy_config})
     async with (
-        scratch_directory("agentrl-serve-") as scratch,
-        open_engine(model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
-        open_proxy(
-            engine,
-            chat_format,
-            model_name(model.path),
-            host=proxy_config.host,
-            port=proxy_config.port,
-            limits=limits,
-            around=lambda proxy: Service(proxy, key).handle,
-        ) as proxy,
+        open_model(config) as engine,
+        open_model_proxy(config, engine, chat_format, around=lambda proxy: Service(proxy, key).handle) as proxy,
     ):
         with settled():
             if not given:

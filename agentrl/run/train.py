@@ -1,20 +1,17 @@
 """One training run, from configuration to summary.
 
-    engine ◄── proxy ◄── Controller (episodes) ──► store
-      ▲                       │ batch
-      │ weights v+1           ▼
-      └──────────────── trainer process ──► checkpoints
-
-The main loop is `_train`: take a batch, train on it, load the new weights into running generation, open the gate.
+train ─► _begin ─► _open_store ─► _open_training ─► train_and_save ─► _conclude
+         checks                   engine, runner,   `training_loop`   summary
+         and holds                trainer
+         the directory
 """
 
 from __future__ import annotations
 
 import json
-import os
 import time
-from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,81 +21,47 @@ import anyio
 
 from agentrl.concurrency.event_loop import first_signal
 from agentrl.concurrency.forgotten_await import says_await
-from agentrl.concurrency.forks import kept_from_forks
-from agentrl.concurrency.loop_watchdog import LoopWatchdog, watch_loop
+from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig, check_groups
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
-from agentrl.engine.launch import open_engine
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, TrainerError
-from agentrl.evaluation.evaluate import evaluate_tasks
 from agentrl.evaluation.figures import Evaluation
 from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
-from agentrl.proxy import ChatFormat, SamplingDefaults
+from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import check_start
-from agentrl.rollout.controller import Batch, Controller
+from agentrl.rollout.controller import Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.open_runner import check_for_workers, open_runner
-from agentrl.rollout.rewards import RewardsInOrder, reward_figure
+from agentrl.rollout.open_rollout import open_rollout
+from agentrl.rollout.rewards import RewardsInOrder
+from agentrl.rollout.run_episode import Runner
+from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import Tasks, check_same_tasks, training_and_held_out
+from agentrl.rollout.tasks import Tasks, check_same_tasks, open_run_tasks
 from agentrl.rollout.workflow import Workflow
+from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.alarms import AlarmLog
 from agentrl.run.durable_trainer import DurableTrainer
-from agentrl.run.monitor import Monitor
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (
-    appending,
-    check_run_dir,
     config_text,
-    lock_run,
-    prepare_run_dir,
     read_metrics,
     summary_of_finished,
     weights_directory,
     with_run_dir,
     write_config,
 )
-from agentrl.run.run_store import begin_store, known_tasks, note_lines, write_noted
+from agentrl.run.run_lock import check_run_dir, hold_run_dir
+from agentrl.run.run_store import begin_store, known_tasks, write_noted
 from agentrl.run.summary import run_summary
-from agentrl.run.trainer_client import open_trainer
+from agentrl.run.trainer_client import TrainerClient, open_trainer
+from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save
 from agentrl.run.view import BEFORE, PrintedView, RunView
-
-COUNTERS = (
-    "wall_s",
-    "tokens",
-    "episodes_finished",
-    "episodes_failed",
-    "episodes_abandoned",
-    "groups_rejected",
-    "tasks_skipped",
-    "engine_failures",
-    "engine_bad_replies",
-    "local_shortages",
-)
-"""Metrics that count from the run's beginning: a restart goes on from those of the step that it goes on from."""
-
-
-@dataclass
-class _Run:
-    config: RunConfig
-    run_dir: Path
-    view: RunView
-    store: Store
-    engine: SGLangEngine
-    trainer: DurableTrainer
-    controller: Controller
-    broadcast: Broadcast | None
-    monitor: Monitor
-    watchdog: LoopWatchdog
-    counted_before: dict[str, float]
-    """`COUNTERS` of the step that this start goes on from."""
 
 
 @says_await("run = await agentrl.train(...)")
@@ -152,19 +115,15 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
         )
         return
     workflow = await in_users_thread(sources.load_workflow)
-    source, eval_tasks = await in_users_thread(training_and_held_out, config, sources.tasks, task_type_of(workflow))
+    source, held_out = await in_users_thread(open_run_tasks, config, sources.tasks, task_type_of(workflow))
     if config.rollout.workers:
-        check_for_workers(sources.workflow, source, eval_tasks)
+        check_for_workers(sources.workflow, source, held_out)
     config, chat_format = await check_start(config)
-    prepare_run_dir(run_dir)
-
     async with AsyncExitStack() as stack:
-        lock = await in_thread(lock_run, run_dir)
-        stack.callback(os.close, lock)
-        stack.enter_context(kept_from_forks(lock))
+        lock = await in_thread(stack.enter_context, hold_run_dir(config, resume=resume))
         if not resume:  # before the store, which makes a directory one that can be resumed
             await in_thread(write_config, config)
-        await _run_to_the_end(config, view, workflow, source, eval_tasks, chat_format, lock, resume)
+        await _run(_Start(config, view, workflow, source, held_out, chat_format, lock, resume))
 
 
 def _stop(scope: anyio.CancelScope, view: RunView) -> None:
@@ -177,25 +136,53 @@ def _stop(scope: anyio.CancelScope, view: RunView) -> None:
     )
 
 
-async def _run_to_the_end(
-    config: RunConfig,
-    view: RunView,
-    workflow: Workflow,
-    tasks: Tasks,
-    eval_tasks: list[Task],
-    chat_format: ChatFormat,
-    lock: int,
-    resume: bool,
-) -> None:
-    run_dir = await in_thread(Path(config.run_dir).absolute)  # a workflow may change the working directory
+@dataclass(frozen=True)
+class _Start:
+    """What a run is started with, checked."""
+
+    config: RunConfig
+    view: RunView
+    workflow: Workflow
+    tasks: Tasks
+    held_out: list[Task]
+    chat_format: ChatFormat
+    lock: int
+    """The descriptor that holds the run directory."""
+    resume: bool
+
+
+async def _run(start: _Start) -> None:
+    """Open everything, train, and write what came of it."""
     async with AsyncExitStack() as stack:
-        if resume:
-            await in_users_thread(check_same_tasks, tasks, await in_thread(known_tasks, run_dir))
-        identity = f"{tasks.identity}, in groups of {config.rollout.group_size}"
-        store = stack.enter_context(
-            await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=resume))
-        )
+        store = stack.enter_context(await _open_store(start))
+        run = await stack.enter_async_context(_open_training(start, store))
+        await evaluate_held_out(run, start.held_out, "before training")
+        await train_and_save(run)
+        after = await evaluate_held_out(run, start.held_out, "after training")
+        await _conclude(run, after)
+
+
+async def _open_store(start: _Start) -> Store:
+    """Open the store of a run that starts, or goes on with the tasks that it had."""
+    config = start.config
+    run_dir = await in_thread(Path(config.run_dir).absolute)
+    if start.resume:
+        await in_users_thread(check_same_tasks, start.tasks, await in_thread(known_tasks, run_dir))
+    identity = f"{start.tasks.identity}, in groups of {config.rollout.group_size}"
+    store = await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
+    try:
         await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
+    except BaseException:
+        store.close()
+        raise
+    return store
+
+
+@asynccontextmanager
+async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingRun]:
+    """Start the engine, the runner of episodes and the trainer, and put together what steers them, for the length of the context."""
+    config, view, run_dir = start.config, start.view, store.directory
+    async with AsyncExitStack() as stack:
         view.phase = "starting engine and trainer"
         view.say(f"run {config.run_dir}: starting engine and trainer")
         for lacking in await in_thread(lambda: list(shortages(config.rollout.max_concurrent, processes_of(config)))):
@@ -203,26 +190,25 @@ async def _run_to_the_end(
         weights_dir = await in_thread(stack.enter_context, weights_directory(config))
         if weights_dir.is_relative_to(run_dir):
             view.say(f"shared memory is too small for the weights: they pass to the engine through {weights_dir}")
-        engine = await stack.enter_async_context(
-            open_engine(
-                config.model.path,
-                config.engine,
-                log=run_dir / "engine.log",
-                seed=config.seed + store.restart,
-                lora_rank=config.trainer.lora.rank if config.trainer.lora else None,
-            )
+        opened = open_rollout(
+            config,
+            start.workflow,
+            start.chat_format,
+            logs=run_dir,
+            seed=config.seed + store.restart,
+            training=True,
+            say=view.say,
         )
+        rollout = await stack.enter_async_context(opened)
+        engine = rollout.engine
         view.phase = "loading the model into the trainer"
         view.say(f"the engine serves after {time.perf_counter() - view.started:.1f} s; the trainer loads the model")
         for reason in await in_thread(store.set_aside, engine.vocabulary):
             view.say(reason)
-        client = await stack.enter_async_context(
-            open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, lock, config.trainer.ranks)
-        )
-        if chat_format.takes_images:
+        if start.chat_format.takes_images:
             view.say("note: images are not trained on yet; a request that holds one is refused, and its episode fails")
-        runner = await stack.enter_async_context(
-            open_runner(config, workflow, engine, chat_format=chat_format, training=True, logs=run_dir, say=view.say)
+        client = await stack.enter_async_context(
+            open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, start.lock, config.trainer.ranks)
         )
         trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say)
         weights = await trainer.load()
@@ -231,198 +217,96 @@ async def _run_to_the_end(
 
         stack.enter_context(settled())
         watchdog = stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
-        gate = StalenessGate(
-            groups_per_batch=config.rollout.groups_per_batch,
-            max_staleness=config.rollout.max_staleness,
-            order=config.rollout.order,
-            window=config.rollout.window,
-            version=weights.version,
-        )
         steps = await in_thread(read_metrics, run_dir)
-        trained = (step for step in steps if step["step"] <= weights.version)
-        counted = max((int(count) for (count,) in figures(trained, "groups_counted")), default=0)
-        rewards = RewardsInOrder(counted)
-        controller = Controller(tasks, config.rollout, config.seed, runner, store, gate, rewards=rewards)
-        view.controller = controller
-        view.step = view.first_step = weights.version
-        bound = "none (greedy)" if gate.bound is None else str(gate.bound)
-        view.say(
-            f"run {config.run_dir}: step {weights.version} of {config.steps}, order {config.rollout.order}, "
-            f"η = {config.rollout.max_staleness}, staleness bound {bound}"
-        )
-        broadcast = None
-        if config.engine.transfer == "broadcast":
-            backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
-            broadcast = Broadcast(engine, client, backend)
-        monitor = Monitor(
+        controller = _controller(start, store, rollout.runner, weights.version, steps)
+        _announce(view, controller, config)
+        alarm_watch = AlarmWatch(
             config,
             controller,
             AlarmLog(view.say),
             in_flight=lambda: engine.in_flight,
             serving=lambda: engine.serving,
-            decode=chat_format.decode,
+            decode=start.chat_format.decode,
         )
-        last = [row for row in steps if row["step"] == weights.version]
-        counted_before = dict(zip(COUNTERS, (figures(last, *COUNTERS) or [()])[0], strict=False))
-        run = _Run(
-            config, run_dir, view, store, engine, trainer, controller, broadcast, monitor, watchdog, counted_before
+        yield TrainingRun(
+            config=config,
+            run_dir=run_dir,
+            view=view,
+            store=store,
+            engine=engine,
+            trainer=trainer,
+            controller=controller,
+            broadcast=_broadcast(config, engine, client),
+            alarm_watch=alarm_watch,
+            watchdog=watchdog,
+            counted_before=_counted_before(steps, weights.version),
         )
-        await _evaluate(run, eval_tasks, "before training")
-        await _train_and_save(run)
-        after = await _evaluate(run, eval_tasks, "after training")
-        await in_thread(store.check_in_place)
-        newest = await in_thread(store.last_checkpoint)
-        shown = Path(config.run_dir)
-        view.say(
-            f"the run is in {shown}"
-            + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
-            + f"; agentrl audit {shown} tells what became of every task"
+
+
+def _controller(start: _Start, store: Store, runner: Runner, version: int, steps: list[dict[str, Any]]) -> Controller:
+    """Make the controller of a run that goes on after the step `version`, from the metrics of its `steps`."""
+    rollout = start.config.rollout
+    gate = StalenessGate(
+        groups_per_batch=rollout.groups_per_batch,
+        max_staleness=rollout.max_staleness,
+        order=rollout.order,
+        window=rollout.window,
+        version=version,
+    )
+    trained = (step for step in steps if step["step"] <= version)
+    counted = max((int(count) for (count,) in figures(trained, "groups_counted")), default=0)
+    rewards = RewardsInOrder(counted)
+    return Controller(start.tasks, rollout, start.config.seed, runner, store, gate, rewards=rewards)
+
+
+def _announce(view: RunView, controller: Controller, config: RunConfig) -> None:
+    gate = controller.gate
+    view.controller = controller
+    view.step = view.first_step = gate.version
+    bound = "none (greedy)" if gate.bound is None else str(gate.bound)
+    view.say(
+        f"run {config.run_dir}: step {gate.version} of {config.steps}, order {config.rollout.order}, "
+        f"η = {config.rollout.max_staleness}, staleness bound {bound}"
+    )
+
+
+def _broadcast(config: RunConfig, engine: SGLangEngine, client: TrainerClient) -> Broadcast | None:
+    if config.engine.transfer != "broadcast":
+        return None
+    backend: Backend = "gloo" if config.engine.flags.get("device") == "cpu" else "nccl"
+    return Broadcast(engine, client, backend)
+
+
+def _counted_before(steps: list[dict[str, Any]], version: int) -> dict[str, float]:
+    """Return `COUNTERS` of the step `version`, as far as it has them."""
+    last = [row for row in steps if row["step"] == version]
+    return dict(zip(COUNTERS, (figures(last, *COUNTERS) or [()])[0], strict=False))
+
+
+async def _conclude(run: TrainingRun, after: Evaluation | None) -> None:
+    """Tell where everything is, and write the summary of a run that has ended with its last step."""
+    store, view, shown = run.store, run.view, Path(run.config.run_dir)
+    await in_thread(store.check_in_place)
+    newest = await in_thread(store.last_checkpoint)
+    view.say(
+        f"the run is in {shown}"
+        + (f", its newest checkpoint in {shown / 'checkpoints' / newest[1].name}" if newest else "")
+        + f"; agentrl audit {shown} tells what became of every task"
+    )
+    summary = await in_thread(
+        lambda: run_summary(
+            run.run_dir,
+            store,
+            step=run.trainer.weights.version,
+            wall_s=time.perf_counter() - view.started,
+            eval_after=after.mean_reward if after else None,
+            alarms=run.alarm_watch.log.begun,
+            staleness_bound=run.controller.gate.bound,
         )
-        summary = await in_thread(
-            lambda: run_summary(
-                run_dir,
-                store,
-                step=trainer.weights.version,
-                wall_s=time.perf_counter() - view.started,
-                eval_after=after.mean_reward if after else None,
-                alarms=monitor.log.begun,
-                staleness_bound=gate.bound,
-            )
-        )
-        await in_thread(write_noted, store, run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
+    )
+    await in_thread(write_noted, store, run.run_dir / "summary.json", json.dumps(summary, indent=2) + "\n")
 
 
 def processes_of(config: RunConfig) -> int:
     """Child processes of a run: the engine's servers that it starts, the trainer's ranks, and its workers."""
     return (0 if config.engine.urls else config.engine.servers) + config.trainer.ranks + config.rollout.workers
-
-
-async def _evaluate(run: _Run, tasks: Sequence[Any], when: str) -> Evaluation | None:
-    if not tasks or (when.startswith("before") and run.trainer.weights.version > 0):
-        return None
-    run.view.phase = f"evaluating {when}"
-    config = run.config
-    defaults = SamplingDefaults(temperature=config.eval.temperature, max_tokens=config.rollout.max_tokens)
-    runner = run.controller.runner.with_defaults(defaults)
-    result = await evaluate_tasks(runner, tasks, config.eval, seed=config.seed)
-    if result.failed == len(result.episodes):
-        run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
-    run.view.say(
-        f"evaluation {when}: mean reward {result.mean_reward:.3f} over {len(result.episodes)} episodes of {result.tasks} held-out tasks"
-    )
-    if when.startswith("before"):
-        text = json.dumps(result.to_json()) + "\n"
-        await in_thread(write_noted, run.store, run.run_dir / "eval_before.json", text)
-    return result
-
-
-async def _train_and_save(run: _Run) -> None:
-    """Train to the last step. However it ends, what was trained is checkpointed."""
-    try:
-        async with anyio.create_task_group() as group:
-            group.start_soon(run.controller.run)
-            group.start_soon(run.monitor.watch)
-            await _train(run)
-            group.cancel_scope.cancel()
-    except BaseException:
-        with suppress(AgentRLError, OSError):
-            if lost := await _save_the_rest(run):
-                run.view.say(lost)
-        raise
-    if lost := await _save_the_rest(run):
-        raise TrainerError(lost)
-
-
-async def _save_the_rest(run: _Run) -> str | None:
-    """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled. Returns why that was not done."""
-    with anyio.CancelScope(shield=True):
-        unnoted: Exception | None = None
-        try:
-            await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
-        except (AgentRLError, OSError) as error:
-            unnoted = error
-        lost = await run.trainer.save_the_rest()
-    if lost is None and unnoted is not None:
-        raise unnoted
-    return lost
-
-
-async def _train(run: _Run) -> None:
-    config, view = run.config, run.view
-    view.phase = "training"
-    if run.trainer.weights.version >= config.steps:
-        view.say(
-            f"nothing is left to train: the run is at step {run.trainer.weights.version}, and steps = {config.steps}"
-        )
-    view.training_started = time.perf_counter()
-    run.controller.health.last_end = time.monotonic()  # an evaluation came before
-    with appending(run.run_dir / "metrics.jsonl") as log:
-        while run.trainer.weights.version < config.steps:
-            started = time.perf_counter()
-            batch = await run.controller.next_batch()
-            if batch is None:
-                view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")
-                break
-            waited_s = time.perf_counter() - started
-            # Shielded: a step that has begun is finished, loaded and logged, also when the run is being stopped.
-            with anyio.CancelScope(shield=True):
-                record = await _step(run, batch, waited_s)
-            log.write(json.dumps(record) + "\n")
-            log.flush()
-            view.on_step(record)
-            if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
-                await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
-                view.say(f"writing the checkpoint of step {view.step}")
-                with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
-                    await run.trainer.checkpoint()
-            else:
-                await run.trainer.commit_if_written()
-
-
-async def _step(run: _Run, batch: Batch, waited_s: float) -> dict[str, Any]:
-    """Train on one batch and load the weights into running generation; the step's record."""
-    started = time.perf_counter()
-    health = run.controller.health
-    with health.waiting_for("the trainer's step (trainer.log)"):
-        metrics = await run.trainer.step(batch.group_ids)
-    weights = run.trainer.weights
-    if metrics["skipped_optimizer_steps"]:
-        run.view.say(
-            f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
-        )
-    update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
-    with health.waiting_for("the inference servers to load the new weights (engine.log)"):
-        pause_s = await update(weights.path, weights.version)
-    run.controller.advance()
-    run.view.step = weights.version
-    progress = run.controller.progress
-    counted = run.controller.rewards.take()
-    health.step_ended(metrics)
-    health.rewards_counted(counted)
-    run.monitor.check()
-    record = {
-        "step": weights.version,
-        **reward_figure(counted).to_metrics(),
-        "groups_counted": run.controller.rewards.counted,
-        "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
-        "episodes": len(batch.rewards),
-        **metrics,
-        "wait_s": waited_s,
-        "pause_s": pause_s,
-        "step_s": waited_s + time.perf_counter() - started,
-        "wall_s": time.perf_counter() - run.view.started,
-        "tokens": progress.tokens,
-        "episodes_running": progress.running,
-        "episodes_finished": progress.finished,
-        "episodes_failed": progress.failed,
-        "episodes_abandoned": progress.abandoned,
-        "loop_lag_max_s": run.watchdog.take_max_lag_s(),
-        "groups_rejected": progress.rejected_groups,
-        "tasks_skipped": progress.skipped_tasks,
-        "engine_failures": run.engine.fleet.failures,
-        "engine_bad_replies": run.engine.fleet.bad_replies,
-        "local_shortages": run.engine.fleet.shortages,
-        **run.controller.runner.metrics(),
-        **run.monitor.log.to_metrics(),
-    }
-    return record | {name: record[name] + run.counted_before.get(name, 0) for name in COUNTERS}

@@ -9,13 +9,11 @@ from typing import Any
 import openai
 from openai import AsyncOpenAI
 
-from agentrl.concurrency.scratch import scratch_directory
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.engine.launch import open_engine
-from agentrl.models import model_name
-from agentrl.proxy import SamplingDefaults, open_proxy
-from agentrl.rollout.open_runner import chat_format_of
+from agentrl.proxy import SamplingDefaults
+from agentrl.rollout.open_rollout import open_model
+from agentrl.rollout.open_runner import chat_format_of, open_model_proxy
 from agentrl.testing.scripted_model import Refusal, Reply, Request, ScriptedModel
 
 
@@ -24,9 +22,8 @@ async def served_model(config: RunConfig) -> AsyncIterator[ScriptedModel]:
     """Serve the model of a configuration for the length of the context. Yields it with the face of a scripted one."""
     chat_format = await chat_format_of(config.model)
     async with (
-        scratch_directory("agentrl-testing-") as scratch,
-        open_engine(config.model.path, config.engine, log=scratch / "engine.log", seed=config.seed) as engine,
-        open_proxy(engine, chat_format, model_name(config.model.path)) as proxy,
+        open_model(config) as engine,
+        open_model_proxy(config, engine, chat_format) as proxy,
     ):
         session = proxy.open_session(SamplingDefaults(max_tokens=config.rollout.max_tokens))
         make = lambda: AsyncOpenAI(base_url=proxy.base_url, api_key=session.key, max_retries=0)  # noqa: E731

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agentrl.errors import StoreError
-from agentrl.run import run_directory
+from agentrl.run import run_lock
 
 RUN = """
 import os, sys, time
@@ -22,7 +22,7 @@ import anyio
 from agentrl.concurrency.child_process import child_process
 from agentrl.errors import EngineError
 from agentrl.concurrency.forks import kept_from_forks
-from agentrl.run.run_directory import lock_run
+from agentrl.run.run_lock import lock_run
 
 async def main():
     folder = Path(sys.argv[1])
@@ -68,13 +68,13 @@ def test_a_forked_process_keeps_neither_children_nor_the_lock(tmp_path: Path, en
         psutil.wait_procs([psutil.Process(child)], timeout=10)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
     assert psutil.pid_exists(forked)
-    os.close(run_directory.lock_run(tmp_path))
+    os.close(run_lock.lock_run(tmp_path))
 
 
 def test_the_process_that_holds_a_lock_is_named(
     tmp_path: Path, ends: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, forked = killed_run(tmp_path, "shared", ends)
-    monkeypatch.setattr(run_directory, "ORPHAN_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(run_lock, "ORPHAN_TIMEOUT_S", 0.1)
     with pytest.raises(StoreError, match=rf"is in use by process {forked}, which the run of process \d+ started"):
-        run_directory.lock_run(tmp_path)
+        run_lock.lock_run(tmp_path)

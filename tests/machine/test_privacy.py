@@ -15,7 +15,8 @@ from agentrl.errors import EngineError
 from agentrl.machine.privacy import open_private, without_secrets
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
-from agentrl.run.run_directory import appending, lock_run, prepare_run_dir, write_config
+from agentrl.run.run_directory import appending, write_config
+from agentrl.run.run_lock import lock_run, prepare_run_dir
 
 
 def modes(directory: Path) -> dict[str, int]:

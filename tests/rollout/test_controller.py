@@ -273,7 +273,7 @@ async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
     await collect(run, server_url, nano_format, tmp_path, batches=1, max_concurrent=4)
     with await in_thread(Store, tmp_path / "store.sqlite") as store:
         before = (await in_thread(store.totals)).finished
-        kept = {group.id: len(group.rewards) for group in await in_thread(store.unused_groups)}
+        kept = {group.id: len(group.rewards) for group in await in_thread(store.pending_groups)}
     assert sum(kept.values()) == before
     blocked.set()
     batches, _, rows = await collect(run, server_url, nano_format, tmp_path, batches=2, max_concurrent=4)
@@ -448,7 +448,7 @@ async def test_a_server_that_says_what_cannot_be_right_fails_episodes_at_most_an
                         group.start_soon(controller.run)
                         await controller.next_batch()
                         group.cancel_scope.cancel()
-            groups = [group.id for group in await in_thread(store.unused_groups) if group.state == "ready"]
+            groups = [group.id for group in await in_thread(store.pending_groups) if group.state == "ready"]
             episodes = await in_thread(store.episodes, groups)
             return [e.record for e in episodes], await in_thread(all_episodes, store), engine.fleet.bad_replies
 

@@ -17,7 +17,8 @@ from agentrl.record.tokens import FinishReason, Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout import calls
 from agentrl.rollout.outcome import Outcome
-from agentrl.rollout.store import LoggedCall, Store, StoredGroup
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import LoggedCall, PendingGroup
 from tests.chains import commit, manifest_of
 
 
@@ -51,9 +52,9 @@ def test_episodes_come_back_as_they_went_in(tmp_path: Path) -> None:
 def test_a_batch_is_unused_until_a_checkpoint_contains_it(tmp_path: Path) -> None:
     with Store(tmp_path / "store.sqlite") as store:
         fill(store)
-        assert [group.id for group in store.unused_groups()] == [0, 1, 2]
+        assert [group.id for group in store.pending_groups()] == [0, 1, 2]
         commit(store, 2, tmp_path / "step-2", [(1, [0]), (2, [2])])
-        assert [group.id for group in store.unused_groups()] == [1]
+        assert [group.id for group in store.pending_groups()] == [1]
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
 
 
@@ -64,8 +65,8 @@ def test_a_rejected_group_is_never_offered_again_and_an_open_one_goes_on(tmp_pat
         store.open_group(7, 1, 0)
         store.add(7, 1, 0, outcome(1.0))
         store.add(7, 0, 0, replace(outcome(0.0), status="failed", error="no"))
-        assert store.unused_groups()[-1] == StoredGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
-        assert 0 not in [group.id for group in store.unused_groups()]
+        assert store.pending_groups()[-1] == PendingGroup(7, "open", rewards={1: 1.0}, failures={0: 1})
+        assert 0 not in [group.id for group in store.pending_groups()]
         assert store.next_group_id() == 8
 
 
@@ -116,7 +117,7 @@ def test_no_group_is_trained_on_twice_and_no_episode_finishes_twice(tmp_path: Pa
         with pytest.raises(StoreError, match="group 0 of step 2 was not waiting"):
             commit(store, 2, tmp_path / "step-2", [(2, [1, 0])])
         assert store.last_checkpoint() == (1, tmp_path / "step-1"), "none of it is committed"
-        assert [group.id for group in store.unused_groups()] == [1, 2]
+        assert [group.id for group in store.pending_groups()] == [1, 2]
         with pytest.raises(sqlite3.IntegrityError):
             store.add(1, 0, 0, outcome(1.0))
 
@@ -270,7 +271,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_can_be_made_again(tmp_path: Pat
         store.mark_damaged(2, "a byte has changed")
         assert store.last_checkpoint() == (1, tmp_path / "step-1")
         assert [batch.trained.group_ids for batch in store.batches(after=1)] == [[2]]
-        assert [group.id for group in store.unused_groups()] == [1], "what it was trained on stays used"
+        assert [group.id for group in store.pending_groups()] == [1], "what it was trained on stays used"
         store.commit_checkpoint(tmp_path / "step-2", again, [[2]])
         assert store.last_checkpoint() == (2, tmp_path / "step-2")
         assert [batch.trained.step for batch in store.batches()] == [1, 2]

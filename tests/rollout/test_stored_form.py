@@ -16,7 +16,8 @@ from agentrl.proxy import recorded_choices
 from agentrl.record.tokens import ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 from agentrl.rollout import calls
-from agentrl.rollout.store import LoggedCall, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.rollout.stored_form import from_column, to_column
 from tests.rollout.test_store import outcome
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from agentrl import Episode
 from agentrl.errors import TaskFileError, WorkflowError
 from agentrl.rollout.task_type import task_of_episode, task_type_of
-from agentrl.rollout.tasks import TaskStream, open_tasks, tasks_of
+from agentrl.rollout.tasks import TaskStream, open_tasks, tasks_from_python
 
 
 @dataclass
@@ -133,7 +133,7 @@ def test_a_row_that_is_none_is_refused_with_its_line_and_field(
 
 def test_tasks_from_python_may_be_values_of_a_class() -> None:
     given = [Sum("2 + 3", 5), Question(question="1 + 1", answer=2), GOOD]
-    assert tasks_of(given, task_type=task_type_of(sums)) == [
+    assert tasks_from_python(given, task_type=task_type_of(sums)) == [
         {"question": "2 + 3", "answer": 5, "hints": []},
         {"question": "1 + 1", "answer": 2},
         GOOD,
@@ -146,9 +146,9 @@ def test_a_stream_skips_what_is_none() -> None:
         yield {"question": "no answer"}
         yield Sum("1 + 1", 2)
 
-    stream = tasks_of(make, task_type=task_type_of(sums))
+    stream = tasks_from_python(make, task_type=task_type_of(sums))
     assert isinstance(stream, TaskStream)
-    found = [stream.of_group(group) for group in range(3)]
+    found = [stream.task_of_group(group) for group in range(3)]
     assert [f.task is None for f in found if f] == [False, True, False]
     assert found[1] is not None
     assert "task 1 is no Sum" in found[1].fault

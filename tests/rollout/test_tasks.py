@@ -18,11 +18,11 @@ from agentrl.rollout.tasks import (
     TaskList,
     TaskStream,
     check_same_tasks,
-    finite_tasks,
+    list_tasks,
+    open_run_tasks,
     open_tasks,
     split_tasks,
-    tasks_of,
-    training_and_held_out,
+    tasks_from_python,
 )
 
 TASKS = [{"n": n} for n in range(7)]
@@ -31,19 +31,19 @@ TASKS = [{"n": n} for n in range(7)]
 @given(st.integers(1, 20), st.integers(0, 99), st.booleans())
 def test_every_epoch_visits_every_task_once(count: int, seed: int, shuffle: bool) -> None:
     tasks = TaskList([{"n": n} for n in range(count)], seed, shuffle, epochs=3)
-    visited = [tasks.of_group(group) for group in range(3 * count)]
+    visited = [tasks.task_of_group(group) for group in range(3 * count)]
     for epoch in range(3):
         places = [found.index for found in visited[epoch * count : (epoch + 1) * count] if found is not None]
         assert sorted(places) == list(range(count))
         assert shuffle or places == list(range(count))
-    assert tasks.of_group(3 * count) is None
+    assert tasks.task_of_group(3 * count) is None
     assert [found.epoch for found in visited if found] == [group // count for group in range(3 * count)]
 
 
 def test_epochs_differ_and_seeds_repeat() -> None:
     def order(seed: int, epoch: int) -> list[Any]:
         tasks = TaskList([{"n": n} for n in range(50)], seed)
-        return [tasks.of_group(group) for group in range(50 * epoch, 50 * epoch + 50)]
+        return [tasks.task_of_group(group) for group in range(50 * epoch, 50 * epoch + 50)]
 
     assert order(0, 0) != order(0, 1)
     assert order(0, 0) != order(1, 0)
@@ -54,14 +54,14 @@ def test_epochs_differ_and_seeds_repeat() -> None:
 def test_a_stream_gives_a_group_the_same_task_in_whatever_order_it_is_asked(groups: list[int], count: int) -> None:
     stream = TaskStream(lambda: iter({"n": n} for n in range(count)))
     for group in groups:
-        assert stream.of_group(group) == GroupTask(group // count, group % count, {"n": group % count})
+        assert stream.task_of_group(group) == GroupTask(group // count, group % count, {"n": group % count})
 
 
 def test_a_stream_ends_after_its_epochs() -> None:
     stream = TaskStream(lambda: iter(TASKS), epochs=2)
-    assert [stream.of_group(group) is None for group in (0, 13, 14, 6)] == [False, False, True, False]
+    assert [stream.task_of_group(group) is None for group in (0, 13, 14, 6)] == [False, False, True, False]
     with pytest.raises(TaskFileError, match="stream of tasks is empty"):
-        TaskStream(lambda: iter(())).of_group(0)
+        TaskStream(lambda: iter(())).task_of_group(0)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=12), st.data())
@@ -91,20 +91,20 @@ def numbers(bad: dict[int, Any], count: int = 6) -> Iterator[Any]:
 @pytest.mark.parametrize("bad", [None, 3, "text", {4: 2}, [{"n": 1}]])
 def test_what_is_no_task_takes_the_place_of_one_and_says_why(bad: Any) -> None:
     stream = TaskStream(lambda: numbers({2: bad}), epochs=2)
-    found = [stream.of_group(group) for group in range(13)]
+    found = [stream.task_of_group(group) for group in range(13)]
     assert [f.task["n"] if f and f.task else None for f in found] == [0, 1, None, 3, 4, 5] * 2 + [None]
     assert found[12] is None
     for skipped in (found[2], found[8]):
         assert skipped is not None
         assert skipped.fault.startswith("task 2: ")
-    assert stream.of_group(2) == found[2], "a resumed run finds the same"
+    assert stream.task_of_group(2) == found[2], "a resumed run finds the same"
 
 
 def test_a_generator_that_fails_midway_ends_its_epoch_and_says_where() -> None:
     stream = TaskStream(lambda: ({"n": 1 // n} for n in (1, 0, 1)))
     for epoch in (0, 1):
-        assert stream.of_group(2 * epoch) == GroupTask(epoch, 0, {"n": 1})
-        failed = stream.of_group(2 * epoch + 1)
+        assert stream.task_of_group(2 * epoch) == GroupTask(epoch, 0, {"n": 1})
+        failed = stream.task_of_group(2 * epoch + 1)
         assert failed is not None
         assert (failed.epoch, failed.index, failed.task) == (epoch, 1, None)
         assert "failed at task 1: ZeroDivisionError" in failed.fault
@@ -112,9 +112,9 @@ def test_a_generator_that_fails_midway_ends_its_epoch_and_says_where() -> None:
 
 def test_a_stream_without_one_usable_task_is_an_error_and_not_a_loop() -> None:
     stream = TaskStream(lambda: iter([3, 4]))
-    assert [stream.of_group(group).fault[:6] for group in (0, 1)] == ["task 0", "task 1"]  # type: ignore[union-attr]
+    assert [stream.task_of_group(group).fault[:6] for group in (0, 1)] == ["task 0", "task 1"]  # type: ignore[union-attr]
     with pytest.raises(TaskFileError, match="no task of the stream can be used"):
-        stream.of_group(2)
+        stream.task_of_group(2)
 
     def begins_once() -> Iterator[Any]:
         started.append(1)
@@ -122,7 +122,7 @@ def test_a_stream_without_one_usable_task_is_an_error_and_not_a_loop() -> None:
 
     started: list[int] = []
     with pytest.raises(TaskFileError, match="the stream of tasks cannot begin: TypeError"):
-        TaskStream(begins_once).of_group(7)
+        TaskStream(begins_once).task_of_group(7)
 
 
 def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path)
         with pytest.raises(TaskFileError, match=complaint):
             open_tasks(f"python:{path}:{name}")
     with pytest.raises(TaskFileError, match="failed at task 1: OSError: the disk is gone"):
-        finite_tasks(f"python:{path}:midway", 3)
+        list_tasks(f"python:{path}:midway", 3)
     (tmp_path / "broken_tasks.py").write_text("1 / 0\n")
     with pytest.raises(TaskFileError, match=r"cannot be loaded: .*ZeroDivisionError"):
         open_tasks(f"python:{tmp_path}/broken_tasks.py:fails")
@@ -193,7 +193,7 @@ def test_python_lists_functions_and_generators(tmp_path: Path) -> None:
     assert open_tasks(f"python:{path}:make") == TASKS[:2]
     stream = open_tasks(f"python:{path}:stream")
     assert isinstance(stream, TaskStream)
-    assert [stream.of_group(group) for group in range(4)] == [
+    assert [stream.task_of_group(group) for group in range(4)] == [
         GroupTask(0, 0, {"n": 0}),
         GroupTask(0, 1, {"n": 1}),
         GroupTask(0, 2, {"n": 2}),
@@ -213,9 +213,9 @@ def test_python_lists_functions_and_generators(tmp_path: Path) -> None:
 def test_evaluation_needs_an_end(tmp_path: Path) -> None:
     path = tmp_path / "endless.py"
     path.write_text("import itertools\ndef tasks():\n    for n in itertools.count(): yield {'n': n}\n")
-    assert finite_tasks(f"python:{path}:tasks", 3) == TASKS[:3]
+    assert list_tasks(f"python:{path}:tasks", 3) == TASKS[:3]
     with pytest.raises(TaskFileError, match=r"say how many tasks to use with eval\.limit"):
-        finite_tasks(f"python:{path}:tasks")
+        list_tasks(f"python:{path}:tasks")
 
 
 @given(st.integers(2, 50), st.floats(0, 1), st.integers(0, 9))
@@ -233,16 +233,16 @@ def test_tasks_from_python_objects() -> None:
     def generate() -> Iterator[dict[str, Any]]:
         yield from TASKS
 
-    assert tasks_of(TASKS) == TASKS
-    assert tasks_of(lambda: TASKS) == TASKS
-    assert isinstance(tasks_of(generate), TaskStream)
+    assert tasks_from_python(TASKS) == TASKS
+    assert tasks_from_python(lambda: TASKS) == TASKS
+    assert isinstance(tasks_from_python(generate), TaskStream)
     with pytest.raises(TaskFileError, match="holds no tasks"):
-        tasks_of([])
+        tasks_from_python([])
 
 
 def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
     def chosen(data: dict[str, Any], given: Any = TASKS, **rest: Any) -> tuple[Any, list[Any]]:
-        return training_and_held_out(RunConfig.model_validate({"data": data, **rest}), given)
+        return open_run_tasks(RunConfig.model_validate({"data": data, **rest}), given)
 
     tasks, held_out = chosen({"eval_share": 0.3, "epochs": 2, "shuffle": False})
     assert (len(tasks.tasks), len(held_out), tasks.epochs, tasks.shuffle) == (5, 2, 2, False)

@@ -21,10 +21,10 @@ from agentrl.rollout.rewards import EndedGroup
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
-from agentrl.run import monitor as monitor_module
+from agentrl.run import alarm_watch as alarm_watch_module
+from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.alarms import AlarmLog, alarms
-from agentrl.run.monitor import Monitor
-from agentrl.run.train import _step
+from agentrl.run.training_loop import _step
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
 
@@ -158,7 +158,7 @@ async def alarms_of(
             gate = StalenessGate(groups_per_batch=2, max_staleness=20, order="fifo")
             controller = Controller(TaskList(TASKS), config.rollout, 0, runner, store, gate)
             engine: Any = runner.proxy.engine
-            monitor = Monitor(
+            alarm_watch = AlarmWatch(
                 config,
                 controller,
                 AlarmLog(said.append),
@@ -168,7 +168,7 @@ async def alarms_of(
             )
             async with anyio.create_task_group() as group:
                 group.start_soon(controller.run)
-                group.start_soon(monitor.watch)
+                group.start_soon(alarm_watch.watch)
                 await wait_until(lambda: any(wanted in line for line in said), 60)
                 group.cancel_scope.cancel()
     return said
@@ -181,11 +181,11 @@ async def test_a_stalled_run_names_what_its_main_loop_waits_for() -> None:
     looks: list[str] = []
 
     async def trains(*_: object) -> Any:
-        looks.append(monitor.waiting_for())
+        looks.append(alarm_watch.waiting_for())
         return {"skipped_optimizer_steps": 0}
 
     async def loads(*_: object) -> Any:
-        looks.append(monitor.waiting_for())
+        looks.append(alarm_watch.waiting_for())
         raise EngineError("went silent")
 
     parts: Any = SimpleNamespace(
@@ -194,15 +194,15 @@ async def test_a_stalled_run_names_what_its_main_loop_waits_for() -> None:
         engine=SimpleNamespace(update_weights=loads),
         broadcast=None,
     )
-    monitor = Monitor(RunConfig(), parts.controller, AlarmLog(looks.append), lambda: 0, lambda: ["one"], str)
-    before = monitor.waiting_for()
+    alarm_watch = AlarmWatch(RunConfig(), parts.controller, AlarmLog(looks.append), lambda: 0, lambda: ["one"], str)
+    before = alarm_watch.waiting_for()
     with pytest.raises(EngineError):
         await _step(parts, Batch([1], [0.0]), 0.0)
     assert looks == [
         "the trainer's step (trainer.log), for 0 s now",
         "the inference servers to load the new weights (engine.log), for 0 s now",
     ]
-    assert monitor.waiting_for() == before == "groups to start"
+    assert alarm_watch.waiting_for() == before == "groups to start"
 
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "calculator", "parameters": {"type": "object"}}}]
@@ -264,7 +264,7 @@ async def test_a_run_without_steps_says_why(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(monitor_module, "CHECK_EVERY_S", 0.2)
+    monkeypatch.setattr(alarm_watch_module, "CHECK_EVERY_S", 0.2)
     said = await alarms_of(workflow, wanted, server_url, nano_format, tmp_path, alarm_stall_s=2.0)
     (line,) = [line for line in said if wanted in line and also in line]
     assert line.startswith("ALARM, step 0: ")

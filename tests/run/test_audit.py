@@ -6,16 +6,19 @@ import json
 import sqlite3
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentrl.errors import StoreError
+from agentrl.errors import AgentRLError, StoreError
 from agentrl.rollout.manifest import read_manifest, write_manifest
-from agentrl.rollout.store import LoggedCall, Store
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.run.audit import audit
+from agentrl.run.run_directory import read_config
 from tests.chains import commit_whole
 from tests.rollout.test_store import kept_choice, outcome
 
@@ -162,6 +165,17 @@ def test_the_command_says_so_and_fails(run_dir: Path) -> None:
     broken = command(str(run_dir), "--json")
     assert broken.returncode == 1
     assert json.loads(broken.stdout)["violations"][0] == "task 1 was handed out 2 times in epoch 0"
+
+
+def test_the_audit_leaves_nothing_beside_a_store_that_is_closed(run_dir: Path) -> None:
+    """SQLite makes a log and shared memory for whoever opens a store in this mode, unless it is told that nobody writes."""
+    before = sorted(path.name for path in run_dir.iterdir())
+    assert "store.sqlite-wal" not in before
+    assert audit(run_dir).violations == []
+    (run_dir / "config.json").write_text("{torn")
+    with suppress(AgentRLError):
+        read_config(run_dir)  # from the store's copy
+    assert sorted(path.name for path in run_dir.iterdir()) == before
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.errors import StoreError
-from agentrl.rollout.store import LoggedCall
+from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.run.audit import audit
 from agentrl.run.run_store import begin_store
 from tests.chains import commit_whole
@@ -361,7 +361,7 @@ def test_a_log_that_is_lost_is_found(runs: dict[str, Path], tmp_path: Path) -> N
         with begin_store(run_dir, TASKS, "{}", resume=True) as store:
             reader.execute("BEGIN")
             reader.execute("SELECT COUNT(*) FROM groups").fetchone()
-            ready = [group.id for group in store.unused_groups() if group.state == "ready"]
+            ready = [group.id for group in store.pending_groups() if group.state == "ready"]
             store.begin_checkpoint(directory)
             commit_whole(store, 11, directory, [(11, ready[:1])])
             for name in ("store.sqlite", "metrics.jsonl"):

@@ -18,7 +18,7 @@ from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.run.open_run import Run, open_run
-from agentrl.run.run_directory import lock_run
+from agentrl.run.run_lock import lock_run
 from tests.recorded_run import GROUP_SIZE, record_run
 
 HELLO = "hello <b>there</b>"

@@ -2,35 +2,38 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
+from agentrl.config import ModelConfig, RunConfig
 from agentrl.errors import ConfigError, StoreError
+from agentrl.machine.whole import write_whole
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import (
     appending,
-    check_run_dir,
     config_text,
-    lock_run,
     read_config,
     read_metrics,
     remove_unfinished,
-    write_whole,
+    write_config,
 )
+from agentrl.run.run_lock import check_run_dir, hold_run_dir, in_use, lock_run
 
 pytestmark = pytest.mark.timeout(120)
 
 HOLD = """
 import subprocess, sys
 from pathlib import Path
-from agentrl.run.run_directory import lock_run
+from agentrl.run.run_lock import lock_run
 lock = lock_run(Path(sys.argv[1]))
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1.5)"], pass_fds=[lock])
 print("held", flush=True)
@@ -134,3 +137,47 @@ def test_a_run_that_was_copied_or_moved_is_the_one_in_the_directory_that_was_nam
 def test_figures_are_finite_numbers() -> None:
     rows = [{"a": value} for value in (1, 2.5, float("nan"), float("inf"), True, None, "3")]
     assert figures(rows, "a") == [(1,), (2.5,)]
+
+
+def test_a_run_that_came_and_went_meanwhile_is_seen_once_the_directory_is_held(tmp_path: Path) -> None:
+    """The check before everything is loaded is one thing, the lock another: what lies between them may be minutes."""
+    run_dir = tmp_path / "run"
+    config = RunConfig(run_dir=str(run_dir))
+    check_run_dir(run_dir, resume=False)
+    with hold_run_dir(config, resume=False):  # of another process
+        (run_dir / "store.sqlite").touch()
+    with pytest.raises(StoreError, match="holds a run already"), hold_run_dir(config, resume=False):
+        pytest.fail("the run of the other process is overwritten")
+    (run_dir / "store.sqlite").unlink()
+    with pytest.raises(StoreError, match="holds no run to resume"), hold_run_dir(config, resume=True):
+        pytest.fail("there is no run that could go on")
+    os.close(lock_run(run_dir))  # whoever was refused does not hold it
+
+
+def test_who_only_asks_whether_a_run_goes_on_keeps_none_from_starting(tmp_path: Path) -> None:
+    """A notebook asks for `run.status` at the moment at which it starts the run again."""
+    os.close(lock_run(tmp_path))  # the last owner is this process, which is alive
+    asking = os.open(tmp_path / "lock", os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    assert not in_use(tmp_path)
+    end = threading.Timer(0.3, os.close, [asking])
+    end.start()
+    lock = lock_run(tmp_path)
+    end.join()
+    assert in_use(tmp_path)
+    os.close(lock)
+    assert not in_use(tmp_path)
+
+
+def test_a_run_does_not_go_on_with_another_model(tmp_path: Path) -> None:
+    began = RunConfig(run_dir=str(tmp_path), model=ModelConfig(path="one"))
+    write_config(began)
+    (tmp_path / "store.sqlite").touch()
+    other = began.model_copy(update={"model": ModelConfig(path="another")})
+    refusal = f"model.path: the run in {tmp_path} began with the model one, and cannot go on with another; leave"
+    with pytest.raises(ConfigError, match=refusal), hold_run_dir(other, resume=True):
+        pytest.fail("it goes on")
+    absolute = began.model_copy(update={"model": ModelConfig(path=str(Path("one").absolute()))})
+    for same in (began, absolute):
+        with hold_run_dir(same, resume=True) as lock:
+            os.fstat(lock)

@@ -11,7 +11,7 @@ import pytest
 
 from agentrl.errors import StoreError
 from agentrl.rollout.store import Store
-from agentrl.run.run_directory import check_run_dir
+from agentrl.run.run_lock import check_run_dir
 from agentrl.run.run_store import begin_store, known_tasks
 from tests.chains import commit
 

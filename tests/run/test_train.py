@@ -28,7 +28,7 @@ from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.retrain import retrain
-from agentrl.run.train import COUNTERS
+from agentrl.run.training_loop import COUNTERS
 from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
@@ -294,7 +294,7 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
     before = audit(run_dir)
     assert before.violations == []
     with Store(run_dir / "store.sqlite") as store:
-        unused = {group.id for group in store.unused_groups() if group.state == "ready"}
+        unused = {group.id for group in store.pending_groups() if group.state == "ready"}
     resumed = [sys.executable, "-m", "agentrl", "train", "--resume", str(run_dir), f"--steps={step + 2}"]
     result = subprocess.run(resumed, cwd=ROOT, capture_output=True, text=True, env=environment(run_dir), timeout=300)
     assert result.returncode == 0, result.stdout + result.stderr
@@ -308,7 +308,7 @@ def assert_goes_on(run_dir: Path, step: int) -> None:
     assert after.finished_episodes >= before.finished_episodes
     with Store(run_dir / "store.sqlite") as store:
         per_step = store._db.execute("SELECT step, COUNT(*) FROM groups WHERE step IS NOT NULL GROUP BY 1").fetchall()
-        still_unused = {group.id for group in store.unused_groups() if group.state == "ready"}
+        still_unused = {group.id for group in store.pending_groups() if group.state == "ready"}
     assert per_step == [(number, 4) for number in range(1, step + 3)], "every step trained on its own four groups"
     assert unused - still_unused, "groups that were ready before the interruption were trained on after it"
     assert json.loads((run_dir / "summary.json").read_text())["steps"] == step + 2

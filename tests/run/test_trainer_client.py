@@ -15,7 +15,8 @@ from agentrl.config import load_config
 from agentrl.engine.launch import free_port
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
-from agentrl.run.run_directory import lock_run, write_config
+from agentrl.run.run_directory import write_config
+from agentrl.run.run_lock import lock_run
 from agentrl.run.trainer_client import open_trainer
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from agentrl.models import NANO
 from agentrl.record.returns import immediate_rewards
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.store import StoredEpisode
+from agentrl.rollout.stored_episodes import FinishedEpisode
 from agentrl.trainer.algorithms.critic import Critic, gae
 from agentrl.trainer.packing import pack_sequences
 from agentrl.trainer.policy import Policy
@@ -65,7 +65,7 @@ def test_a_turn_earns_at_its_last_token_and_one_that_is_not_trained_on_at_what_l
     assert immediate_rewards(two_turns(), 1.0) == [0.25, 1.0]
     config = TrainerConfig(advantage="gae")
     for trained, expected in ((True, [0, 0, 0, 0.25, 0, 0, 1.0]), (False, [0, 0, 0, 1.25, 0, 0, 0])):
-        episode = StoredEpisode(1, 1, 0, 1.0, 0, two_turns(trained))
+        episode = FinishedEpisode(1, 1, 0, 1.0, 0, two_turns(trained))
         ((sequence,),) = training_sequences([episode], config)
         assert sequence.rewards.tolist() == expected
         assert sequence.turn_index.tolist() == [0, 0, 0, 0, 1, 1, 1]
@@ -80,7 +80,7 @@ def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever
     )
     config = TrainerConfig(advantage="gae", turns={"truncated": "mask", "failed": "penalise", "penalty": 0.5})
     record.turns[3].failed, record.turns[3].trained = True, False
-    episode = StoredEpisode(1, 1, 0, 0.0, 0, record)
+    episode = FinishedEpisode(1, 1, 0, 0.0, 0, record)
     (sequences,) = training_sequences([episode], config)
     earned = {int(i): float(r) for s in sequences for i, r in zip(s.token_ids, s.rewards, strict=True) if float(r)}
     # The untrained turn 3 hands 7.5 to the masked turn, which hands half of its 9.5 to the root.

@@ -22,7 +22,7 @@ from agentrl.errors import TaskFileError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.manifest import Manifest, write_manifest
-from agentrl.run.run_directory import lock_run
+from agentrl.run.run_lock import lock_run
 from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
 from agentrl.errors import ConfigError
-from agentrl.machine.disk import make_directory, sync, sync_tree
+from agentrl.machine.disk import sync, sync_tree
+from agentrl.machine.whole import whole_directory
 from agentrl.rollout.manifest import Manifest, check_files, write_manifest
 from agentrl.trainer.algorithms.critic import Critic
 from agentrl.trainer.model.lora import is_adapted, merged_weights, write_adapter
@@ -48,7 +48,7 @@ def write_weights(model: Any, directory: Path, ranks: Ranks) -> None:
     """
     weights = gather_full_tensors(trained_parameters(model).items(), ranks, lambda tensor: tensor.cpu().contiguous())
     if ranks.rank == 0:
-        with _atomic_directory(directory) as partial:
+        with whole_directory(directory) as partial:
             if is_adapted(model):
                 write_adapter(model, weights, partial)
             else:
@@ -132,7 +132,7 @@ def snapshot_checkpoint(
     def write() -> None:
         if ranks.rank:
             return
-        with _atomic_directory(directory) as partial:
+        with whole_directory(directory) as partial:
             for name, tensors in beside.items():
                 (partial / name).parent.mkdir(exist_ok=True)
                 save_file(tensors, partial / name)
@@ -153,20 +153,6 @@ def snapshot_checkpoint(
 def _write_model(model: Any, weights: dict[str, Tensor], directory: Path) -> None:
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     model.config.save_pretrained(directory)
-
-
-@contextmanager
-def _atomic_directory(directory: Path) -> Iterator[Path]:
-    partial = directory.with_name(directory.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    make_directory(partial)
-    try:
-        yield partial
-        shutil.rmtree(directory, ignore_errors=True)
-        partial.rename(directory)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # where there was no room, half of it takes what is left
-        raise
 
 
 def read_checkpoint(

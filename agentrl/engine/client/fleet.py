@@ -14,6 +14,7 @@ from typing import Any
 
 import anyio
 
+from agentrl.concurrency.condition import Condition
 from agentrl.engine.client.routing import Router
 from agentrl.engine.client.server_errors import LocalShortageError, ServerLostError
 from agentrl.engine.client.sglang_server import SGLangServer
@@ -72,7 +73,7 @@ class Fleet:
         self._shortage_logged_at = -math.inf
         self._limits = limits
         self._restart = restart
-        self._returned = anyio.Event()
+        self._in_service = Condition()
 
     async def join(self) -> int:
         """Take all servers into service; the version that they serve. Raises EngineError if they do not agree."""
@@ -91,7 +92,7 @@ class Fleet:
     async def choose(self, session: str, avoid: Sequence[SGLangServer] = ()) -> SGLangServer:
         """The server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
         while not (serving := self.in_service()):
-            await self._returned.wait()
+            await self._in_service.wait()
         return self.router.choose(session, [server for server in serving if server not in avoid] or serving)
 
     async def ask_all(self, call: Callable[[SGLangServer], Awaitable[Any]], *, tolerant: bool = False) -> None:
@@ -212,5 +213,4 @@ class Fleet:
             return
         log.warning("%s is back in service", server.url)
         server.bad_in_a_row = 0
-        returned, self._returned = self._returned, anyio.Event()
-        returned.set()
+        self._in_service.notify_all()

@@ -17,7 +17,7 @@ CHECK_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
-class Monitor:
+class AlarmWatch:
     """Checks the health of a run."""
 
     config: RunConfig

@@ -1,0 +1,99 @@
+"""Open what a run, an evaluation, a replay or a service needs to have episodes run on a model.
+
+open_model      engine                                         (its log: in the run's directory, or in one that is deleted again)
+open_rollout    engine ◄── proxy ◄── runner ──► sandboxes, environments         `rollout.workers` may have the last four elsewhere
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from agentrl.concurrency.scratch import scratch_directory
+from agentrl.config import RunConfig
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.engine.launch import open_engine
+from agentrl.proxy import ChatFormat
+from agentrl.rollout.open_runner import open_runner
+from agentrl.rollout.run_episode import Runner
+from agentrl.rollout.workflow import Workflow
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A model that is served, and what runs episodes on it."""
+
+    engine: SGLangEngine
+    runner: Runner
+
+
+@asynccontextmanager
+async def open_model(
+    config: RunConfig, *, logs: Path | None = None, seed: int | None = None, training: bool = False
+) -> AsyncIterator[SGLangEngine]:
+    """Serve the model of a configuration for the length of the context.
+
+    Args:
+        config: `model` and `engine` are used.
+        logs: Directory of `engine.log`. Default: one that is deleted at the end.
+        seed: What the engine samples by. Default: `config.seed`.
+        training: Whether the weights are to be updated, for which room is made where they are an adapter.
+
+    Yields:
+        The engine.
+
+    Raises:
+        AgentRLError: It cannot be started.
+    """
+    async with AsyncExitStack() as stack:
+        if logs is None:
+            logs = await stack.enter_async_context(scratch_directory("agentrl-engine-"))
+        yield await stack.enter_async_context(
+            open_engine(
+                config.model.path,
+                config.engine,
+                log=logs / "engine.log",
+                seed=config.seed if seed is None else seed,
+                lora_rank=config.trainer.lora.rank if training and config.trainer.lora else None,
+            )
+        )
+
+
+@asynccontextmanager
+async def open_rollout(
+    config: RunConfig,
+    workflow: Workflow,
+    chat_format: ChatFormat,
+    *,
+    logs: Path | None = None,
+    seed: int | None = None,
+    training: bool = False,
+    say: Callable[[str], None],
+) -> AsyncIterator[Rollout]:
+    """Serve the model of a configuration, and open what runs episodes of a workflow on it, for the length of the context.
+
+    Args:
+        config: The configuration, as `check_start` returns it.
+        workflow: What an episode runs. Workers load it themselves.
+        chat_format: That of the model.
+        logs: Directory of the engine's and the workers' logs. Default: one that is deleted at the end.
+        seed: What the engine samples by. Default: `config.seed`.
+        training: Whether what the episodes record is to be trained on, and the weights to be updated.
+        say: It takes what a user should read.
+
+    Yields:
+        The engine and the runner.
+
+    Raises:
+        AgentRLError: Something cannot be started.
+    """
+    async with AsyncExitStack() as stack:
+        if logs is None:
+            logs = await stack.enter_async_context(scratch_directory("agentrl-rollout-"))
+        engine = await stack.enter_async_context(open_model(config, logs=logs, seed=seed, training=training))
+        runner = await stack.enter_async_context(
+            open_runner(config, workflow, engine, chat_format=chat_format, training=training, logs=logs, say=say)
+        )
+        yield Rollout(engine, runner)

@@ -1,0 +1,203 @@
+"""The main loop of a run: take a batch, train on it, load the new weights into running generation, open the gate.
+
+engine ◄── proxy ◄── Controller (episodes) ──► store
+  ▲                       │ batch
+  │ weights v+1           ▼
+  └──────────────── trainer process ──► checkpoints
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import anyio
+
+from agentrl.concurrency.loop_watchdog import LoopWatchdog
+from agentrl.concurrency.threads import in_thread
+from agentrl.config import RunConfig
+from agentrl.engine.broadcast import Broadcast
+from agentrl.engine.client.sglang import SGLangEngine
+from agentrl.episode import Task
+from agentrl.errors import AgentRLError, TrainerError
+from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
+from agentrl.evaluation.figures import Evaluation
+from agentrl.rollout.controller import Batch, Controller
+from agentrl.rollout.rewards import reward_figure
+from agentrl.rollout.store import Store
+from agentrl.run.alarm_watch import AlarmWatch
+from agentrl.run.durable_trainer import DurableTrainer
+from agentrl.run.run_directory import appending
+from agentrl.run.run_store import note_lines, write_noted
+from agentrl.run.view import RunView
+
+COUNTERS = (
+    "wall_s",
+    "tokens",
+    "episodes_finished",
+    "episodes_failed",
+    "episodes_abandoned",
+    "groups_rejected",
+    "tasks_skipped",
+    "engine_failures",
+    "engine_bad_replies",
+    "local_shortages",
+)
+"""Metrics that count from the run's beginning: a restart goes on from those of the step that it goes on from."""
+
+
+@dataclass
+class TrainingRun:
+    """A run whose parts are all there."""
+
+    config: RunConfig
+    run_dir: Path
+    """Absolute: a workflow may change the working directory."""
+    view: RunView
+    store: Store
+    engine: SGLangEngine
+    trainer: DurableTrainer
+    controller: Controller
+    broadcast: Broadcast | None
+    alarm_watch: AlarmWatch
+    watchdog: LoopWatchdog
+    counted_before: dict[str, float]
+    """`COUNTERS` of the step that this start goes on from."""
+
+
+async def evaluate_held_out(
+    run: TrainingRun, tasks: Sequence[Task], when: Literal["before training", "after training"]
+) -> Evaluation | None:
+    """Evaluate the policy as it is now. None: there are no tasks, or an earlier start of the run did it before training."""
+    if not tasks or (when == "before training" and run.trainer.weights.version > 0):
+        return None
+    run.view.phase = f"evaluating {when}"
+    config = run.config
+    runner = run.controller.runner.with_defaults(sampling_of_evaluation(config))
+    result = await evaluate_tasks(runner, tasks, config.eval, seed=config.seed)
+    if result.failed == len(result.episodes):
+        run.view.say(f"every evaluation episode failed; the first:\n{result.first_error}")
+    run.view.say(
+        f"evaluation {when}: mean reward {result.mean_reward:.3f} over {len(result.episodes)} episodes of {result.tasks} held-out tasks"
+    )
+    if when == "before training":
+        text = json.dumps(result.to_json()) + "\n"
+        await in_thread(write_noted, run.store, run.run_dir / "eval_before.json", text)
+    return result
+
+
+async def train_and_save(run: TrainingRun) -> None:
+    """Train to the last step. However it ends, what was trained is checkpointed."""
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(run.controller.run)
+            group.start_soon(run.alarm_watch.watch)
+            await _train(run)
+            group.cancel_scope.cancel()
+    except BaseException:
+        with suppress(AgentRLError, OSError):
+            if lost := await _save_the_rest(run):
+                run.view.say(lost)
+        raise
+    if lost := await _save_the_rest(run):
+        raise TrainerError(lost)
+
+
+async def _save_the_rest(run: TrainingRun) -> str | None:
+    """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled. Returns why that was not done."""
+    with anyio.CancelScope(shield=True):
+        unnoted: Exception | None = None
+        try:
+            await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
+        except (AgentRLError, OSError) as error:
+            unnoted = error
+        lost = await run.trainer.save_the_rest()
+    if lost is None and unnoted is not None:
+        raise unnoted
+    return lost
+
+
+async def _train(run: TrainingRun) -> None:
+    config, view = run.config, run.view
+    view.phase = "training"
+    if run.trainer.weights.version >= config.steps:
+        view.say(
+            f"nothing is left to train: the run is at step {run.trainer.weights.version}, and steps = {config.steps}"
+        )
+    view.training_started = time.perf_counter()
+    run.controller.health.last_end = time.monotonic()  # an evaluation came before
+    with appending(run.run_dir / "metrics.jsonl") as log:
+        while run.trainer.weights.version < config.steps:
+            started = time.perf_counter()
+            batch = await run.controller.next_batch()
+            if batch is None:
+                view.say(f"every task was visited {config.data.epochs} times: the run ends with step {view.step}")
+                break
+            waited_s = time.perf_counter() - started
+            # Shielded: a step that has begun is finished, loaded and logged, also when the run is being stopped.
+            with anyio.CancelScope(shield=True):
+                record = await _step(run, batch, waited_s)
+            log.write(json.dumps(record) + "\n")
+            log.flush()
+            view.on_step(record)
+            if view.step % config.trainer.checkpoint.every == 0 or view.step == config.steps:
+                await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
+                view.say(f"writing the checkpoint of step {view.step}")
+                with run.controller.health.waiting_for("the trainer's checkpoint (trainer.log)"):
+                    await run.trainer.checkpoint()
+            else:
+                await run.trainer.commit_if_written()
+
+
+async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, Any]:
+    """Train on one batch and load the weights into running generation; the step's record."""
+    started = time.perf_counter()
+    health = run.controller.health
+    with health.waiting_for("the trainer's step (trainer.log)"):
+        metrics = await run.trainer.step(batch.group_ids)
+    weights = run.trainer.weights
+    if metrics["skipped_optimizer_steps"]:
+        run.view.say(
+            f"step {weights.version}: {metrics['skipped_optimizer_steps']} optimizer steps skipped, their gradient was not finite"
+        )
+    update = run.engine.update_weights if run.broadcast is None else run.broadcast.update_weights
+    with health.waiting_for("the inference servers to load the new weights (engine.log)"):
+        pause_s = await update(weights.path, weights.version)
+    run.controller.advance()
+    run.view.step = weights.version
+    progress = run.controller.progress
+    counted = run.controller.rewards.take()
+    health.step_ended(metrics)
+    health.rewards_counted(counted)
+    run.alarm_watch.check()
+    record = {
+        "step": weights.version,
+        **reward_figure(counted).to_metrics(),
+        "groups_counted": run.controller.rewards.counted,
+        "batch_reward_mean": sum(batch.rewards) / len(batch.rewards),
+        "episodes": len(batch.rewards),
+        **metrics,
+        "wait_s": waited_s,
+        "pause_s": pause_s,
+        "step_s": waited_s + time.perf_counter() - started,
+        "wall_s": time.perf_counter() - run.view.started,
+        "tokens": progress.tokens,
+        "episodes_running": progress.running,
+        "episodes_finished": progress.finished,
+        "episodes_failed": progress.failed,
+        "episodes_abandoned": progress.abandoned,
+        "loop_lag_max_s": run.watchdog.take_max_lag_s(),
+        "groups_rejected": progress.rejected_groups,
+        "tasks_skipped": progress.skipped_tasks,
+        "engine_failures": run.engine.fleet.failures,
+        "engine_bad_replies": run.engine.fleet.bad_replies,
+        "local_shortages": run.engine.fleet.shortages,
+        **run.controller.runner.metrics(),
+        **run.alarm_watch.log.to_metrics(),
+    }
+    return record | {name: record[name] + run.counted_before.get(name, 0) for name in COUNTERS}

@@ -1,0 +1,50 @@
+"""What is made under another name is there whole, or what was there stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.machine.whole import partial_path, whole_directory, write_whole
+
+
+def test_a_directory_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
+    directory = tmp_path / "weights"
+    for text in ("old", "new"):
+        with whole_directory(directory) as partial:
+            (partial / "a").write_text(text)
+            assert not directory.exists() or (directory / "a").read_text() == "old"
+        assert (directory / "a").read_text() == text
+    assert [path.name for path in tmp_path.iterdir()] == ["weights"]
+
+
+def test_what_fails_half_way_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    directory = tmp_path / "weights"
+    with whole_directory(directory) as partial:
+        (partial / "a").write_text("old")
+
+    def fails_half_way() -> None:
+        with whole_directory(directory) as partial:
+            (partial / "a").write_text("new")
+            raise OSError("no room")
+
+    with pytest.raises(OSError, match="no room"):
+        fails_half_way()
+    assert (directory / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["weights"]
+
+
+def test_what_a_crash_left_of_a_directory_is_not_in_the_next(tmp_path: Path) -> None:
+    left = partial_path(tmp_path / "weights")
+    left.mkdir()
+    (left / "torn").touch()
+    with whole_directory(tmp_path / "weights") as partial:
+        (partial / "a").touch()
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["a"]
+
+
+def test_a_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    write_whole(tmp_path / "file", "text")
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
