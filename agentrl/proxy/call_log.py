@@ -80,6 +80,11 @@ def request_digest(
     return input_ids.with_bytes(pydantic_core.to_json([images, vars(sampling), tools, role])).value.hex()
 
 
+def digest_of_several(digests: Sequence[str]) -> str:
+    """Return what tells a request of several prompts from another, from the digests of its prompts."""
+    return RollingDigest().with_text("".join(digests)).value.hex()
+
+
 def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
     """The calls of a finished episode, to be answered again."""
     return [

@@ -229,8 +229,9 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         session, temperature = call.session, call.sampling.temperature
         for index, reply in sorted(call.made.items()):
+            message, choice_index = reply.message.to_json(), call.first_choice + index
             turn = session.add(
-                call.id, call.prompt, reply.generation, temperature, reply.message.to_json(), index, call.role
+                call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role
             )
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:

@@ -25,7 +25,7 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import Json, PreparedCompletion, Send
+from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
@@ -158,8 +158,7 @@ class Proxy:
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
-            for call in asked:
-                call.recall()
+            recall(asked)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
