@@ -148,8 +148,10 @@ class Role:
     _kept: Kept
 
     def reward(self, value: float) -> None:
-        """What this role earned, in place of the episode's reward. Raises BadRewardError as `Reward` does, EpisodeError once the
-        episode has ended."""
+        """What this role earned, in place of the episode's reward.
+
+        Raises BadRewardError as `Reward` does, EpisodeError once the episode has ended.
+        """
         self._kept.check_open()
         number = checked_number(f"the reward of the role {self.name!r}", value, MAX_REWARD)
         if self._session is not None:

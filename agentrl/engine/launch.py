@@ -42,7 +42,7 @@ def check_engine(config: EngineConfig) -> None:
     if not found:
         raise ConfigError(
             f'engine.kind = "sglang" needs SGLang in engine.python = {python!r}, {why}; install it there, or, for a CPU, with '
-            "scripts/install_sglang_cpu.sh, and give --config workflows/sglang_cpu.toml"
+            "scripts/install_sglang_cpu.sh, and give the keys of workflows/sglang_cpu.toml"
         )
 
 
@@ -189,8 +189,10 @@ async def local_servers(
 async def open_engine(
     model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0, lora_rank: int | None = None
 ) -> AsyncIterator[SGLangEngine]:
-    """The engine that `config` describes, for the length of the context. With `lora_rank`, started servers take LoRA adapters of
-    up to that rank."""
+    """The engine that `config` describes, for the length of the context.
+
+    With `lora_rank`, started servers take LoRA adapters of up to that rank.
+    """
     limits = EngineLimits(
         request_timeout_s=config.request_timeout_s,
         hang_timeout_s=config.hang_timeout_s,

@@ -126,8 +126,10 @@ class ChatFormat:
         return self._special("</tool_call>")
 
     def forced_call(self, name: str | None) -> list[int]:
-        """Ids that make the model's turn a call of tool `name` (None: of any tool), for formats with JSON in
-        `<tool_call>`. Raises ValueError for other formats."""
+        """Ids that make the model's turn a call of tool `name` (None: of any tool), for formats with JSON in `<tool_call>`.
+
+        Raises ValueError for other formats.
+        """
         opening = self._special("<tool_call>")
         if opening is None or not type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3")):
             raise ValueError(f"{type(self.renderer).__name__} has no JSON tool calls to force")
@@ -197,8 +199,10 @@ class ChatFormat:
 
 
 def _json_text(arguments: object) -> str | None:
-    """Arguments as JSON text; None for what cannot be arguments. A lone surrogate, which the model may escape and no client
-    could read, stays escaped."""
+    """Arguments as JSON text; None for what cannot be arguments.
+
+    A lone surrogate, which the model may escape and no client could read, stays escaped.
+    """
     if isinstance(arguments, dict):
         text = json.dumps(arguments, ensure_ascii=False)
         return text if _is_unicode(text) else json.dumps(arguments)

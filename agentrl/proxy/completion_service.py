@@ -160,8 +160,11 @@ class CompletionService:
         return generation
 
     async def _up_to_stop(self, call: PreparedCompletion, generation: Generation) -> Generation:
-        """A reply without what follows its first stop string. A server looks for one in what it makes itself: in a reply that
-        went on from tokens of before, it misses one that began in them."""
+        """A reply without what follows its first stop string.
+
+        A server looks for one in what it makes itself: in a reply that went on from tokens of before, it misses one that began in
+        them.
+        """
         ids, stop = generation.output_ids, call.sampling.stop
         if not stop:
             return generation
@@ -230,9 +233,7 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
         session, temperature = call.session, call.sampling.temperature
         for index, reply in sorted(call.made.items()):
             message, choice_index = reply.message.to_json(), call.first_choice + index
-            turn = session.add(
-                call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role
-            )
+            turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))

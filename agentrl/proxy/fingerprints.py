@@ -55,9 +55,11 @@ class Fingerprints:
         self._known[before] = message, after
 
     def after(self, before: bytes, message: Message) -> bytes:
-        """The fingerprint of a conversation with one more message. Only what a message means counts, not how a client or a
-        dialect spells it: null fields, an empty text, reasoning that the client dropped, one text part instead of a string,
-        spaces in JSON."""
+        """The fingerprint of a conversation with one more message.
+
+        Only what a message means counts, not how a client or a dialect spells it: null fields, an empty text, reasoning that the
+        client dropped, one text part instead of a string, spaces in JSON.
+        """
         content = message.get("content") or ""
         if isinstance(content, list) and all(part["type"] == "text" for part in content):
             content = "".join(part["text"] for part in content)

@@ -19,8 +19,11 @@ _SPLIT_DEPTH = 5
 
 
 def read_json(text: str | bytes) -> Any:
-    """Read JSON. Raises ValueError for anything else: also NaN, a repeated key, a lone surrogate, bytes that are no UTF-8,
-    more than 4,300 digits, and more than MAX_JSON_DEPTH levels."""
+    """Read JSON.
+
+    Raises ValueError for anything else: also NaN, a repeated key, a lone surrogate, bytes that are no UTF-8, more than 4,300
+    digits, and more than MAX_JSON_DEPTH levels.
+    """
     data = text.encode() if isinstance(text, str) else text
     return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
 

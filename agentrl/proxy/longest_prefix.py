@@ -27,7 +27,9 @@ class Found:
 
 class Recorded:
     """What raw prompts may go on from: texts or ids up to and including a reply, each with the turn that made the reply.
-    Only digests of them are kept."""
+
+    Only digests of them are kept.
+    """
 
     def __init__(self) -> None:
         self._turns: dict[bytes, Turn] = {}

@@ -171,8 +171,11 @@ class Session:
         choice_index: int,
         role: SessionRole | None = None,
     ) -> Turn:
-        """Record a reply to `prompt`. Where choices of one call say the same, it is the first of them, and not that which ended
-        last, that a conversation goes on from: so it is the same again when the episode starts over."""
+        """Record a reply to `prompt`.
+
+        Where choices of one call say the same, it is the first of them, and not that which ended last, that a conversation goes
+        on from: so it is the same again when the episode starts over.
+        """
         turn = self.record.add(
             completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images, prompt.digest
         )

@@ -62,8 +62,10 @@ class Sessions:
                 self._closed.popitem(last=False)
 
     def find(self, key: str) -> SessionRole:
-        """The open session of a key; `KEY.NAME` is that session as its role NAME. Raises ApiError 401 for an unknown key,
-        409 for one that has ended, 400 for a role that it cannot have."""
+        """The open session of a key; `KEY.NAME` is that session as its role NAME.
+
+        Raises ApiError 401 for an unknown key, 409 for one that has ended, 400 for a role that it cannot have.
+        """
         key, _, name = key.partition(".")
         digest = _digest(key)
         session = self._open.get(digest)

@@ -70,7 +70,9 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
     file `begins_with` holds a run."""
     exists = (run_dir / begins_with).exists()
     if exists and not resume:
-        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
+        raise StoreError(
+            f"{run_dir} holds a run already; go on with `resume=True` in {run_dir}, or choose another `run_dir`"
+        )
     if resume and not exists:
         raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
     if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
@@ -110,7 +112,7 @@ def _writable(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
-            "--run_dir"
+            "`run_dir`"
         ) from error
 
 
@@ -202,7 +204,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     """
     if overrides and "run_dir" in overrides:
         raise ConfigError(
-            f"run_dir: the run in {run_dir} stays where it is; leave --run_dir out, or copy the run and name the copy"
+            f"run_dir: the run in {run_dir} stays where it is; leave `run_dir` out, or copy the run and name the copy"
         )
     path = run_dir / "config.json"
     content: dict[str, Any] | None
@@ -218,7 +220,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
         if content is None:
             raise StoreError(
                 f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
-                "--run_dir"
+                "`run_dir`"
             ) from error
     return config_of(content | {"run_dir": str(run_dir)}, overrides)
 

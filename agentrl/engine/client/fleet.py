@@ -178,8 +178,10 @@ class Fleet:
             log.warning("waiting: %s", reason)
 
     async def monitor(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
-        """See that one server answers, and bring it back when it is lost, until cancelled. `catch_up` gives it what the others
-        have, and puts it into service."""
+        """See that one server answers, and bring it back when it is lost, until cancelled.
+
+        `catch_up` gives it what the others have, and puts it into service.
+        """
         while True:
             if server.serving:
                 await anyio.sleep(self._limits.health_interval_s)

@@ -35,8 +35,10 @@ class Router(Generic[S]):
 
     @contextmanager
     def calling(self, session: str) -> Iterator[None]:
-        """The length of one call of a session, in which it may choose again and again. A session that ended meanwhile is forgotten
-        with its last call."""
+        """The length of one call of a session, in which it may choose again and again.
+
+        A session that ended meanwhile is forgotten with its last call.
+        """
         self._calls[session] += 1
         try:
             yield

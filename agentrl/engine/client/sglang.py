@@ -131,8 +131,11 @@ class SGLangEngine:
         images: Sequence[ImageSpan] = (),
         draft: PartialGeneration | None = None,
     ) -> Generation:
-        """One uninterrupted reply; see `Engine.generate`. One that must satisfy a JSON schema reports no progress: a grammar
-        starts at a reply's first token, so if it is interrupted it starts over."""
+        """One uninterrupted reply; see `Engine.generate`.
+
+        One that must satisfy a JSON schema reports no progress: a grammar starts at a reply's first token, so if it is
+        interrupted it starts over.
+        """
         if sampling.json_schema is not None:
             on_progress = draft = None
         request = _Request(input_ids, sampling, session, images, on_progress, draft)
@@ -259,8 +262,10 @@ class SGLangEngine:
 
     @asynccontextmanager
     async def _changing(self, version: int) -> AsyncIterator[None]:
-        """Change what all servers serve: alone, and to the end, whoever is cancelled meanwhile, as servers of different weights would
-        stay in service otherwise. What is done in it is bounded. Raises EngineError for a version that no reply could name."""
+        """Change what all servers serve: alone, and to the end, whoever is cancelled meanwhile, as servers of different weights would stay in service otherwise.
+
+        What is done in it is bounded. Raises EngineError for a version that no reply could name.
+        """
         if version < 0 or version_number(str(version)) != version:
             raise EngineError(
                 f"{version} is no version of weights: it must be a number of at most {VERSION_DIGITS} digits, from 0 on"

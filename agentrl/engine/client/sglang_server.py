@@ -144,8 +144,11 @@ class SGLangServer:
         on_ids: Callable[[list[int]], None] | None,
         watch: Callable[[Callable[[], Generation]], None],
     ) -> Generation:
-        """One reply, or its beginning with `finish="abort"`. `watch` gets a function that says what it has so far. Raises
-        ServerLostError, BadReplyError and LocalShortageError, with the beginning; EngineError."""
+        """One reply, or its beginning with `finish="abort"`.
+
+        `watch` gets a function that says what it has so far. Raises ServerLostError, BadReplyError and LocalShortageError, with
+        the beginning; EngineError.
+        """
         rid = uuid.uuid4().hex
         body = {
             "rid": rid,

@@ -126,8 +126,10 @@ def _outdated(version: int, expected: Expected) -> VersionFault | None:
 
 
 def version_number(reported: object) -> int:
-    """The number of a version as servers report it; -1 for what cannot be one. SGLang calls the weights that it started with
-    "default", and others may have names too: these are version 0."""
+    """The number of a version as servers report it; -1 for what cannot be one.
+
+    SGLang calls the weights that it started with "default", and others may have names too: these are version 0.
+    """
     if type(reported) is int:
         return reported
     if not isinstance(reported, str):
