@@ -91,7 +91,7 @@ class SteadyConsole(Console):
 
 @contextmanager
 def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
-    """A view of the run for the length of the context."""
+    """Show a run for the length of the context."""
     console = SteadyConsole(sys.stdout)
     view = TerminalView(config, console)
     if not console.is_terminal:

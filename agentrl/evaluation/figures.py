@@ -116,7 +116,6 @@ class Evaluation:
             **{f"pass@{k}": str(chance) for k, chance in self.pass_at.items()},
             **{name: f"{value:.4g}" for name, value in self.metrics.items()},
             "episodes": f"{len(self.episodes)}, of which {self.failed} failed; {self.duration_s:.2f} s each",
-            **({"kept in": str(self.directory)} if self.directory else {}),
         }
 
     def __repr__(self) -> str:

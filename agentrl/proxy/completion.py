@@ -146,4 +146,6 @@ Emit = Callable[[Delta], Awaitable[None]]
 class Send(Protocol):
     """Takes one event of a streamed reply, in a dialect's own form. Who has one that is `whole` has all of the reply."""
 
-    async def __call__(self, event: Json, *, whole: bool = False) -> None: ...
+    async def __call__(self, event: Json, *, whole: bool = False) -> None:
+        """Take one event. Returns when there is room for the next."""
+        ...

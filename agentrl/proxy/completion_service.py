@@ -199,7 +199,7 @@ class CompletionService:
         call.made[index] = reply
 
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
-        """The logprobs of a reply as OpenAI writes them, one entry a token."""
+        """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
         size = logprob_bytes(len(generation.output_ids), call.request.top_logprobs)
         return await self._work.run(call.session.key, size, lambda: self._logprobs(generation))
 
@@ -240,7 +240,7 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
 
 
 def logprob_bytes(tokens: int, top: int) -> int:
-    """About how many bytes the logprobs of so many tokens take as JSON."""
+    """Return about how many bytes the logprobs of so many tokens take as JSON."""
     return 64 * tokens * (1 + top)
 
 

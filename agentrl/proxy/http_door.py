@@ -192,7 +192,7 @@ class _Connections:
                 connection.expect_head(self.limits.keep_alive_timeout_s)
 
     def admit(self) -> bool:
-        """Whether there is room for one more; the one that was idle for longest makes it."""
+        """Return whether there is room for one more; the one that was idle for longest makes it."""
         if len(self.open) < self.limits.max_connections:
             return True
         if not self.idle:

@@ -47,7 +47,7 @@ class Recorded:
             self._turns[content.value] = turn
 
     def longest(self, content: bytes) -> Found:
-        """The longest that `content` begins with."""
+        """Return the longest that `content` begins with."""
         length, turn = 0, None
         rolling, view = RollingDigest(), memoryview(content)
         for known in self._lengths:

@@ -66,9 +66,21 @@ class Response:
 class Endpoint(Protocol):
     """One API that makes replies. `prepare` answers bad requests with ApiError before any work starts."""
 
-    def prepare(self, role: SessionRole, body: bytes) -> tuple[Any, Any]: ...
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[Any, Any]:
+        """Check a request; return it, and its call, or a list of one for each of its prompts.
 
-    async def complete(self, request: Any, call: Any) -> Json: ...
+        Raises:
+            ApiError: The request cannot be answered.
+        """
+        ...
+
+    async def complete(self, request: Any, call: Any) -> Json:
+        """Return the whole reply.
+
+        Raises:
+            ApiError: The engine failed, or the episode has ended.
+        """
+        ...
 
     async def stream(self, request: Any, call: Any, send: Send) -> None:
         """Send the events of a reply. An ApiError that it raises ends the stream, as one more event."""
@@ -109,7 +121,11 @@ class Proxy:
         return f"{self.url}/v1"
 
     def open_session(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
-        """A session with a key of its own, whose calls are kept in `call_log`. Raises TooManySessionsError."""
+        """Return a session with a key of its own, whose calls are kept in `call_log`.
+
+        Raises:
+            TooManySessionsError: There are `proxy.max_sessions` already.
+        """
         return self.sessions.open(defaults, call_log)
 
     def close_session(self, session: Session) -> None:
@@ -254,7 +270,7 @@ class Proxy:
         return Response(await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content))))
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
-        """A transport that hands requests straight to this proxy, for clients in this process."""
+        """Return a transport that hands requests straight to this proxy, for clients in this process."""
         return _InProcessTransport(self)
 
 
@@ -303,12 +319,12 @@ def _is_failure(error: BaseException) -> bool:
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
-    """The key in `Authorization: Bearer KEY`."""
+    """Return the key in `Authorization: Bearer KEY`."""
     return headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
 def refusal(error: ApiError, path: str) -> Response:
-    """The reply that says why there is none, in the words of the API of `path`."""
+    """Return the reply that says why there is none, in the words of the API of `path`."""
     return Response(to_json(_error_json(error, path)), error.status)
 
 

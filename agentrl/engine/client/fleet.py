@@ -75,7 +75,11 @@ class Fleet:
         self._returned = anyio.Event()
 
     async def join(self) -> int:
-        """Take all servers into service; the version that they serve. Raises EngineError if they do not agree."""
+        """Take all servers into service; the version that they serve.
+
+        Raises:
+            EngineError: They do not agree.
+        """
         versions: dict[str, int] = {}
         for server in self.servers:
             versions[server.url] = await server.probe(self._limits.hang_timeout_s)
@@ -85,11 +89,11 @@ class Fleet:
         return versions[self.servers[0].url]
 
     def in_service(self) -> list[SGLangServer]:
-        """The servers that take requests now."""
+        """Return the servers that take requests now."""
         return [server for server in self.servers if server.serving]
 
     async def choose(self, session: str, avoid: Sequence[SGLangServer] = ()) -> SGLangServer:
-        """The server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
+        """Return the server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
         while not (serving := self.in_service()):
             await self._returned.wait()
         return self.router.choose(session, [server for server in serving if server not in avoid] or serving)

@@ -35,7 +35,7 @@ class Router(Generic[S]):
 
     @contextmanager
     def calling(self, session: str) -> Iterator[None]:
-        """The length of one call of a session, in which it may choose again and again.
+        """Hold a session for the length of one call, in which it may choose again and again.
 
         A session that ended meanwhile is forgotten with its last call.
         """
@@ -51,7 +51,7 @@ class Router(Generic[S]):
                     self._leave(session)
 
     def choose(self, session: str, servers: Sequence[S]) -> S:
-        """The server for the session's next request, of those that serve now (at least one)."""
+        """Return the server for the session's next request, of those that serve now (at least one)."""
         # Between requests a session loads no server, but it will: ties go to the server with fewer sessions.
         idlest = min(servers, key=lambda server: (server.in_flight, self._residents[id(server)]))
         home = self._home.get(session)
@@ -63,7 +63,7 @@ class Router(Generic[S]):
         return idlest
 
     def forget(self, session: str) -> None:
-        """The session has ended: no more calls of it begin."""
+        """Note that the session has ended: no more calls of it begin."""
         if session in self._calls:
             self._ended.add(session)
         self._leave(session)

@@ -112,7 +112,7 @@ class VersionTracker:
         return True
 
     def spans(self) -> list[VersionSpan]:
-        """The versions of the tokens of which they are sure."""
+        """Return the versions of the tokens of which they are sure."""
         if self.mode is VersionMode.REPORTED:
             return self._reported
         return [VersionSpan(self._version or 0, 0, self._sure)]
@@ -126,7 +126,7 @@ def _outdated(version: int, expected: Expected) -> VersionFault | None:
 
 
 def version_number(reported: object) -> int:
-    """The number of a version as servers report it; -1 for what cannot be one.
+    """Return the number of a version as servers report it; -1 for what cannot be one.
 
     SGLang calls the weights that it started with "default", and others may have names too: these are version 0.
     """

@@ -55,7 +55,11 @@ class Completions:
         self._service = service
 
     def prepare(self, role: SessionRole, body: bytes) -> tuple[TextCompletionRequest, list[PreparedCompletion]]:
-        """Check a request; return one call a prompt, all of one request. Raises ApiError."""
+        """Check a request; return one call a prompt, all of one request.
+
+        Raises:
+            ApiError: The request cannot be answered.
+        """
         request = read_body(TextCompletionRequest, body)
         prompt = request.prompt
         many = isinstance(prompt, list) and not isinstance(prompt[0], int)
@@ -86,7 +90,7 @@ class Completions:
         return request, calls
 
     async def complete(self, request: TextCompletionRequest, calls: list[PreparedCompletion]) -> Json:
-        """The whole reply as one `text_completion`."""
+        """Return the whole reply as one `text_completion`."""
         per_prompt = request.n or 1
         replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
 
@@ -102,7 +106,11 @@ class Completions:
         return {**_head(calls[0]), "choices": choices, "usage": _usage(calls, replies)}
 
     async def stream(self, request: TextCompletionRequest, calls: list[PreparedCompletion], send: Send) -> None:
-        """The reply as pieces of text. Raises ApiError."""
+        """Send the reply as pieces of text.
+
+        Raises:
+            ApiError: The engine failed, or the episode has ended.
+        """
         per_prompt = request.n or 1
         replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
         head = _head(calls[0])
