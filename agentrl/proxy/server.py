@@ -163,14 +163,14 @@ class Proxy:
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
     async def _count(self, role: SessionRole, body: Body) -> Response:
-        with self._busy(role.session):
+        with self._request_in_work(role.session):
             received = await self._received(body)
             count = await self._prepared(role.session, received, lambda: self._messages.count(role, received))
         return _json(count)
 
     async def _reply(self, path: str, role: SessionRole, body: Body) -> Response:
         endpoint, session = self._endpoints[path], role.session
-        with self._busy(session):
+        with self._request_in_work(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
@@ -201,7 +201,7 @@ class Proxy:
         return await self._large_json(session, content) if size > INLINE_BYTES else _json(content)
 
     @contextmanager
-    def _busy(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
+    def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
         """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`)."""
         activity = session.activity
         if not admitted and activity.requests >= self.limits.max_requests_per_session:
@@ -233,7 +233,7 @@ class Proxy:
             await send.send((event, whole))
 
         async def run() -> None:
-            with scope, self._busy(session, admitted=True):
+            with scope, self._request_in_work(session, admitted=True):
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
                     with refusals("POST", path) as answered:

@@ -91,7 +91,7 @@ async def serve(
             host=proxy_config.host,
             port=proxy_config.port,
             limits=limits,
-            around=lambda proxy: Service(proxy, key).handle,
+            middleware=lambda proxy: Service(proxy, key).handle,
         ) as proxy,
     ):
         with settled():
