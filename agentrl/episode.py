@@ -58,7 +58,7 @@ class Reward:
 
     @classmethod
     def of(cls, returned: object) -> Reward:
-        """The reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else.
+        """Return the reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else.
 
         It is a new one, checked: what was returned may be of a class that checks nothing, or changed since it was made.
         """
@@ -78,7 +78,9 @@ class Reward:
 class EnvFactory(Protocol):
     """Makes the environments of episodes: `agentrl.envs.async_env.make_async_env`, with what a run keeps open for them."""
 
-    def __call__(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv: ...
+    def __call__(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
+        """Return an environment that its first reset makes, with `kwargs`."""
+        ...
 
 
 class EpisodeSandboxes(Protocol):
@@ -148,8 +150,12 @@ class Role:
     _kept: Kept
 
     def reward(self, value: float) -> None:
-        """What this role earned, in place of the episode's reward. Raises BadRewardError as `Reward` does, EpisodeError once the
-        episode has ended."""
+        """Say what this role earned, in place of the episode's reward.
+
+        Raises:
+            BadRewardError: As `Reward` does.
+            EpisodeError: The episode has ended.
+        """
         self._kept.check_open()
         number = checked_number(f"the reward of the role {self.name!r}", value, MAX_REWARD)
         if self._session is not None:
@@ -198,7 +204,10 @@ class Episode(Generic[TaskT]):
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
         """Any gymnasium environment, by its id or its class, as a tool environment.
 
-        The first `reset` makes it, with `kwargs`. It is closed with the episode. Raises EpisodeError once the episode has ended.
+        The first `reset` makes it, with `kwargs`. It is closed with the episode.
+
+        Raises:
+            EpisodeError: The episode has ended.
         """
         self._kept.check_open()
         if self._make_env is None:
@@ -211,12 +220,13 @@ class Episode(Generic[TaskT]):
     async def sandbox(
         self, *, image: str | None = None, limits: Limits | None = None, cpus: float = 1.0, network: bool = False
     ) -> Sandbox:
-        """A locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
+        """Return a locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
 
             sandbox = await episode.sandbox()
             done = await sandbox.run(["python3", "-c", code], timeout_s=5)
 
-        Raises SandboxError when there is none to be had, saying what to do.
+        Raises:
+            SandboxError: There is none to be had; it says what to do.
         """
         kept = self._kept
         lease = await self._of_run().acquire(image=image, limits=limits, cpus=cpus, network=network)
@@ -268,8 +278,11 @@ class Episode(Generic[TaskT]):
     def reward(self, completion_id: str, value: float) -> None:
         """Give one model call (`completion.id`) a reward of its own.
 
-        docs/credit.md says what that does to the advantages of its tokens, and of those before it. Raises
-        BadRewardError as `Reward` does, EpisodeError when no call of this episode has that id, and once the episode has ended.
+        docs/credit.md says what that does to the advantages of its tokens, and of those before it.
+
+        Raises:
+            BadRewardError: As `Reward` does.
+            EpisodeError: No call of this episode has that id, or the episode has ended.
         """
         number = checked_number(f"the reward of {shown(completion_id)}", value, MAX_REWARD)
         for turn in self._turns(completion_id):
@@ -278,17 +291,22 @@ class Episode(Generic[TaskT]):
     def mark_failed(self, completion_id: str) -> None:
         """Say that the reply of one model call could not be used, such as a tool call that makes no sense.
 
-        `trainer.turns.failed` says what happens to its tokens. Raises EpisodeError when no call of this episode has that id, and
-        once the episode has ended.
+        `trainer.turns.failed` says what happens to its tokens.
+
+        Raises:
+            EpisodeError: No call of this episode has that id, or the episode has ended.
         """
         for turn in self._turns(completion_id):
             turn.failed = True
 
     def role(self, name: str, *, trained: bool = True) -> Role:
-        """One of several roles in this episode, with a client and a reward of its own.
+        """Return one of several roles in this episode, with a client and a reward of its own.
 
         Its calls are compared with those of the same role in the other episodes of the group. Those of a role that is not
-        `trained` are recorded, and that is all. Raises EpisodeError for a name that is no word.
+        `trained` are recorded, and that is all.
+
+        Raises:
+            EpisodeError: The name is no word.
         """
         name = str.__str__(name)  # of a subclass, the plain text: it becomes part of the record
         if not name.replace("-", "_").isidentifier():
@@ -317,7 +335,11 @@ class Episode(Generic[TaskT]):
     def log(self, /, **metrics: float) -> None:
         """Chart numbers of this episode; a later value of a name replaces the earlier.
 
-        The first `MAX_METRICS` names are kept. Raises BadRewardError as `Reward` does, EpisodeError once the episode has ended.
+        The first `MAX_METRICS` names are kept.
+
+        Raises:
+            BadRewardError: As `Reward` does.
+            EpisodeError: The episode has ended.
         """
         self._kept.check_open()
         add_metrics(self._kept.metrics, metrics)
@@ -339,7 +361,11 @@ def checked_number(name: str, value: object, bound: float) -> float:
 
 
 def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """Add metrics to `kept`, which is returned, and count those beyond `MAX_METRICS`. Raises BadRewardError as `Reward` does."""
+    """Add metrics to `kept`, which is returned, and count those beyond `MAX_METRICS`.
+
+    Raises:
+        BadRewardError: As `Reward` does.
+    """
     for given, value in metrics.items():
         name = str.__str__(given) if isinstance(given, str) else ""  # of a subclass, the plain text
         if not 0 < len(name) <= MAX_METRIC_NAME_CHARS or not _is_utf8(name):

@@ -1,5 +1,8 @@
 """Every error a user can meet. Each message says what happened, to which value, and what to do about it.
 
+A key of the configuration, or an argument, that a message tells to change is in backquotes (`trainer.lr`, `resume=True`): the command
+line, where it has another word for it, says that (`agentrl.cli.option_words`).
+
     AgentRLError
     ├── UsageError            bad input, found before any work starts; the command line exits with code 2
     │   ├── ConfigError       a field of the run configuration
@@ -165,7 +168,7 @@ class DiskError(AgentRLError):
     def __init__(self, what: str, reason: object, run_dir: Path) -> None:
         super().__init__(
             f"{what} cannot be written: {reason}. What was committed is safe: make room, or repair the disk, and go on with "
-            f"agentrl train --resume {run_dir}"
+            f"`resume=True` in {run_dir}"
         )
 
 

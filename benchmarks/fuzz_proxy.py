@@ -284,7 +284,7 @@ async def serve() -> None:
         return Service(proxy, ADMIN_KEY).handle
 
     chat_format = load_chat_format(NANO)
-    async with open_proxy(InstantEngine(), chat_format, "nano", around=service) as proxy:
+    async with open_proxy(InstantEngine(), chat_format, "nano", middleware=service) as proxy:
         with settled():
             print(proxy.url, flush=True)
             watching = asyncio.create_task(watch())

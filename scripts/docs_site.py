@@ -33,6 +33,8 @@ ROOT = Path(__file__).parents[1]
 API_INDEX = "reference/index.md"
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 LINK = re.compile(r"(\]\()([^)\s:#]+)(#[^)\s]*)?(?=\))")
+FILE_AS_TEXT = re.compile(r"\[[\w/-]+\.md\]\(([^)\s:#]+)")
+"""A link whose text is the name of a page's file, which says little outside of the repository."""
 FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "bash", ".yml": "yaml", ".jsonl": "json"}
@@ -76,7 +78,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links to files of the repository into links to pages of the site."""
+    """Turn links to files of the repository into links to pages of the site, and names of files into titles of pages."""
     uri = page.file.src_uri
     source = _origins.get(uri, Path(config.docs_dir) / uri)
     if not source.exists():
@@ -86,8 +88,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         target = _uri_of(_linked_file(source, match[2]))
         return match[1] + posixpath.relpath(target, posixpath.dirname(uri) or ".") + (match[3] or "")
 
+    def titled(match: re.Match[str]) -> str:
+        title = _linked_file(source, match[1]).read_text().partition("\n")[0].removeprefix("# ")
+        return f"[{title}]({match[1]}"
+
     parts = FENCE.split(markdown)
-    parts[::2] = [LINK.sub(rewritten, part) for part in parts[::2]]
+    parts[::2] = [LINK.sub(rewritten, FILE_AS_TEXT.sub(titled, part)) for part in parts[::2]]
     return "".join(parts)
 
 

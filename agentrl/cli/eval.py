@@ -30,7 +30,8 @@ def evaluate(
     Args:
         base_url: An OpenAI-compatible endpoint, for which `--model` is a name. Default: the model is served here.
         api_key: The endpoint's key. Default: $OPENAI_API_KEY.
-        out: Keep one JSON line an episode in this file. Given again, the evaluation goes on where it was interrupted.
+        out: Directory that keeps the episodes, with what was said in them. Given again, the evaluation goes on where it was
+            interrupted. Default: one in `evaluations/` that is named by the time.
         per_task: Print a table of the tasks too, the hardest first.
         as_json: Print everything as JSON, and no table.
     """

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from agentrl.cli.option_words import in_options
 from agentrl.cli.terminal import SteadyConsole
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
 from agentrl.evaluation.view import EvaluationView
@@ -75,7 +76,7 @@ class TerminalEvaluation(EvaluationView):
 
     def say(self, text: str) -> None:
         """Write a line, above the bar where there is one."""
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -95,6 +96,9 @@ def show_evaluation(result: Evaluation, console: Console | None = None, *, per_t
         console.print(
             f"the first failure:\n{users_part(result.first_error)}", highlight=False, markup=False, soft_wrap=True
         )
+    if result.directory:
+        said = f"what was said is kept: agentrl.open_run({str(result.directory)!r}).episodes()"
+        console.print(said, highlight=False, markup=False, soft_wrap=True)
     figures = Table.grid(padding=(0, 2))
     for name, value in result.to_table().items():
         figures.add_row(name, value)

@@ -82,5 +82,7 @@ def _unexpected(error: BaseException, found: BaseException) -> str:
 
 
 def _end(code: int, line: str) -> int:
-    print(f"agentrl: {line}", file=sys.stderr)
+    from agentrl.cli.option_words import in_options  # it knows every key, which takes a moment to import
+
+    print(f"agentrl: {in_options(line)}", file=sys.stderr)
     return code

@@ -26,7 +26,10 @@ def init(name: str, /) -> int:
 def write_project(directory: Path) -> list[Path]:
     """Copy the template into a new directory.
 
-    Returns the files that were written. Raises ConfigError when there is something already, or nothing can be written there.
+    Returns the files that were written.
+
+    Raises:
+        ConfigError: There is something already, or nothing can be written there.
     """
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):

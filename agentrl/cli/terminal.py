@@ -14,6 +14,7 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from agentrl.cli.option_words import in_options
 from agentrl.config import RunConfig
 from agentrl.run.audit import Audit
 from agentrl.run.replay import Replay
@@ -33,7 +34,7 @@ class TerminalView(RunView):
         self._console = console
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=True)
 
     def on_step(self, metrics: dict[str, Any]) -> None:
         super().on_step(metrics)
@@ -90,7 +91,7 @@ class SteadyConsole(Console):
 
 @contextmanager
 def terminal_view(config: RunConfig) -> Iterator[TerminalView]:
-    """A view of the run for the length of the context."""
+    """Show a run for the length of the context."""
     console = SteadyConsole(sys.stdout)
     view = TerminalView(config, console)
     if not console.is_terminal:
@@ -128,7 +129,7 @@ def show_audit(found: Audit, retrained: Retrained | None = None, console: Consol
     )
     console.print(table, highlight=False)
     for violation in found.violations:
-        console.print(f"WRONG: {violation}", highlight=False, markup=False)
+        console.print(f"WRONG: {in_options(violation)}", highlight=False, markup=False)
     if not found.violations:
         console.print("nothing is lost, nothing is doubled", highlight=False)
     if retrained is not None:

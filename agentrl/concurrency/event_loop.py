@@ -25,6 +25,7 @@ from asyncio.tasks import _register_task, _unregister_task  # documented, in "Ex
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakSet
 
@@ -45,6 +46,10 @@ MAX_ERRORS_IN_A_ROW = 100
 """A loop that raises so often without calling anything is broken for good."""
 _left_behind: set[asyncio.Task[Any]] = set()
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_waiting: list[Callable[[], object]] = []
+"""What the first signal calls, of each `first_signal` that is open. The process has one handler for a signal: they share it."""
+_handlers_before: dict[int, Any] = {}
+"""The handlers that were there before the first of these contexts."""
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -211,30 +216,44 @@ def leave_behind(task: asyncio.Task[Any]) -> None:
 def first_signal(act: Callable[[], None]) -> Iterator[None]:
     """Within the context, call `act` in the event loop on the first SIGINT or SIGTERM.
 
-    The next one does what it would have done without this, at once and also while the event loop is blocked. Outside of the
-    main thread, which alone gets signals, this does nothing.
+    The next one does what it would have done without this, at once and also while the event loop is blocked. Where several
+    contexts are open at the same time, in whatever order they end, the first signal is that of all of them. Outside of the main
+    thread, which alone gets signals, this does nothing.
+
+    Args:
+        act: Called once at most, with nothing.
     """
     if not _in_main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        before.clear()
-
-    def receive(*_: object) -> None:
-        restore()
-        loop.call_soon_threadsafe(act)
-
-    for number in _SIGNALS:
-        before[number] = signal.signal(number, receive)
+    waiting = partial(loop.call_soon_threadsafe, act)
+    if not _waiting:
+        _handlers_before.update((number, signal.signal(number, _receive)) for number in _SIGNALS)
+    _waiting.append(waiting)
     try:
         yield
     finally:
-        restore()
+        if waiting in _waiting:
+            _waiting.remove(waiting)
+            if not _waiting:
+                _restore_handlers()
+
+
+def _receive(*_: object) -> None:
+    """Take the first signal: every context that waits for one gets it, and none waits for the next."""
+    acts = [*_waiting]
+    _waiting.clear()
+    _restore_handlers()
+    for act in acts:
+        with suppress(RuntimeError):  # its loop was closed under it
+            act()
+
+
+def _restore_handlers() -> None:
+    for number, handler in _handlers_before.items():
+        signal.signal(number, handler)
+    _handlers_before.clear()
 
 
 def end_process(code: int) -> NoReturn:

@@ -18,7 +18,7 @@ import time
 import weakref
 from asyncio import Handle
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -36,13 +36,15 @@ DEBUGGERS = ("pdb", "bdb", "pudb", "ipdb", "IPython", "pydevd", "_pydevd_bundle"
 """A step that waits in one of these modules waits for the user."""
 
 _RUN_HANDLE = Handle._run.__code__
+_interrupting: list[LoopWatchdog] = []
+"""Those that may interrupt. The process has one handler for the signal: they share it."""
 
 
 class LoopBlocked(BaseException):
     """Raised in a line that blocks the event loop. No Exception, which clients take for a failure to be tried again."""
 
 
-@dataclass
+@dataclass(eq=False)
 class LoopWatchdog:
     """What is known of the loop that `watch_loop` watches."""
 
@@ -59,6 +61,8 @@ class LoopWatchdog:
     _step_since: float = 0.0
     _step_looks: int = 0
     """Looks at that step since then; -1: it was reported."""
+    _sent: bool = False
+    """Whether the signal that comes next is, for all that is known, this one's."""
     _max_lag_s: float = 0.0
     _next: asyncio.TimerHandle | None = None
 
@@ -94,6 +98,7 @@ class LoopWatchdog:
         if self._step_looks < 0:
             if self.interrupt_after_s is not None and lasted >= self.interrupt_after_s:
                 self._step_since = now
+                self._sent = True
                 signal.pthread_kill(self.thread_id, INTERRUPT)
             return
         self._step_looks += 1
@@ -110,8 +115,11 @@ class LoopWatchdog:
                 lasted,
             )
 
-    def interrupt(self, _signal: int, frame: FrameType | None) -> None:
+    def interrupt(self, frame: FrameType | None) -> None:
         """Raise LoopBlocked in the step that blocks the loop. It may have ended by now, and may be nobody's whom that would help."""
+        sent, self._sent = self._sent, False
+        if not sent:
+            return
         step, frames = _step_of(frame)
         if step is None or self._step is None or self._step() is not step:
             return
@@ -132,18 +140,25 @@ def _step_of(frame: FrameType | None) -> tuple[Handle | None, list[FrameType]]:
     return (None, []) if frame is None else (frame.f_locals["self"], frames)
 
 
+def _interrupt(_signal: int, frame: FrameType | None) -> None:
+    for watchdog in [*_interrupting]:
+        watchdog.interrupt(frame)
+
+
 @contextmanager
 def watch_loop(
     blocked_after_s: float = BLOCKED_AFTER_S, interrupt_after_s: float | None = None
 ) -> Iterator[LoopWatchdog]:
     """Watch the running event loop. Each place that blocks it is logged once, and at the end how often those did that did again.
-    One of the user's that blocks it for `interrupt_after_s` is interrupted, where the loop runs in the main thread."""
+    One of the user's that blocks it for `interrupt_after_s` is interrupted, where the loop runs in the main thread. Several may watch
+    the same loop, and end in any order."""
     watchdog = LoopWatchdog(asyncio.get_running_loop(), threading.get_ident(), blocked_after_s)
     ended = threading.Event()
-    if interrupt_after_s is not None:
-        with suppress(ValueError):  # signals are the main thread's
-            signal.signal(INTERRUPT, watchdog.interrupt)
-            watchdog.interrupt_after_s = interrupt_after_s
+    if interrupt_after_s is not None and threading.current_thread() is threading.main_thread():  # signals are its alone
+        if not _interrupting:
+            signal.signal(INTERRUPT, _interrupt)
+        watchdog.interrupt_after_s = interrupt_after_s
+        _interrupting.append(watchdog)
 
     def watch() -> None:
         while not ended.wait(BEAT_S):
@@ -156,8 +171,10 @@ def watch_loop(
     finally:
         ended.set()
         watchdog.stop()
-        if watchdog.interrupt_after_s is not None:
-            signal.signal(INTERRUPT, signal.SIG_IGN)  # the thread may be about to send one more
+        if watchdog in _interrupting:
+            _interrupting.remove(watchdog)
+            if not _interrupting:
+                signal.signal(INTERRUPT, signal.SIG_IGN)  # the thread may be about to send one more
         for place, count in watchdog.blocked.items():
             if count > 1:
                 log.warning("%s blocked the event loop %d times", place, count)

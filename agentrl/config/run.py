@@ -229,14 +229,9 @@ def check_groups(config: RunConfig) -> None:
         )
 
 
-_OPTIONS = {"workflow": "WORKFLOW", "model.path": "--model"}
-"""Keys that the command line has another word for."""
-
-
 def check_set(config: RunConfig, *keys: str) -> None:
     """Raise ConfigError unless the configuration has a value for each of the dotted `keys`."""
     for key in keys:
         section, _, name = key.rpartition(".")
         if not getattr(getattr(config, section) if section else config, name):
-            option = _OPTIONS.get(key, f"--{key}")
-            raise ConfigError(f"{key} is not set; give {option}, or set it in the --config file")
+            raise ConfigError(f"`{key}` is not set; give it, or set it in a file of the configuration")

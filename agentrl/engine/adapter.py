@@ -25,34 +25,39 @@ _ADAPTER = ".default."
 
 
 def is_adapter_parameter(name: str) -> bool:
-    """Whether a parameter of a model that has an adapter belongs to that."""
+    """Return whether a parameter of a model that has an adapter belongs to that."""
     return ".lora_" in name
 
 
 def name_in_base(name: str) -> str:
-    """The name that a parameter of an adapted model has in the model without an adapter."""
+    """Return the name that a parameter of an adapted model has in the model without an adapter."""
     return name.replace(".base_layer.", ".")
 
 
 def name_in_file(name: str) -> str:
-    """The name under which an adapter's parameter is saved."""
+    """Return the name under which an adapter's parameter is saved."""
     return _PREFIX + name.replace(_ADAPTER, ".")
 
 
 def read_adapter(directory: Path) -> dict[str, Tensor]:
-    """The tensors of an adapter by the names of the adapted model's parameters."""
+    """Return the tensors of an adapter by the names of the adapted model's parameters."""
     saved = load_file(directory / ADAPTER_WEIGHTS)
     return {name_in_model(name): tensor for name, tensor in saved.items()}
 
 
 def name_in_model(name: str) -> str:
-    """The name in the adapted model of a parameter that is saved under `name`."""
+    """Return the name in the adapted model of a parameter that is saved under `name`."""
     before, kind, after = name.removeprefix(_PREFIX).rpartition(".weight")
     return f"{before}{_ADAPTER}weight{after}" if kind else name
 
 
 def read_adapter_config(directory: Path) -> LoraConfig:
-    """What kind of adapter a directory holds. Raises ValueError for one that is no LoRA adapter, OSError for none."""
+    """Return what kind of adapter a directory holds.
+
+    Raises:
+        ValueError: It is no LoRA adapter.
+        OSError: There is none.
+    """
     from peft import LoraConfig, PeftConfig
 
     if not (directory / ADAPTER_CONFIG).is_file():

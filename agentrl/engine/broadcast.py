@@ -67,8 +67,10 @@ class Broadcast:
         """Updates that had to be read from disk after all."""
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Bring the trainer's current weights, which `checkpoint` holds too, into every server. Returns the pause in
-        seconds."""
+        """Bring the trainer's current weights, which `checkpoint` holds too, into every server.
+
+        Returns the pause in seconds.
+        """
         manifests: list[dict[str, Any]] = []
         with self._from_disk_instead(version):
             await self._form_group()

@@ -42,7 +42,7 @@ def check_engine(config: EngineConfig) -> None:
     if not found:
         raise ConfigError(
             f'engine.kind = "sglang" needs SGLang in engine.python = {python!r}, {why}; install it there, or, for a CPU, with '
-            "scripts/install_sglang_cpu.sh, and give --config workflows/sglang_cpu.toml"
+            "scripts/install_sglang_cpu.sh, and give the keys of workflows/sglang_cpu.toml"
         )
 
 
@@ -123,7 +123,7 @@ class LocalServer:
         ]
 
     def sglang_command(self) -> list[str]:
-        """The command of an SGLang server."""
+        """Return the command of an SGLang server."""
         python = _python_of(self._config)
         command = [python, serve_sglang.__file__, "--model-path", str(self._model_path), "--host", "127.0.0.1"]
         command += ["--port", str(self._port)]
@@ -160,7 +160,7 @@ class LocalServer:
 async def local_servers(
     model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0, lora_rank: int | None = None
 ) -> AsyncIterator[list[LocalServer]]:
-    """The servers that `config` asks for, running, for the length of the context. Server 1, 2, ... log beside `log`."""
+    """Run the servers that `config` asks for for the length of the context. Server 1, 2, ... log beside `log`."""
     logs = [log if index == 0 else log.with_stem(f"{log.stem}-{index}") for index in range(config.servers)]
     servers = [LocalServer(index, model_path, config, path, seed, lora_rank) for index, path in enumerate(logs)]
     failures: list[EngineError] = []
@@ -189,8 +189,10 @@ async def local_servers(
 async def open_engine(
     model_path: str | Path, config: EngineConfig, *, log: Path, seed: int = 0, lora_rank: int | None = None
 ) -> AsyncIterator[SGLangEngine]:
-    """The engine that `config` describes, for the length of the context. With `lora_rank`, started servers take LoRA adapters of
-    up to that rank."""
+    """Open the engine that `config` describes, for the length of the context.
+
+    With `lora_rank`, started servers take LoRA adapters of up to that rank.
+    """
     limits = EngineLimits(
         request_timeout_s=config.request_timeout_s,
         hang_timeout_s=config.hang_timeout_s,
@@ -254,7 +256,7 @@ def _lora_flags(rank: int) -> dict[str, bool | int | float | str]:
 
 
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port of this machine's `address` that nobody listens on."""
+    """Return a port of this machine's `address` that nobody listens on."""
     with socket.socket() as listener:
         listener.bind((address, 0))
         port: int = listener.getsockname()[1]

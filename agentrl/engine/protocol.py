@@ -101,8 +101,10 @@ class Engine(Protocol):
         ...
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Load `checkpoint` as `version` into every server, interrupting replies in flight. Returns the pause in
-        seconds."""
+        """Load `checkpoint` as `version` into every server, interrupting replies in flight.
+
+        Returns the pause in seconds.
+        """
         ...
 
     async def pause(self, mode: PauseMode) -> None:

@@ -140,7 +140,7 @@ def fault_of_top(tops: Sequence[Any], expected: Expected, start: int = 0) -> str
 
 
 def rounded(logprob: float) -> float:
-    """A sound logprob without what rounding took it above 0."""
+    """Return a sound logprob without what rounding took it above 0."""
     return float(min(0.0, logprob))
 
 

@@ -14,12 +14,12 @@ async def check_endpoint(base_url: str) -> None:
     """Raise ConfigError unless something answers at `base_url`, such as http://127.0.0.1:8000/v1; what it answers does not matter."""
     shown = without_secrets(base_url)
     if not base_url.startswith(("http://", "https://")):
-        raise ConfigError(f"--base-url {shown} is no URL; write it with its scheme, as in http://{shown}")
+        raise ConfigError(f"`base_url` {shown} is no URL; write it with its scheme, as in http://{shown}")
     try:
         async with httpx.AsyncClient(timeout=ANSWER_TIMEOUT_S) as client:
             await client.get(base_url.rstrip("/") + "/models")
     except (httpx.TransportError, httpx.InvalidURL, UnicodeError) as error:
         why = one_line(error) or type(error).__name__
         raise ConfigError(
-            f"--base-url {shown} does not answer: {why}; is the server running, and its port right?"
+            f"`base_url` {shown} does not answer: {why}; is the server running, and its port right?"
         ) from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,14 +21,14 @@ from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_set
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
+from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.endpoint import check_endpoint
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, summarise
-from agentrl.evaluation.log import EvaluationLog
 from agentrl.evaluation.view import EvaluationView, PrintedEvaluation
 from agentrl.machine.garbage import settled
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages
-from agentrl.proxy import SamplingDefaults
+from agentrl.proxy import ChatFormat, SamplingDefaults
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.open_rollout import open_rollout
@@ -63,11 +64,13 @@ async def evaluate(
         base_url: An OpenAI-compatible endpoint, at which `config.model.path` is the model's name. Default: the model is served
             here for as long as it takes.
         api_key: The endpoint's.
-        out: A file of JSON lines, one an episode. The finished episodes that it holds already are not run again.
+        out: The directory that keeps the episodes; the finished ones that it holds already are not run again. Default: one in
+            `evaluations/` that is named by the time.
         view: What shows the progress. Default: some lines on standard error; `EvaluationView()` shows nothing.
 
     Returns:
-        Mean reward and pass@k with confidence intervals, and every episode.
+        Mean reward and pass@k with confidence intervals, and every episode. Those of an endpoint elsewhere have no transcript: what
+        is said there is not recorded.
 
     Raises:
         UsageError: The input cannot be used. Nothing has been started then.
@@ -78,37 +81,33 @@ async def evaluate(
     check_set(config, "model.path")
     given = config.tasks if sources.tasks is None else sources.tasks
     chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run))
+    identity = {
+        "workflow": _name_of(sources),
+        "tasks": fingerprint(chosen),
+        "model": config.model.path,
+        "base_url": base_url and without_secrets(base_url),
+        "temperature": config.eval.temperature,
+        "seed": config.seed,
+    }
+    if base_url:
+        await _check_elsewhere(config, base_url)
+        opened = _remote(config, run, base_url, api_key)
+    else:
+        if config.rollout.workers:
+            check_for_workers(sources.workflow, TaskList(chosen), [])
+        config, chat_format = await check_start(config)
+        opened = _served(config, run, chat_format, view=view)
+    directory = await in_thread(new_directory) if out is None else Path(out)
     async with AsyncExitStack() as stack:
-        log: EvaluationLog | None = None
-        if out:
-            identity = {
-                "workflow": _name_of(sources),
-                "tasks": fingerprint(chosen),
-                "model": config.model.path,
-                "base_url": base_url and without_secrets(base_url),
-                "temperature": config.eval.temperature,
-                "seed": config.seed,
-            }
-            log = stack.enter_context(await in_thread(EvaluationLog, Path(out), identity))
-            if log.done:
-                view.say(f"going on after {len(log.done)} episodes in {out}")
-        opened = (
-            _remote(config, run, base_url, api_key)
-            if base_url
-            else _served(config, run, chosen, given=sources.workflow, view=view)
-        )
+        log = stack.enter_context(await in_thread(KeptEpisodes, directory, identity, config))
+        if log.done:
+            view.say(f"going on after {len(log.done)} episodes in {directory}")
         runner = await stack.enter_async_context(opened)
         stack.enter_context(settled())
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
-        return await evaluate_tasks(
-            runner,
-            chosen,
-            config.eval,
-            seed=config.seed,
-            log=log,
-            view=view,
-        )
+        result = await evaluate_tasks(runner, chosen, config.eval, seed=config.seed, log=log, view=view)
+        return replace(result, directory=log.directory.path)
     raise AssertionError("unreachable")
 
 
@@ -123,14 +122,18 @@ def _name_of(sources: Sources) -> str:
     return f"{own.__module__}.{own.__qualname__}"
 
 
+async def _check_elsewhere(config: RunConfig, base_url: str) -> None:
+    """Raise ConfigError for an endpoint that cannot be evaluated."""
+    if config.rollout.workers:
+        raise ConfigError(
+            "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
+        )
+    await check_endpoint(base_url)
+
+
 @asynccontextmanager
 async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key: str) -> AsyncIterator[Runner]:
     """A runner whose episodes ask an endpoint elsewhere."""
-    if config.rollout.workers:
-        raise ConfigError(
-            "rollout.workers runs workflows on the model that is served here; leave --base-url out, or it"
-        )
-    await check_endpoint(base_url)
     async with (
         open_run_sandboxes(config) as sandboxes,
         remote_runner(
@@ -148,12 +151,9 @@ async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key:
 
 @asynccontextmanager
 async def _served(
-    config: RunConfig, workflow: Workflow, tasks: Sequence[Task], *, given: Workflow | None, view: EvaluationView
+    config: RunConfig, workflow: Workflow, chat_format: ChatFormat, *, view: EvaluationView
 ) -> AsyncIterator[Runner]:
     """A runner whose episodes ask the model of the configuration, which is served meanwhile."""
-    if config.rollout.workers:
-        check_for_workers(given, TaskList(tasks), [])
-    config, chat_format = await check_start(config)
     servers = 0 if config.engine.urls else config.engine.servers
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)
@@ -173,7 +173,7 @@ async def evaluate_tasks(
     config: EvalConfig,
     *,
     seed: int = 0,
-    log: EvaluationLog | None = None,
+    log: KeptEpisodes | None = None,
     view: EvaluationView | None = None,
 ) -> Evaluation:
     """Run every task `config.samples` times on a runner that is open, but for the episodes that `log` has.
@@ -188,10 +188,13 @@ async def evaluate_tasks(
 
     async def one(task: int, episode_index: int) -> None:
         async with slots:
-            outcome = await runner.run(tasks[task], episode_seed(seed, task, episode_index))
-        episodes[task, episode_index] = episode = _episode(task, episode_index, outcome)
-        if log is not None:
-            await in_thread(log.add, episode)
+            own_seed = episode_seed(seed, task, episode_index)
+            outcome = await runner.run(tasks[task], own_seed)
+            if log is None:
+                episode = _episode(task, episode_index, outcome)
+            else:
+                episode = await in_thread(log.add, task, episode_index, own_seed, outcome)
+        episodes[task, episode_index] = episode
         view.on_episode(episode)
 
     missing = [(t, s) for t in range(len(tasks)) for s in range(config.samples) if (t, s) not in episodes]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+from agentrl.errors import UsageError
 from agentrl.reporting.html import html_table
+from agentrl.rollout.read_episode import RunEpisode, RunTrajectory
 
 Z95 = 1.959964
 """Two-sided 95 % of the normal distribution."""
@@ -27,7 +30,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class EvaluatedEpisode:
-    """One episode of an evaluation: a line of its log."""
+    """One episode of an evaluation."""
 
     task: int
     episode_index: int
@@ -35,7 +38,42 @@ class EvaluatedEpisode:
     reward: float
     metrics: dict[str, float]
     error: str | None
+    """The traceback of a failed one."""
     duration_s: float
+    kept: RunEpisode | None = field(default=None, repr=False, compare=False)
+    """It as it was kept, with its token record. None: those of an evaluation that is a part of training are not kept."""
+
+    def transcript(self) -> str:
+        """Return what was said, turn by turn, with the special tokens of the chat format.
+
+        Raises:
+            UsageError: The episode was not kept, or the model's tokenizer is not there any more.
+            StoreError: What was kept of it cannot be read.
+        """
+        return self._whole().transcript()
+
+    @property
+    def trajectories(self) -> list[RunTrajectory]:
+        """Its paths, with every token.
+
+        Raises:
+            UsageError: The episode was not kept, or the model's tokenizer is not there any more.
+            StoreError: What was kept of it cannot be read.
+        """
+        return self._whole().trajectories
+
+    def _whole(self) -> RunEpisode:
+        if self.kept is None:
+            raise UsageError(
+                f"episode {self.episode_index} of task {self.task} was not kept; agentrl.evaluate keeps them"
+            )
+        return self.kept
+
+    def _repr_html_(self) -> str:
+        if self.kept is not None:
+            return self.kept._repr_html_()
+        facts = {"status": self.status, "reward": f"{self.reward:g}"}
+        return html_table(f"episode {self.episode_index} of task {self.task}", facts)
 
 
 @dataclass(frozen=True)
@@ -68,6 +106,8 @@ class Evaluation:
     """Means of the workflow's metrics, over the episodes that have them."""
     per_task: list[TaskResult] = field(default_factory=list)
     first_error: str | None = None
+    directory: Path | None = None
+    """Where the episodes are kept: `agentrl.open_run` reads them again."""
 
     def to_table(self) -> dict[str, str]:
         """Return the figures by their names, as text, in the order in which they are shown."""
@@ -92,6 +132,7 @@ class Evaluation:
         """As JSON values."""
         values = asdict(replace(self, episodes=[]))
         values["episodes"] = len(self.episodes)
+        values["directory"] = None if self.directory is None else str(self.directory)
         if not per_task:
             del values["per_task"]
         return values

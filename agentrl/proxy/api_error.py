@@ -29,17 +29,17 @@ class ApiError(Exception):
         self.code = code
 
     def openai_json(self) -> dict[str, Any]:
-        """The reply's JSON, as OpenAI writes it."""
+        """Return the reply's JSON, as OpenAI writes it."""
         kind = _OPENAI_TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def anthropic_json(self) -> dict[str, Any]:
-        """The reply's JSON, as Anthropic writes it."""
+        """Return the reply's JSON, as Anthropic writes it."""
         kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def event_json(self, sequence_number: int) -> dict[str, Any]:
-        """The event that ends a stream of the Responses API."""
+        """Return the event that ends a stream of the Responses API."""
         return {
             "type": "error",
             "code": self.code or "server_error",
@@ -50,7 +50,7 @@ class ApiError(Exception):
 
 
 def invalid(param: str, problem: str) -> ApiError:
-    """The refusal of one field's value."""
+    """Return the refusal of one field's value."""
     return ApiError(400, f"Invalid '{param}': {problem}.", param=param, code="invalid_value")
 
 

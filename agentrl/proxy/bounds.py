@@ -16,7 +16,7 @@ from agentrl.proxy.json_text import MAX_JSON_DEPTH, too_deep
 
 
 def too_large(limits: ProxyLimits) -> ApiError:
-    """The refusal of a body beyond the limit."""
+    """Return the refusal of a body beyond the limit."""
     message = f"The request is larger than {limits.max_request_bytes} bytes (proxy.max_request_bytes)."
     return ApiError(413, message, code="request_too_large")
 

@@ -37,7 +37,7 @@ class CallLog(Protocol):
     """Tokens of the record that were recorded before, and so not generated again."""
 
     def take(self, request: str) -> dict[int, RecordedChoice]:
-        """The recorded replies to a request, by choice; each recorded call is handed out once."""
+        """Return the recorded replies to a request, by choice; each recorded call is handed out once."""
         ...
 
     async def keep(self, choice: RecordedChoice) -> None:
@@ -68,7 +68,7 @@ class RecordedCalls:
             by_id[key][choice.choice_index] = choice
 
     def take(self, request: str) -> dict[int, RecordedChoice]:
-        """The replies to the first call of this request that was not taken yet; none: {}."""
+        """Return the replies to the first call of this request that was not taken yet; none: {}."""
         calls = self._calls.get(request)
         return calls.popleft() if calls else {}
 
@@ -76,12 +76,17 @@ class RecordedCalls:
 def request_digest(
     input_ids: RollingDigest, images: Sequence[ImageSpan], sampling: Sampling, tools: Any, role: str
 ) -> str:
-    """What tells one request from another, from the digest of its ids on."""
+    """Return what tells one request from another, from the digest of its ids on."""
     return input_ids.with_bytes(pydantic_core.to_json([images, vars(sampling), tools, role])).value.hex()
 
 
+def digest_of_several(digests: Sequence[str]) -> str:
+    """Return what tells a request of several prompts from another, from the digests of its prompts."""
+    return RollingDigest().with_text("".join(digests)).value.hex()
+
+
 def recorded_choices(record: TokenRecord) -> list[RecordedChoice]:
-    """The calls of a finished episode, to be answered again."""
+    """Return the calls of a finished episode, to be answered again."""
     return [
         RecordedChoice(
             turn.request,

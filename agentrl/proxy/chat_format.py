@@ -68,7 +68,7 @@ class ChatFormat:
     context_length: int
 
     def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
-        """The prompt of a conversation that starts here, up to where the model speaks."""
+        """Return the prompt of a conversation that starts here, up to where the model speaks."""
         if not self.takes_images:
             return Rendered(
                 list(self.renderer.render_ids(list(messages), tools=tools or None, add_generation_prompt=True))
@@ -79,7 +79,7 @@ class ChatFormat:
     def extend(
         self, prompt_ids: list[int], output_ids: list[int], messages: Sequence[Message], tools: list[Tool] | None
     ) -> Rendered | None:
-        """The next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
+        """Return the next prompt: `prompt_ids` + `output_ids`, unchanged, + the new messages. None if the format cannot."""
         bridged = self.renderer.bridge_to_next_turn(prompt_ids, output_ids, list(messages), tools=tools or None)
         if bridged is None:
             return None
@@ -126,8 +126,11 @@ class ChatFormat:
         return self._special("</tool_call>")
 
     def forced_call(self, name: str | None) -> list[int]:
-        """Ids that make the model's turn a call of tool `name` (None: of any tool), for formats with JSON in
-        `<tool_call>`. Raises ValueError for other formats."""
+        """Return ids that make the model's turn a call of tool `name` (None: of any tool), for formats with JSON in `<tool_call>`.
+
+        Raises:
+            ValueError: The format is another.
+        """
         opening = self._special("<tool_call>")
         if opening is None or not type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3")):
             raise ValueError(f"{type(self.renderer).__name__} has no JSON tool calls to force")
@@ -148,7 +151,7 @@ class ChatFormat:
         tool_call_ids: list[str] | None = None,
         growing: bool = False,
     ) -> AssistantMessage:
-        """The message in `output_ids` (forced ids included). A malformed tool call stays in the content as text.
+        """Return the message in `output_ids` (forced ids included). A malformed tool call stays in the content as text.
 
         `tool_call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
         While a reply is `growing`, what may yet become a tool call or a stop string is left out.
@@ -180,13 +183,13 @@ class ChatFormat:
         return AssistantMessage(content, parsed.reasoning_content, calls, stopped_by, thought)
 
     def plain(self, output_ids: list[int], *, stop: Sequence[str] = (), growing: bool = False) -> AssistantMessage:
-        """The text in `output_ids`, of a raw completion: nothing in it has a meaning, but the token that ends it."""
+        """Return the text in `output_ids`, of a raw completion: nothing in it has a meaning, but the token that ends it."""
         ends = bool(output_ids) and output_ids[-1] in self.stop_token_ids
         content, stopped_by = _until(stop, self.decode(output_ids[:-1] if ends else output_ids), growing=growing)
         return AssistantMessage(content, stopped_by=stopped_by)
 
     def tokens_to_stop(self, output_ids: list[int], stop: Sequence[str]) -> int:
-        """How many tokens of a reply there are up to the first stop string, and with it; all where there is none."""
+        """Return how many tokens of a reply there are up to the first stop string, and with it; all where there is none."""
 
         def stopped(count: int) -> bool:
             text = self.decode(output_ids[:count])
@@ -197,8 +200,10 @@ class ChatFormat:
 
 
 def _json_text(arguments: object) -> str | None:
-    """Arguments as JSON text; None for what cannot be arguments. A lone surrogate, which the model may escape and no client
-    could read, stays escaped."""
+    """Arguments as JSON text; None for what cannot be arguments.
+
+    A lone surrogate, which the model may escape and no client could read, stays escaped.
+    """
     if isinstance(arguments, dict):
         text = json.dumps(arguments, ensure_ascii=False)
         return text if _is_unicode(text) else json.dumps(arguments)
@@ -253,7 +258,7 @@ def _renderer_of(model_type: str) -> str:
 
 
 def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: Any) -> ChatFormat:
-    """The chat format of the model at `model_path`.
+    """Return the chat format of the model at `model_path`.
 
     `renderer` is a name of the `renderers` library; "auto" goes by the model's name, then by the `model_type` of its
     config, then falls back to the tokenizer's own chat template. `options` go to the renderer's config. History keeps the

@@ -91,6 +91,8 @@ class PreparedCompletion:
     """The end of the prompt that the model is taken to have said, so that it calls a tool."""
     digest: str = ""
     """What tells the request from others; `agentrl.proxy.call_log`."""
+    first_choice: int = 0
+    """Index of its first reply among those of the request: one of several prompts comes after the replies of those before it."""
     recorded: dict[int, RecordedChoice] = field(default_factory=dict)
     """Replies that are known from before, by choice: whole, or their beginnings."""
     made: dict[int, Completion] = field(default_factory=dict)
@@ -102,12 +104,6 @@ class PreparedCompletion:
         """The session of the role that asks."""
         return self.role.session
 
-    def recall(self) -> None:
-        """Take what is known of it from the session's call log."""
-        if self.session.call_log is not None:
-            self.recorded = self.session.call_log.take(self.digest)
-            self.id = next((choice.completion_id for choice in self.recorded.values()), self.id)
-
     def check_open(self) -> None:
         """Check that its reply can still be recorded.
 
@@ -118,8 +114,21 @@ class PreparedCompletion:
             raise ApiError(409, "The episode of this key ended while the reply was being made.", code="episode_closed")
 
     def choice(self, index: int, tool_call_ids: list[str], generation: Generation) -> RecordedChoice:
-        """One of its replies, whole or the beginning of one, as the call log keeps it."""
-        return RecordedChoice(self.digest, self.id, index, tool_call_ids, generation)
+        """Return one of its replies, whole or the beginning of one, as the call log keeps it."""
+        return RecordedChoice(self.digest, self.id, self.first_choice + index, tool_call_ids, generation)
+
+
+def recall(calls: Sequence[PreparedCompletion]) -> None:
+    """Take what is known of a request, one call for each of its prompts, from the session's call log.
+
+    All that a request asks for is one entry of the log, so that equal prompts in it are told apart, and it has one id, which the
+    client is told.
+    """
+    call_log = calls[0].session.call_log
+    known = call_log.take(calls[0].digest) if call_log is not None else {}
+    for call in calls:
+        call.recorded = {index - call.first_choice: choice for index, choice in known.items()}
+        call.id = next((choice.completion_id for choice in known.values()), calls[0].id)
 
 
 @dataclass(frozen=True)
@@ -137,4 +146,6 @@ Emit = Callable[[Delta], Awaitable[None]]
 class Send(Protocol):
     """Takes one event of a streamed reply, in a dialect's own form. Who has one that is `whole` has all of the reply."""
 
-    async def __call__(self, event: Json, *, whole: bool = False) -> None: ...
+    async def __call__(self, event: Json, *, whole: bool = False) -> None:
+        """Take one event. Returns when there is room for the next."""
+        ...

@@ -160,8 +160,11 @@ class CompletionService:
         return generation
 
     async def _up_to_stop(self, call: PreparedCompletion, generation: Generation) -> Generation:
-        """A reply without what follows its first stop string. A server looks for one in what it makes itself: in a reply that
-        went on from tokens of before, it misses one that began in them."""
+        """A reply without what follows its first stop string.
+
+        A server looks for one in what it makes itself: in a reply that went on from tokens of before, it misses one that began in
+        them.
+        """
         ids, stop = generation.output_ids, call.sampling.stop
         if not stop:
             return generation
@@ -196,7 +199,7 @@ class CompletionService:
         call.made[index] = reply
 
     async def logprobs(self, call: PreparedCompletion, generation: Generation) -> list[Json]:
-        """The logprobs of a reply as OpenAI writes them, one entry a token."""
+        """Return the logprobs of a reply as OpenAI writes them, one entry a token."""
         size = logprob_bytes(len(generation.output_ids), call.request.top_logprobs)
         return await self._work.run(call.session.key, size, lambda: self._logprobs(generation))
 
@@ -229,16 +232,15 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         session, temperature = call.session, call.sampling.temperature
         for index, reply in sorted(call.made.items()):
-            turn = session.add(
-                call.id, call.prompt, reply.generation, temperature, reply.message.to_json(), index, call.role
-            )
+            message, choice_index = reply.message.to_json(), call.first_choice + index
+            turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
 
 
 def logprob_bytes(tokens: int, top: int) -> int:
-    """About how many bytes the logprobs of so many tokens take as JSON."""
+    """Return about how many bytes the logprobs of so many tokens take as JSON."""
     return 64 * tokens * (1 + top)
 
 

@@ -17,7 +17,7 @@ class SentDeltas:
     tool_calls: int = 0
 
     def growth(self, message: AssistantMessage, *, final: bool) -> list[Delta]:
-        """The deltas from what was sent to `message`. Until the end, an unfinished character is held back."""
+        """Return the deltas from what was sent to `message`. Until the end, an unfinished character is held back."""
         deltas: list[Delta] = []
         reasoning = message.reasoning or ""
         if piece := _piece(self.reasoning, reasoning, final=final):

@@ -80,7 +80,7 @@ class FairWork:
         self._turn_ends = False
 
     async def run(self, owner: Hashable, size: int, work: Callable[[], T]) -> T:
-        """The result of `work`, which goes through `size` bytes."""
+        """Return the result of `work`, which goes through `size` bytes."""
         if size > INLINE_BYTES:
             return await self._in_thread(owner, work)
         if self._spent_s >= BUDGET_S or self._for_loop:

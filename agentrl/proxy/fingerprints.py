@@ -30,7 +30,7 @@ class Fingerprints:
         self.remembered_characters = 0
 
     def of(self, messages: Sequence[Message], tools: list[Tool] | None) -> list[bytes]:
-        """One fingerprint a message, each of the tools and all messages up to and including it."""
+        """Return one fingerprint a message, each of the tools and all messages up to and including it."""
         digest = hashlib.blake2b(pydantic_core.to_json(tools or []), digest_size=16).digest()
         digests = []
         for message in messages:
@@ -55,9 +55,11 @@ class Fingerprints:
         self._known[before] = message, after
 
     def after(self, before: bytes, message: Message) -> bytes:
-        """The fingerprint of a conversation with one more message. Only what a message means counts, not how a client or a
-        dialect spells it: null fields, an empty text, reasoning that the client dropped, one text part instead of a string,
-        spaces in JSON."""
+        """Return the fingerprint of a conversation with one more message.
+
+        Only what a message means counts, not how a client or a dialect spells it: null fields, an empty text, reasoning that the
+        client dropped, one text part instead of a string, spaces in JSON.
+        """
         content = message.get("content") or ""
         if isinstance(content, list) and all(part["type"] == "text" for part in content):
             content = "".join(part["text"] for part in content)

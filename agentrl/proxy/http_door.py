@@ -54,16 +54,16 @@ async def open_proxy(
     port: int = 0,
     limits: ProxyLimits | None = None,
     training: bool = False,
-    around: Callable[[Proxy], Handle] | None = None,
+    middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Proxy]:
     """Serve `engine` as `model` on `host`:`port` (0: a free one) for the length of the context.
 
-    With `training` what it records is to be trained on, and images, which are not yet, are refused. `around` may answer more paths over
+    With `training` what it records is to be trained on, and images, which are not yet, are refused. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
     """
     async with anyio.create_task_group() as tasks:
         proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training)
-        handle = proxy.handle if around is None else around(proxy)
+        handle = proxy.handle if middleware is None else middleware(proxy)
         connections = _Connections(proxy.limits)
         app = web.Application(client_max_size=proxy.limits.max_request_bytes)
 
@@ -192,7 +192,7 @@ class _Connections:
                 connection.expect_head(self.limits.keep_alive_timeout_s)
 
     def admit(self) -> bool:
-        """Whether there is room for one more; the one that was idle for longest makes it."""
+        """Return whether there is room for one more; the one that was idle for longest makes it."""
         if len(self.open) < self.limits.max_connections:
             return True
         if not self.idle:

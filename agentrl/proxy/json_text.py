@@ -19,14 +19,18 @@ _SPLIT_DEPTH = 5
 
 
 def read_json(text: str | bytes) -> Any:
-    """Read JSON. Raises ValueError for anything else: also NaN, a repeated key, a lone surrogate, bytes that are no UTF-8,
-    more than 4,300 digits, and more than MAX_JSON_DEPTH levels."""
+    """Read JSON.
+
+    Raises:
+        ValueError: It is anything else: also NaN, a repeated key, a lone surrogate, bytes that are no UTF-8, more than 4,300
+            digits, and more than MAX_JSON_DEPTH levels.
+    """
     data = text.encode() if isinstance(text, str) else text
     return jiter.from_json(data, allow_inf_nan=False, catch_duplicate_keys=True)
 
 
 def too_deep(text: str) -> bool:
-    """Whether a text is, or begins like, JSON of more than MAX_JSON_DEPTH levels."""
+    """Return whether a text is, or begins like, JSON of more than MAX_JSON_DEPTH levels."""
     if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
         return False
     try:

@@ -27,7 +27,9 @@ class Found:
 
 class Recorded:
     """What raw prompts may go on from: texts or ids up to and including a reply, each with the turn that made the reply.
-    Only digests of them are kept."""
+
+    Only digests of them are kept.
+    """
 
     def __init__(self) -> None:
         self._turns: dict[bytes, Turn] = {}
@@ -45,7 +47,7 @@ class Recorded:
             self._turns[content.value] = turn
 
     def longest(self, content: bytes) -> Found:
-        """The longest that `content` begins with."""
+        """Return the longest that `content` begins with."""
         length, turn = 0, None
         rolling, view = RollingDigest(), memoryview(content)
         for known in self._lengths:

@@ -25,7 +25,7 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import Json, PreparedCompletion, Send
+from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
@@ -66,9 +66,21 @@ class Response:
 class Endpoint(Protocol):
     """One API that makes replies. `prepare` answers bad requests with ApiError before any work starts."""
 
-    def prepare(self, role: SessionRole, body: bytes) -> tuple[Any, Any]: ...
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[Any, Any]:
+        """Check a request; return it, and its call, or a list of one for each of its prompts.
 
-    async def complete(self, request: Any, call: Any) -> Json: ...
+        Raises:
+            ApiError: The request cannot be answered.
+        """
+        ...
+
+    async def complete(self, request: Any, call: Any) -> Json:
+        """Return the whole reply.
+
+        Raises:
+            ApiError: The engine failed, or the episode has ended.
+        """
+        ...
 
     async def stream(self, request: Any, call: Any, send: Send) -> None:
         """Send the events of a reply. An ApiError that it raises ends the stream, as one more event."""
@@ -109,7 +121,11 @@ class Proxy:
         return f"{self.url}/v1"
 
     def open_session(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
-        """A session with a key of its own, whose calls are kept in `call_log`. Raises TooManySessionsError."""
+        """Return a session with a key of its own, whose calls are kept in `call_log`.
+
+        Raises:
+            TooManySessionsError: There are `proxy.max_sessions` already.
+        """
         return self.sessions.open(defaults, call_log)
 
     def close_session(self, session: Session) -> None:
@@ -147,19 +163,18 @@ class Proxy:
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
     async def _count(self, role: SessionRole, body: Body) -> Response:
-        with self._busy(role.session):
+        with self._request_in_work(role.session):
             received = await self._received(body)
             count = await self._prepared(role.session, received, lambda: self._messages.count(role, received))
         return _json(count)
 
     async def _reply(self, path: str, role: SessionRole, body: Body) -> Response:
         endpoint, session = self._endpoints[path], role.session
-        with self._busy(session):
+        with self._request_in_work(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
-            for call in asked:
-                call.recall()
+            recall(asked)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
@@ -186,7 +201,7 @@ class Proxy:
         return await self._large_json(session, content) if size > INLINE_BYTES else _json(content)
 
     @contextmanager
-    def _busy(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
+    def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
         """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`)."""
         activity = session.activity
         if not admitted and activity.requests >= self.limits.max_requests_per_session:
@@ -218,7 +233,7 @@ class Proxy:
             await send.send((event, whole))
 
         async def run() -> None:
-            with scope, self._busy(session, admitted=True):
+            with scope, self._request_in_work(session, admitted=True):
                 async with send:
                     # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
                     with refusals("POST", path) as answered:
@@ -255,7 +270,7 @@ class Proxy:
         return Response(await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content))))
 
     def in_process_transport(self) -> httpx2.AsyncBaseTransport:
-        """A transport that hands requests straight to this proxy, for clients in this process."""
+        """Return a transport that hands requests straight to this proxy, for clients in this process."""
         return _InProcessTransport(self)
 
 
@@ -304,12 +319,12 @@ def _is_failure(error: BaseException) -> bool:
 
 
 def bearer_key(headers: Mapping[str, str]) -> str:
-    """The key in `Authorization: Bearer KEY`."""
+    """Return the key in `Authorization: Bearer KEY`."""
     return headers.get("authorization", "").removeprefix("Bearer ").strip()
 
 
 def refusal(error: ApiError, path: str) -> Response:
-    """The reply that says why there is none, in the words of the API of `path`."""
+    """Return the reply that says why there is none, in the words of the API of `path`."""
     return Response(to_json(_error_json(error, path)), error.status)
 
 

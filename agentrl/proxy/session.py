@@ -52,7 +52,7 @@ class Prompt:
     """Those whose tokens are in `input_ids`, in order."""
 
     def followed_by(self, ids: list[int]) -> Prompt:
-        """The prompt with ids after it."""
+        """Return the prompt with ids after it."""
         if not ids:
             return self
         return replace(self, input_ids=self.input_ids + ids, digest=self.digest.with_ids(ids))
@@ -66,7 +66,7 @@ class Conversation:
     added: list[Message]
 
     def messages(self) -> list[Message]:
-        """All of it."""
+        """Return all of it."""
         parts: list[list[Message]] = []
         part: Conversation | None = self
         while part is not None:
@@ -127,7 +127,7 @@ class Session:
         self._nameless = SessionRole(self)
 
     def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
-        """The prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
+        """Return the prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
         fingerprints = self._fingerprints.of(messages, tools)
         history = fingerprints[-1]
         for end in range(len(messages) - 1, 0, -1):
@@ -148,7 +148,7 @@ class Session:
         return Prompt(input_ids=rendered.ids, parent=None, digest=digest, history=history, images=rendered.images)
 
     def raw_prompt(self, chat_format: ChatFormat, raw: str | list[int]) -> Prompt:
-        """The prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
+        """Return the prompt of text or ids that are to be gone on from. What extends a recorded call keeps that call's ids."""
         if isinstance(raw, str):
             content = bytes_of_text(raw)
             known = self._texts.longest(content)
@@ -171,8 +171,11 @@ class Session:
         choice_index: int,
         role: SessionRole | None = None,
     ) -> Turn:
-        """Record a reply to `prompt`. Where choices of one call say the same, it is the first of them, and not that which ended
-        last, that a conversation goes on from: so it is the same again when the episode starts over."""
+        """Record a reply to `prompt`.
+
+        Where choices of one call say the same, it is the first of them, and not that which ended last, that a conversation goes
+        on from: so it is the same again when the episode starts over.
+        """
         turn = self.record.add(
             completion_id, prompt.parent, prompt.input_ids, generation, temperature, prompt.images, prompt.digest
         )
@@ -189,12 +192,20 @@ class Session:
         return turn
 
     def reward(self, completion_id: str, value: float) -> None:
-        """Give one model call a reward of its own. Raises KeyError for an id that this session never answered."""
+        """Give one model call a reward of its own.
+
+        Raises:
+            KeyError: This session never answered that id.
+        """
         for turn in self.turns_of(completion_id):
             turn.reward = value
 
     def turns_of(self, completion_id: str) -> list[Turn]:
-        """The choices of one model call. Raises KeyError for an id that this session never answered."""
+        """Return the choices of one model call.
+
+        Raises:
+            KeyError: This session never answered that id.
+        """
         turns = [turn for turn in self.record.turns if turn.completion_id == completion_id]
         if not turns:
             raise KeyError(completion_id)

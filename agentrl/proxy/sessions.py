@@ -37,7 +37,11 @@ class Sessions:
         return iter(list(self._open.values()))
 
     def open(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
-        """A session with a key of its own, whose calls are kept in `call_log`. Raises TooManySessionsError."""
+        """Return a session with a key of its own, whose calls are kept in `call_log`.
+
+        Raises:
+            TooManySessionsError: There are `proxy.max_sessions` already.
+        """
         if len(self._open) >= self._limits.max_sessions:
             raise TooManySessionsError(
                 f"{len(self._open)} sessions are open, as many as proxy.max_sessions allows; close some, or raise it"
@@ -62,8 +66,11 @@ class Sessions:
                 self._closed.popitem(last=False)
 
     def find(self, key: str) -> SessionRole:
-        """The open session of a key; `KEY.NAME` is that session as its role NAME. Raises ApiError 401 for an unknown key,
-        409 for one that has ended, 400 for a role that it cannot have."""
+        """Return the open session of a key; `KEY.NAME` is that session as its role NAME.
+
+        Raises:
+            ApiError: 401 for an unknown key, 409 for one that has ended, 400 for a role that it cannot have.
+        """
         key, _, name = key.partition(".")
         digest = _digest(key)
         session = self._open.get(digest)
@@ -89,7 +96,7 @@ class Sessions:
 
 
 def key_bytes(key: str) -> bytes:
-    """A key as bytes. Headers may hold any bytes: those that are not UTF-8 arrive as lone surrogates."""
+    """Return a key as bytes. Headers may hold any bytes: those that are not UTF-8 arrive as lone surrogates."""
     return key.encode(errors="surrogatepass")
 
 

@@ -40,7 +40,7 @@ class LeanTokenizer:
         return tuple(self._backend.encode(text, add_special_tokens=False).ids)
 
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Ids of `text`; special tokens written in it are recognised, none are added."""
+        """Return ids of `text`; special tokens written in it are recognised, none are added."""
         if add_special_tokens:
             return list(self._tokenizer.encode(text))
         if len(text) > MAX_REMEMBERED_CHARACTERS:
@@ -48,7 +48,7 @@ class LeanTokenizer:
         return list(self._remembered(text))
 
     def convert_tokens_to_ids(self, tokens: str | list[str]) -> Any:
-        """The id of a token, or the ids of several."""
+        """Return the id of a token, or the ids of several."""
         return self._id_of(tokens) if isinstance(tokens, str) else self._tokenizer.convert_tokens_to_ids(tokens)
 
     def decode(self, token_ids: int | Sequence[int], skip_special_tokens: bool = False, **_: Any) -> str:

@@ -25,15 +25,15 @@ class RollingDigest:
         self.value = self._state.digest()
 
     def with_ids(self, *parts: Sequence[int]) -> RollingDigest:
-        """The digest of the content with token ids after it."""
+        """Return the digest of the content with token ids after it."""
         return self.with_bytes(*map(bytes_of_ids, parts))
 
     def with_text(self, text: str) -> RollingDigest:
-        """The digest of the content with a text after it."""
+        """Return the digest of the content with a text after it."""
         return self.with_bytes(bytes_of_text(text))
 
     def with_bytes(self, *parts: bytes | memoryview) -> RollingDigest:
-        """The digest of the content with bytes after it."""
+        """Return the digest of the content with bytes after it."""
         state, length = self._state.copy(), self.length
         for part in parts:
             state.update(part)
@@ -48,10 +48,10 @@ class RollingDigest:
 
 
 def bytes_of_ids(ids: Sequence[int]) -> bytes:
-    """Ids as bytes, of which those of a prefix are a prefix."""
+    """Return ids as bytes, of which those of a prefix are a prefix."""
     return array("q", ids).tobytes()
 
 
 def bytes_of_text(text: str) -> bytes:
-    """The same of a text. JSON lets no half of a surrogate pair in, but a reply's text may be anything."""
+    """Return the same of a text. JSON lets no half of a surrogate pair in, but a reply's text may be anything."""
     return text.encode(errors="surrogatepass")

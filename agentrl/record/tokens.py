@@ -47,14 +47,14 @@ class Generation:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Generation:
-        """The inverse of `dataclasses.asdict`, from JSON. Raises KeyError, TypeError or ValueError for what is none."""
+        """Return the inverse of `dataclasses.asdict`, from JSON. Raises KeyError, TypeError or ValueError for what is none."""
         spans = [VersionSpan(**span) for span in values["versions"]]
         top = [[(logprob, token) for logprob, token in position] for position in values["top_logprobs"]]
         return cls(**{**values, "versions": spans, "top_logprobs": top})
 
 
 def join(first: Generation, second: Generation) -> Generation:
-    """The reply made of two parts, the second of which went on from the first's last token."""
+    """Return the reply made of two parts, the second of which went on from the first's last token."""
     offset = len(first.output_ids)
     spans = list(first.versions)
     for span in second.versions:
@@ -74,7 +74,7 @@ def join(first: Generation, second: Generation) -> Generation:
 
 
 def beginning(generation: Generation, count: int, finish: FinishReason) -> Generation:
-    """The first `count` tokens of a reply, as one that ended there."""
+    """Return the first `count` tokens of a reply, as one that ended there."""
     return replace(
         generation,
         output_ids=generation.output_ids[:count],

@@ -64,7 +64,7 @@ class Turn:
         self.length = (self.parent.length if self.parent else 0) + len(self.prompt_ids) + len(self.output_ids)
 
     def path(self) -> list[Turn]:
-        """The turns from the root to this one."""
+        """Return the turns from the root to this one."""
         turns: list[Turn] = []
         turn: Turn | None = self
         while turn is not None:
@@ -73,11 +73,11 @@ class Turn:
         return turns[::-1]
 
     def path_images(self) -> list[ImageSpan]:
-        """All images of the path that ends with this turn."""
+        """Return all images of the path that ends with this turn."""
         return [image for turn in self.path() for image in turn.images]
 
     def token_ids(self) -> list[int]:
-        """All ids of the path that ends with this turn, output included."""
+        """Return all ids of the path that ends with this turn, output included."""
         ids: list[int] = []
         for turn in self.path():
             ids += turn.prompt_ids
@@ -85,7 +85,7 @@ class Turn:
         return ids
 
     def path_digest(self) -> RollingDigest:
-        """The digest of `token_ids()`, which goes on from that of the parent's path."""
+        """Return the digest of `token_ids()`, which goes on from that of the parent's path."""
         missing: list[Turn] = []
         turn: Turn | None = self
         while turn is not None and turn._digest is None:
@@ -216,7 +216,7 @@ class TokenRecord:
             yield Trajectory(ids, mask, logprobs, versions, temperatures, turn_index, leaf.truncated)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """The tree as JSON values; `parent` is an index into the list."""
+        """Return the tree as JSON values; `parent` is an index into the list."""
         position = {id(turn): index for index, turn in enumerate(self.turns)}
         rows = []
         for turn in self.turns:
@@ -230,7 +230,7 @@ class TokenRecord:
 
     @classmethod
     def from_json(cls, rows: list[dict[str, Any]]) -> TokenRecord:
-        """The inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         record = cls()
         for row in rows:
             parent = None if row["parent"] is None else record.turns[row["parent"]]

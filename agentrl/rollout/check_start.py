@@ -55,5 +55,5 @@ def check_address(host: str, port: int) -> None:
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConfigError(
             f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
-            "choose another port (--proxy.port 0: any free one)"
+            "choose another port (`proxy.port` = 0: any free one)"
         ) from error

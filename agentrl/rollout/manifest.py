@@ -114,7 +114,7 @@ def _read(directory: Path) -> tuple[Manifest, dict[str, FileSum]]:
     except ValueError as error:
         raise CheckpointError(
             f"{path} is damaged, or not of this agentrl: {one_line(error)}. A checkpoint of another version can be "
-            f"the model of a new run: --model {directory}"
+            f"the `model.path` of a new run: {directory}"
         ) from error
     manifest.check()
     return manifest, files

@@ -31,7 +31,7 @@ def open_model_proxy(
     chat_format: ChatFormat,
     *,
     training: bool = False,
-    around: Callable[[Proxy], Handle] | None = None,
+    middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AbstractAsyncContextManager[Proxy]:
     """Open the proxy of a configuration.
 
@@ -40,7 +40,7 @@ def open_model_proxy(
         engine: What it asks.
         chat_format: That of the model.
         training: Whether what is recorded is to be trained on.
-        around: As for `agentrl.proxy.open_proxy`.
+        middleware: As for `agentrl.proxy.open_proxy`.
 
     Returns:
         A context, in which the proxy takes requests.
@@ -49,7 +49,7 @@ def open_model_proxy(
     limits = ProxyLimits(**own.model_dump(exclude={"host", "port"}))
     name = model_name(config.model.path)
     return open_proxy(
-        engine, chat_format, name, host=own.host, port=own.port, limits=limits, training=training, around=around
+        engine, chat_format, name, host=own.host, port=own.port, limits=limits, training=training, middleware=middleware
     )
 
 

@@ -164,7 +164,7 @@ def _wrong_episodes(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     try:
         size = _Config.model_validate_json(regular(run_dir / "config.json").read_bytes()).rollout.group_size
     except (OSError, ValueError) as error:
-        yield f"config.json cannot be read ({type(error).__name__}: {one_line(error)}); --resume restores it from the store"
+        yield f"config.json cannot be read ({type(error).__name__}: {one_line(error)}); `resume=True` restores it from the store"
     else:
         ended = (
             "SELECT g.id, COUNT(DISTINCT e.episode_index) FROM groups g LEFT JOIN episodes e ON e.group_id = g.id"

@@ -69,7 +69,10 @@ def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[i
     for step, path, chain, kept, damaged in rows:
         if damaged is not None:
             if step > last:
-                yield step, f"the checkpoint of step {step} is damaged ({damaged}); --resume trains its batches again"
+                yield (
+                    step,
+                    f"the checkpoint of step {step} is damaged ({damaged}); `resume=True` trains its batches again",
+                )
             continue
         if step not in trained or chain != trained[step].chain:
             yield step, f"the checkpoint of step {step} has another digest chain than its batch"
@@ -82,7 +85,7 @@ def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[i
 
 def _wrong_files(directory: Path, step: int, trained: dict[int, TrainedStep], began: str) -> Iterator[str]:
     if not directory.is_dir():
-        yield "is gone; --resume goes on without it: from an older one, or from the model, through the recorded batches"
+        yield "is gone; `resume=True` goes on without it: from an older one, or from the model, through the recorded batches"
         return
     try:
         manifest = check_files(directory)

@@ -89,7 +89,7 @@ class DurableTrainer:
         except TrainerStateError as error:
             raise TrainerError(
                 f"step {step} failed {MAX_FAILURES + 1} times: {error}. What was committed is safe, and the step has changed nothing: "
-                f"mend the cause, and go on with agentrl train --resume {self._run_dir}"
+                f"mend the cause, and go on with `resume=True` in {self._run_dir}"
             ) from error
         self._consumed.append(trained)
         return metrics
@@ -131,7 +131,7 @@ class DurableTrainer:
             return None
         return (
             f"the last checkpoint was {why}\nThe batches of {len(self._consumed)} steps wait in the store, and are trained on when "
-            f"the run goes on with agentrl train --resume {self._run_dir}"
+            f"the run goes on with `resume=True` in {self._run_dir}"
         )
 
     async def _checkpoint(self, failures: int) -> None:
@@ -243,5 +243,5 @@ class DurableTrainer:
         except TrainerError as error:
             raise TrainerError(
                 f"the checkpoint of step {step} was not made: {error}. What was committed is safe: mend the cause, and go on with "
-                f"agentrl train --resume {self._run_dir}"
+                f"`resume=True` in {self._run_dir}"
             ) from error

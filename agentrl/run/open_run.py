@@ -21,9 +21,9 @@ from agentrl.models.text import TokenText, token_text
 from agentrl.reporting.html import html_table
 from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import EpisodeFilter, Status, list_episodes
+from agentrl.rollout.read_episode import RunEpisode
 from agentrl.rollout.rewards import best_checkpoint
 from agentrl.rollout.store import Store
-from agentrl.run.read_episode import RunEpisode
 from agentrl.run.run_directory import read_config, read_metrics, whole_checkpoints
 from agentrl.run.run_lock import in_use
 

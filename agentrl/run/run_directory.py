@@ -66,7 +66,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     """
     if overrides and "run_dir" in overrides:
         raise ConfigError(
-            f"run_dir: the run in {run_dir} stays where it is; leave --run_dir out, or copy the run and name the copy"
+            f"run_dir: the run in {run_dir} stays where it is; leave `run_dir` out, or copy the run and name the copy"
         )
     path = run_dir / "config.json"
     content: dict[str, Any] | None
@@ -82,7 +82,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
         if content is None:
             raise StoreError(
                 f"{path} cannot be read ({one_line(error)}), and no store has a copy of it: restore it, or begin a new run in another "
-                "--run_dir"
+                "`run_dir`"
             ) from error
     content |= {"run_dir": str(run_dir)}
     try:

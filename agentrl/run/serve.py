@@ -80,7 +80,7 @@ async def serve(
         config = config.model_copy(update={"proxy": proxy_config})
     async with (
         open_model(config) as engine,
-        open_model_proxy(config, engine, chat_format, around=lambda proxy: Service(proxy, key).handle) as proxy,
+        open_model_proxy(config, engine, chat_format, middleware=lambda proxy: Service(proxy, key).handle) as proxy,
     ):
         with settled():
             if not given:

@@ -16,8 +16,7 @@ MAX_DEPTH = 4
 
 
 def exercise(request: Request) -> Reply:
-    """Return the next reply of a conversation: a call of each tool with arguments of its schema, one with arguments that are no JSON,
-    one of a tool that does not exist, and from then on the answer "42"."""
+    """Return the next reply of a conversation: a call of each tool with arguments of its schema, one with arguments that are no JSON, one of a tool that does not exist, and from then on the answer "42"."""
     turn = sum(message.get("role") == "assistant" for message in request["messages"])
     return exercising_reply(request.get("tools") or [], turn)
 

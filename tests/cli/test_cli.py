@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 from typing import Literal
 
 import jsonschema
 import pytest
 
+from agentrl import open_run
 from agentrl.cli.main import COMMANDS, command_line, main
 from agentrl.config import RunConfig, config_fields, load_config
 from agentrl.envs.calculator import distinct_tasks
@@ -29,7 +32,7 @@ def agentrl(*words: str, timeout_s: float = 120) -> subprocess.CompletedProcess[
 def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text("".join(json.dumps(task) + "\n" for task in distinct_tasks(16, seed=5)))
-    out = tmp_path / "episodes.jsonl"
+    out = tmp_path / "kept"
     words = ["eval", "workflows/calculator.py", "--tasks", str(tasks), "--model", "nano", "--out", str(out)]
     result = agentrl(*words, "--eval.samples", "2", "--json")
     assert result.returncode == 0, result.stderr
@@ -37,18 +40,22 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
     assert (shown["tasks"], shown["episodes"], shown["failed"]) == (16, 32, 0)
     assert 0 < shown["mean_reward"] <= 1
     assert shown["mean_reward_95"][0] < shown["mean_reward"] < shown["mean_reward_95"][1]
-    _, *episodes = [json.loads(line) for line in out.read_text().splitlines()]
-    rewards = [episode["reward"] for episode in episodes]
+    rewards = [episode.reward for episode in open_run(out).episodes()]
     assert len(rewards) == 32
     assert shown["mean_reward"] == pytest.approx(sum(rewards) / 32)
     assert shown["pass_at"]["1"]["mean"] == pytest.approx(sum(reward >= 1 for reward in rewards) / 32)
     assert shown["pass_at"]["1"]["mean"] <= shown["pass_at"]["2"]["mean"]
     assert len(shown["per_task"]) == 16
 
-    out.write_text("".join(out.read_text().splitlines(keepends=True)[:-7]) + '{"torn')
+    with closing(sqlite3.connect(out / "store.sqlite")) as store, store:
+        store.execute("DELETE FROM calls WHERE episode > 25")
+        store.execute("DELETE FROM episodes WHERE id > 25")
     again = agentrl(*words, "--eval.samples", "2", "--per-task")
     assert "going on after 25 episodes" in again.stderr
-    assert len(out.read_text().splitlines()) == 1 + 32
+    assert len(open_run(out).episodes()) == 32
+    figures = again.stdout.splitlines()
+    assert figures[-1].startswith("episodes"), "figures are the last thing on the screen"
+    assert f"what was said is kept: agentrl.open_run({str(out)!r}).episodes()" in figures
     assert "pass@2" in again.stdout
     assert "tasks, the hardest first" in again.stdout
     other = agentrl(*words, "--seed", "3")

@@ -14,9 +14,11 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -261,6 +263,50 @@ def test_the_first_signal_acts_in_the_loop_and_the_handlers_are_restored() -> No
 
     run_loop(main)
     assert seen == [repr(signal.SIG_DFL)], "the second signal has its default action"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_the_first_signal_is_that_of_all_who_wait_and_none_of_them_leaves_a_handler_behind(first_to_end: int) -> None:
+    """Two runs in one event loop: the one ends, a signal comes, the other ends."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    acted: list[int] = []
+
+    async def main() -> None:
+        begun, ended = anyio.Event(), [anyio.Event(), anyio.Event(), anyio.Event()]
+
+        async def wait(number: int) -> None:
+            with first_signal(partial(acted.append, number)):
+                if number == 2:
+                    begun.set()
+                await ended[number].wait()
+
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for number in range(3):
+                    group.start_soon(wait, number)
+                await begun.wait()
+                ended[first_to_end].set()
+                await anyio.sleep(0.01)
+                signal.raise_signal(signal.SIGTERM)
+                await anyio.sleep(0.01)
+                for event in ended:
+                    event.set()
+
+    asyncio.run(main())
+    assert acted == [1 - first_to_end, 2]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_in_a_thread_no_signal_is_waited_for_and_no_handler_is_changed() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    async def wait() -> Any:
+        with first_signal(interrupt):
+            return signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(asyncio.run, wait()).result(60) is before
     assert signal.getsignal(signal.SIGINT) is before
 
 

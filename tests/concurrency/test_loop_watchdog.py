@@ -102,6 +102,23 @@ async def test_a_line_that_would_block_for_ever_is_interrupted_and_only_its_task
     assert signal.getsignal(INTERRUPT) is signal.SIG_IGN
 
 
+async def test_of_two_who_watch_one_loop_the_second_still_interrupts_when_the_first_has_ended() -> None:
+    with watch_loop(blocked_after_s=0.2, interrupt_after_s=60), watch_loop(blocked_after_s=0.2, interrupt_after_s=0.4):
+        with pytest.raises(LoopBlocked, match=r"blocked the event loop for 0\.4 s"):
+            await asyncio.ensure_future(in_a_task(lambda: blocks(30)))
+    first, second = watch_loop(0.2, 0.4), watch_loop(0.2, 0.5)
+    first.__enter__()
+    with second:
+        first.__exit__(None, None, None)
+        with pytest.raises(LoopBlocked, match=r"blocked the event loop for 0\.5 s"):
+            await asyncio.ensure_future(in_a_task(lambda: blocks(30)))
+    assert signal.getsignal(INTERRUPT) is signal.SIG_IGN
+
+
+async def in_a_task(block: Callable[[], object]) -> None:
+    block()
+
+
 def twice(acquire: Callable[[], object]) -> Callable[[], object]:
     def both() -> None:
         acquire()

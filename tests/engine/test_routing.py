@@ -64,8 +64,8 @@ def test_nothing_is_kept_of_a_session_that_ended_whenever_its_calls_end(steps: l
         router.forget(str(session))
         for call in open_calls:
             call.close()
-    assert not router._home
-    assert not +router._residents
+    assert not router._server_of
+    assert not +router._sessions_on
     assert not router._ended
     assert not router._calls
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import pytest
+from anyio.to_thread import run_sync as in_thread
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,11 +18,12 @@ from agentrl.config import EngineConfig, RunConfig
 from agentrl.engine.launch import open_engine
 from agentrl.episode import Episode
 from agentrl.errors import ConfigError, UsageError
+from agentrl.evaluation.directory import KeptEpisodes
 from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, summarise
-from agentrl.evaluation.log import EvaluationLog
 from agentrl.evaluation.view import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
+from agentrl.rollout.outcome import Outcome
 
 
 def episode(
@@ -68,28 +70,38 @@ def test_of_a_single_task_the_episodes_are() -> None:
     assert result.mean_reward_95[0] == pytest.approx(0.5 - 1.96 * 0.527 / 10**0.5, abs=1e-3)
 
 
-def test_a_log_goes_on_where_it_was_torn(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    with EvaluationLog(path, {"seed": 1}) as log:
-        log.add(episode(0, 0, 1.0))
-        log.add(episode(0, 1, 0.0, "failed"))
-        log.add(episode(1, 0, 0.5))
-    whole = path.read_text()
-    path.write_text(whole[:-10])
-    with EvaluationLog(path, {"seed": 1}) as log:
-        assert log.done == [episode(0, 0, 1.0)]
-        log.add(episode(1, 0, 0.5))
-    assert path.read_text() == whole
-    with EvaluationLog(path, {"seed": 1}) as log:
-        assert [(e.task, e.episode_index) for e in log.done] == [(0, 0), (1, 0)]
+def kept_in(path: Path, seed: int = 1) -> KeptEpisodes:
+    return KeptEpisodes(path, {"seed": seed}, RunConfig.model_validate({"model": "nano"}))
 
 
-def test_a_log_of_something_else_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    with EvaluationLog(path, {"seed": 1}):
+def test_finished_episodes_are_kept_and_failed_ones_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation"
+    with kept_in(path) as kept:
+        added = kept.add(0, 0, 7, Outcome(status="finished", reward=1.0, metrics={"turns": 2.0}))
+        failed = kept.add(0, 1, 8, Outcome(status="failed", error="boom"))
+        assert (added.reward, added.metrics, failed.status) == (1.0, {"turns": 2.0}, "failed")
+        assert failed.transcript().endswith("--- error\nboom")
+    with kept_in(path) as kept:
+        assert kept.done == [added]
+        again = kept.add(0, 1, 8, Outcome(status="finished", reward=0.5))
+    with kept_in(path) as kept:
+        assert kept.done == [added, again]
+    assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+    with kept_in(tmp_path / "evaluation"):
         pass
     with pytest.raises(ConfigError, match="holds something else than this evaluation"):
-        EvaluationLog(path, {"seed": 2})
+        kept_in(tmp_path / "evaluation", seed=2)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"):
+        kept_in(tmp_path / "file")
+
+
+def test_an_episode_that_was_not_kept_says_so() -> None:
+    with pytest.raises(UsageError, match="episode 1 of task 3 was not kept"):
+        episode(3, 1, 1.0).transcript()
 
 
 async def always(episode: Episode) -> float:
@@ -112,9 +124,7 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
 ) -> None:
     tasks = [{"n": n} for n in range(4)]
     with anyio.fail_after(60):
-        result = await agentrl.evaluate(
-            settings(server_url), workflow=always, tasks=tasks, out=tmp_path / "episodes.jsonl"
-        )
+        result = await agentrl.evaluate(settings(server_url), workflow=always, tasks=tasks, out=tmp_path / "kept")
     assert (result.mean_reward, result.pass_at[2].mean, result.tasks, result.failed) == (0.5, 0.5, 4, 0)
     assert [(e.task, e.episode_index, e.reward) for e in result.episodes[:4]] == [
         (0, 0, 0),
@@ -131,11 +141,45 @@ async def test_functions_and_lists_are_evaluated_in_the_loop_that_runs(
     view = EvaluationView()  # nothing is left to run of another evaluation of the same
     with anyio.fail_after(60):
         again = await agentrl.evaluate(
-            settings(server_url), workflow=always, tasks=lambda: tasks, out=tmp_path / "episodes.jsonl", view=view
+            settings(server_url), workflow=always, tasks=lambda: tasks, out=tmp_path / "kept", view=view
         )
     assert again == result
     assert (view.total, len(view.episodes)) == (8, 8)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.anyio
+async def test_what_was_said_can_be_read_afterwards(
+    server_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails_late(episode: Episode) -> float:
+        await always(episode)
+        if episode.task["n"] == 1:
+            raise RuntimeError("the tool broke")
+        return 0.5
+
+    monkeypatch.chdir(tmp_path)
+    with anyio.fail_after(60):
+        result = await agentrl.evaluate(
+            settings(server_url), workflow=fails_late, tasks=[{"n": 0}, {"n": 1}], view=EvaluationView()
+        )
+    await in_thread(check_transcripts, result, tmp_path)
+
+
+def check_transcripts(result: agentrl.Evaluation, folder: Path) -> None:
+    assert result.directory is not None
+    assert result.directory.parent == folder / "evaluations"
+    read = agentrl.open_run(result.directory).episodes()
+    assert len(read) == 4
+    for one in result.episodes:
+        (again,) = [own for own in read if (own.task, own.episode_index) == (one.task, one.episode_index)]
+        assert one.transcript() == again.transcript()
+        assert f"<|im_start|>user\n{one.task}<|im_end|>" in one.transcript()
+        assert ("the tool broke" in one.transcript()) == (one.task == 1)
+        assert "--- turn 1: reply" in one.transcript()
+        (trajectory,) = one.trajectories
+        assert sum(trajectory.loss_mask) == again.tokens > 0
+        assert "im_start" in one._repr_html_()
 
 
 @pytest.mark.anyio
@@ -156,8 +200,10 @@ async def test_the_tasks_may_be_a_file_and_the_model_elsewhere(
                 base_url=proxy.base_url,
                 api_key=proxy.open_session().key,
                 view=EvaluationView(),
+                out=tmp_path / "kept",
             )
     assert (result.mean_reward, len(result.episodes), result.failed) == (1.0, 2, 0)
+    assert "no model call is recorded" in await in_thread(result.episodes[0].transcript)
 
 
 def blocking(episode: Episode) -> float:
@@ -175,11 +221,11 @@ async def of_two(episode: Episode, more: int) -> float:
         ({"workflow": blocking}, {}, "the workflow is not async; write `async def run"),
         ({"workflow": of_two}, {}, "takes .*more.*, so it cannot be called with an episode alone"),
         ({"workflow": 3}, {}, "the workflow is not async"),
-        ({"workflow": None}, {}, "workflow is not set"),
-        ({"tasks": None}, {}, "tasks is not set"),
+        ({"workflow": None}, {}, "`workflow` is not set"),
+        ({"tasks": None}, {}, "`tasks` is not set"),
         ({"tasks": iter([{"n": 1}])}, {}, "is an iterator, which can be gone through only once"),
         ({"tasks": [1]}, {}, "tasks, task 0: a task must be a JSON object, not int"),
-        ({}, {"model": ""}, r"model\.path is not set"),
+        ({}, {"model": ""}, r"`model\.path` is not set"),
         ({}, {"model": "/no/model"}, "'/no/model' is not a directory"),
         ({}, {"rollout": {"workers": 2}}, "which load it from a file: name the file"),
     ],

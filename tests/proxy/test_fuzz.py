@@ -15,7 +15,7 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.timeout(120)
 async def test_no_damaged_request_is_a_failure_of_the_proxy(nano_format: ChatFormat) -> None:
     async with open_proxy(
-        InstantEngine(), nano_format, "nano", around=lambda proxy: Service(proxy, ADMIN_KEY).handle
+        InstantEngine(), nano_format, "nano", middleware=lambda proxy: Service(proxy, ADMIN_KEY).handle
     ) as proxy:
         statuses, failed = await fuzz_bytes(proxy.url, 4, seed=1, at_once=4)
     assert not failed, statuses

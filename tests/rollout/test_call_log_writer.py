@@ -20,7 +20,7 @@ from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy, recorded_cho
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
+from agentrl.rollout.call_log_writer import CallLogWriter, EpisodeCallLog, open_call_log
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
@@ -143,6 +143,53 @@ async def test_calls_that_were_answered_are_answered_again_at_once_and_token_for
         again = await runner.run({"n": 1}, 5, call_log=call_logs.episode(0, 0, recorded_choices(outcome.record)))
     assert engine.calls == []
     assert calls_of(again.record) == calls_of(outcome.record)
+
+
+@pytest.mark.parametrize("cut_off_at", [1, 2, 3, 4])
+async def test_equal_prompts_of_one_request_are_each_answered_again_with_their_own_replies(
+    server_url: str, nano_format: ChatFormat, store: Store, cut_off_at: int
+) -> None:
+    """The crash comes when so many of the request's four replies are kept; the others are generated once more."""
+
+    async def run(episode: Episode) -> float:
+        many = await episode.client.completions.create(
+            model=episode.model, prompt=["1 + 1 =", "1 + 1 ="], n=2, max_tokens=12, temperature=1.4
+        )
+        replies.append((many.id, [choice.text for choice in many.choices]))
+        episode.reward(many.id, 0.5)
+        if not goes_on:
+            await anyio.sleep(60)
+        return 1.0
+
+    replies: list[tuple[str, list[str]]] = []
+    goes_on, kept = False, 0
+
+    async def keep_some(call_logs: CallLogWriter, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
+        nonlocal kept
+        if kept == cut_off_at:
+            await anyio.sleep(60)
+        kept += 1
+        await writes(call_logs, call_log, choice)
+
+    writes = CallLogWriter.keep
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CallLogWriter, "keep", keep_some)
+        await attempt(run, server_url, nano_format, store, stop_when=lambda _: kept == cut_off_at)
+    logged = await in_thread(store.logged_calls, 0, 0)
+    assert len({(choice.completion_id, choice.choice_index) for choice in logged}) == len(logged)
+    assert sum(choice.generation.finish != "abort" for choice in logged) == cut_off_at
+    goes_on = True
+    outcome, second, _ = await attempt(run, server_url, nano_format, store)
+    assert outcome is not None
+    assert outcome.status == "finished", outcome.error
+    assert len(second.calls) == 4 - cut_off_at, "only what was not kept was generated"
+    turns = {(turn.completion_id, turn.choice_index): turn for turn in outcome.record.turns}
+    assert sorted(turns) == [(replies[-1][0], index) for index in range(4)], "the id that the client was told"
+    for choice in logged:
+        begun, whole = choice.generation.output_ids, turns[choice.completion_id, choice.choice_index].output_ids
+        assert whole[: len(begun)] == begun
+    assert [turn.reward for turn in turns.values()] == [0.5] * 4, "the id stands for all that was asked with it"
+    assert len(replies) == 1 or replies[0] == replies[1]
 
 
 def calls_of(record: TokenRecord) -> dict[tuple[str, int], Any]:

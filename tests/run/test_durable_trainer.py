@@ -138,7 +138,7 @@ async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(
         assert trainer.weights.chain == straight[1].chain
         assert "File exists" in said[0]
         await in_thread((run_dir / "weights" / "v3.partial").write_text, "in the way")
-        with pytest.raises(TrainerError, match=r"step 3 failed 4 times: .*agentrl train --resume"):
+        with pytest.raises(TrainerError, match=r"step 3 failed 4 times: .*`resume=True` in"):
             await trainer.step(batch(3))
         await trainer.save_the_rest()
     assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
@@ -241,7 +241,7 @@ async def test_the_disk_is_blamed_for_what_it_refused_and_for_nothing_else(
         await trainer.step(batch(1))
         with monkeypatch.context() as patch:
             patch.setattr(Policy, "snapshot", lambda *_, **__: fails(torch.OutOfMemoryError("no memory")))
-            with pytest.raises(TrainerError, match=r"was not made: .*no memory.*--resume"):
+            with pytest.raises(TrainerError, match=r"was not made: .*no memory.*`resume=True` in"):
                 await trainer.checkpoint()
         await in_thread((run_dir / "checkpoints").write_text, "in the way")
         await trainer.checkpoint()

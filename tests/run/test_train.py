@@ -329,7 +329,7 @@ def test_a_full_disk_ends_the_run_and_with_room_it_goes_on(command: list[str], t
         )
         assert result.returncode == 1, result.stdout + result.stderr
         assert "cannot be written" in result.stderr, "the checkpoint, or the store, whichever came first"
-        assert f"make room, or repair the disk, and go on with agentrl train --resume {run_dir}" in result.stderr
+        assert f"make room, or repair the disk, and go on with --resume {run_dir}" in result.stderr
         subprocess.run(["mount", "-o", "remount,size=200m", str(run_dir)], check=True)
         assert_goes_on(run_dir, 0)
     finally:

@@ -223,7 +223,7 @@ def _read_weights(model: nn.Module, directory: Path) -> None:
     if has != wants:
         raise ConfigError(
             f"{directory} was trained {'with' if has else 'without'} an adapter, and trainer.lora asks for "
-            f"{'one' if wants else 'none'}; go on as the run began, or begin a new one with --model {directory}"
+            f"{'one' if wants else 'none'}; go on as the run began, or begin a new one with `model.path` = {directory}"
         )
     read_published(model, directory / "adapter" if has else directory)
 

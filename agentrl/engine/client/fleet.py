@@ -76,7 +76,11 @@ class Fleet:
         self._in_service = Condition()
 
     async def join(self) -> int:
-        """Take all servers into service; the version that they serve. Raises EngineError if they do not agree."""
+        """Take all servers into service; the version that they serve.
+
+        Raises:
+            EngineError: They do not agree.
+        """
         versions: dict[str, int] = {}
         for server in self.servers:
             versions[server.url] = await server.probe(self._limits.hang_timeout_s)
@@ -86,11 +90,11 @@ class Fleet:
         return versions[self.servers[0].url]
 
     def in_service(self) -> list[SGLangServer]:
-        """The servers that take requests now."""
+        """Return the servers that take requests now."""
         return [server for server in self.servers if server.serving]
 
     async def choose(self, session: str, avoid: Sequence[SGLangServer] = ()) -> SGLangServer:
-        """The server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
+        """Return the server for a session's next request, another than those to `avoid` where there is one. Waits while none is in service."""
         while not (serving := self.in_service()):
             await self._in_service.wait()
         return self.router.choose(session, [server for server in serving if server not in avoid] or serving)
@@ -179,8 +183,10 @@ class Fleet:
             log.warning("waiting: %s", reason)
 
     async def monitor(self, server: SGLangServer, catch_up: Callable[[SGLangServer], Awaitable[None]]) -> None:
-        """See that one server answers, and bring it back when it is lost, until cancelled. `catch_up` gives it what the others
-        have, and puts it into service."""
+        """See that one server answers, and bring it back when it is lost, until cancelled.
+
+        `catch_up` gives it what the others have, and puts it into service.
+        """
         while True:
             if server.serving:
                 await anyio.sleep(self._limits.health_interval_s)

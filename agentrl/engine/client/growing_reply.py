@@ -57,7 +57,12 @@ class GrowingReply:
         self._whole: Generation | None = None
 
     def grow(self, state: Any) -> None:
-        """Take the server's next state in. Raises BadReplyError when it cannot be right, EngineError when it is a refusal."""
+        """Take the server's next state in.
+
+        Raises:
+            BadReplyError: It cannot be right.
+            EngineError: It is a refusal.
+        """
         self._settled = len(self._logprobs)
         self._versions.settle()
         if not isinstance(state, dict):
@@ -147,14 +152,18 @@ class GrowingReply:
         return self.output_ids[: len(self._logprobs)]
 
     def so_far(self) -> Generation:
-        """The tokens that have come and are sure, to be gone on from. One that has ended says so with its `finish`."""
+        """Return the tokens that have come and are sure, to be gone on from. One that has ended says so with its `finish`."""
         if self._whole is not None:
             return self._whole
         spans = self._versions.spans()
         return self._generation(spans, min(len(self._logprobs), spans[-1].end if spans else 0), "abort")
 
     def finished(self) -> Generation:
-        """The whole reply. Raises ServerLostError if it is not whole."""
+        """Return the whole reply.
+
+        Raises:
+            ServerLostError: It is not whole.
+        """
         if self._whole is None:
             raise ServerLostError(f"{self._url} closed the stream before the reply ended", self.so_far())
         return self._whole

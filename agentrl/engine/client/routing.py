@@ -26,8 +26,8 @@ class Router(Generic[S]):
 
     def __init__(self, spill: int) -> None:
         self._spill = spill
-        self._home: dict[str, S] = {}
-        self._residents: Counter[int] = Counter()
+        self._server_of: dict[str, S] = {}
+        self._sessions_on: Counter[int] = Counter()
         self._calls: Counter[str] = Counter()
         """Calls of a session that may still choose."""
         self._ended: set[str] = set()
@@ -35,8 +35,10 @@ class Router(Generic[S]):
 
     @contextmanager
     def calling(self, session: str) -> Iterator[None]:
-        """The length of one call of a session, in which it may choose again and again. A session that ended meanwhile is forgotten
-        with its last call."""
+        """Hold a session for the length of one call, in which it may choose again and again.
+
+        A session that ended meanwhile is forgotten with its last call.
+        """
         self._calls[session] += 1
         try:
             yield
@@ -49,24 +51,24 @@ class Router(Generic[S]):
                     self._leave(session)
 
     def choose(self, session: str, servers: Sequence[S]) -> S:
-        """The server for the session's next request, of those that serve now (at least one)."""
+        """Return the server for the session's next request, of those that serve now (at least one)."""
         # Between requests a session loads no server, but it will: ties go to the server with fewer sessions.
-        idlest = min(servers, key=lambda server: (server.in_flight, self._residents[id(server)]))
-        home = self._home.get(session)
-        if home is not None and home in servers and home.in_flight - idlest.in_flight <= self._spill:
-            return home
+        idlest = min(servers, key=lambda server: (server.in_flight, self._sessions_on[id(server)]))
+        last = self._server_of.get(session)
+        if last is not None and last in servers and last.in_flight - idlest.in_flight <= self._spill:
+            return last
         self._leave(session)
-        self._home[session] = idlest
-        self._residents[id(idlest)] += 1
+        self._server_of[session] = idlest
+        self._sessions_on[id(idlest)] += 1
         return idlest
 
     def forget(self, session: str) -> None:
-        """The session has ended: no more calls of it begin."""
+        """Note that the session has ended: no more calls of it begin."""
         if session in self._calls:
             self._ended.add(session)
         self._leave(session)
 
     def _leave(self, session: str) -> None:
-        home = self._home.pop(session, None)
-        if home is not None:
-            self._residents[id(home)] -= 1
+        last = self._server_of.pop(session, None)
+        if last is not None:
+            self._sessions_on[id(last)] -= 1

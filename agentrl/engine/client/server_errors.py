@@ -66,5 +66,5 @@ def _has_descriptor() -> bool:
 
 
 def says_out_of_memory(message: object) -> bool:
-    """Whether a server's refusal is about its memory: then its state is unknown, and a new start may mend it."""
+    """Return whether a server's refusal is about its memory: then its state is unknown, and a new start may mend it."""
     return bool(_OUT_OF_MEMORY.search(str(message)))

@@ -49,7 +49,7 @@ Facts = TypeVar("Facts", bound=_Facts)
 
 
 def facts_of(kind: type[Facts], said: dict[str, Any], where: str) -> Facts:
-    """What the server at `where` said, of the right types. Raises EngineError that names the first field that is not."""
+    """Return what the server at `where` said, of the right types. Raises EngineError that names the first field that is not."""
     try:
         return kind.model_validate(said)
     except ValidationError as error:
@@ -58,7 +58,11 @@ def facts_of(kind: type[Facts], said: dict[str, Any], where: str) -> Facts:
 
 
 def served_version(model: ModelInfo, where: str) -> int:
-    """The number of the weights that a server serves. Raises EngineError for what cannot be one."""
+    """Return the number of the weights that a server serves.
+
+    Raises:
+        EngineError: It cannot be one.
+    """
     version = version_number(model.weight_version)
     if version < 0:
         raise _unbelievable(where, "weight_version", model.weight_version, "it is the number of no version")

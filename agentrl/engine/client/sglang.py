@@ -131,8 +131,11 @@ class SGLangEngine:
         images: Sequence[ImageSpan] = (),
         draft: PartialGeneration | None = None,
     ) -> Generation:
-        """One uninterrupted reply; see `Engine.generate`. One that must satisfy a JSON schema reports no progress: a grammar
-        starts at a reply's first token, so if it is interrupted it starts over."""
+        """Return one uninterrupted reply; see `Engine.generate`.
+
+        One that must satisfy a JSON schema reports no progress: a grammar starts at a reply's first token, so if it is
+        interrupted it starts over.
+        """
         if sampling.json_schema is not None:
             on_progress = draft = None
         request = _Request(input_ids, sampling, session, images, on_progress, draft)
@@ -242,7 +245,7 @@ class SGLangEngine:
             return await self.swap_weights(checkpoint, version, lambda: self.load_from_disk(copy, version))
 
     async def swap_weights(self, checkpoint: Path, version: int, load: Load) -> float:
-        """The same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
+        """Return the same with another way to bring the weights in. A server that returns later reads `checkpoint`."""
         async with self._changing(version):
             started = time.perf_counter()
             try:
@@ -259,8 +262,13 @@ class SGLangEngine:
 
     @asynccontextmanager
     async def _changing(self, version: int) -> AsyncIterator[None]:
-        """Change what all servers serve: alone, and to the end, whoever is cancelled meanwhile, as servers of different weights would
-        stay in service otherwise. What is done in it is bounded. Raises EngineError for a version that no reply could name."""
+        """Change what all servers serve: alone, and to the end, whoever is cancelled meanwhile, as servers of different weights would stay in service otherwise.
+
+        What is done in it is bounded.
+
+        Raises:
+            EngineError: No reply could name the version.
+        """
         if version < 0 or version_number(str(version)) != version:
             raise EngineError(
                 f"{version} is no version of weights: it must be a number of at most {VERSION_DIGITS} digits, from 0 on"
@@ -351,7 +359,7 @@ async def sglang_engine(
     restart: Restart | None = None,
     vocabulary: int | None = None,
 ) -> AsyncIterator[SGLangEngine]:
-    """A client of the servers at `urls`, with its connections, for the length of the context.
+    """Open a client of the servers at `urls`, with its connections, for the length of the context.
 
     `vocabulary`: how many rows the output layer of the model has that they serve; None: ids are not held to it.
     """

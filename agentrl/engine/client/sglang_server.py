@@ -144,8 +144,11 @@ class SGLangServer:
         on_ids: Callable[[list[int]], None] | None,
         watch: Callable[[Callable[[], Generation]], None],
     ) -> Generation:
-        """One reply, or its beginning with `finish="abort"`. `watch` gets a function that says what it has so far. Raises
-        ServerLostError, BadReplyError and LocalShortageError, with the beginning; EngineError."""
+        """Return one reply, or its beginning with `finish="abort"`.
+
+        `watch` gets a function that says what it has so far. Raises ServerLostError, BadReplyError and LocalShortageError, with
+        the beginning; EngineError.
+        """
         rid = uuid.uuid4().hex
         body = {
             "rid": rid,
@@ -273,12 +276,12 @@ class SGLangServer:
     async def post(
         self, path: str, body: dict[str, Any], timeout_s: float, *, any_status: bool = False
     ) -> dict[str, Any]:
-        """The JSON of a reply with status 200, or with any. Raises ServerLostError, EngineError."""
+        """Return the JSON of a reply with status 200, or with any. Raises ServerLostError, EngineError."""
         data = pydantic_core.to_json(body)
         return await self._ask("POST", path, timeout_s, any_status=any_status, data=data, headers=_JSON)
 
     async def get(self, path: str, timeout_s: float, *, missing_ok: bool = False) -> dict[str, Any]:
-        """The same for GET. `missing_ok`: an unknown path answers with {}."""
+        """Return the same for GET. `missing_ok`: an unknown path answers with {}."""
         return await self._ask("GET", path, timeout_s, missing_ok=missing_ok)
 
     async def _ask(

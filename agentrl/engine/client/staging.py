@@ -19,7 +19,7 @@ log = logger(__name__)
 
 @asynccontextmanager
 async def staged(checkpoint: Path) -> AsyncIterator[Path]:
-    """A copy of the directory `checkpoint` in shared memory, for the length of the context.
+    """Hold a copy of the directory `checkpoint` in shared memory, for the length of the context.
 
     `checkpoint` itself where it lies there already, where there is no shared memory or too little, and where it is no
     directory: then the server that is to read it says so.

@@ -47,24 +47,24 @@ class VersionTracker:
         """The version that was given, or served first."""
         self._changed = False
         """Whether another one was served later."""
-        self._sure = 0
+        self._certain_tokens = 0
         """Tokens, from the first on, that `_version` made for sure."""
-        self._reported: list[VersionSpan] = []
-        self._settled = self.mode, self._reported
+        self._reported_spans: list[VersionSpan] = []
+        self._settled = self.mode, self._reported_spans
 
     def settle(self) -> None:
         """Trust what has been taken in so far: `drop_since_settled` goes back to here."""
-        self._settled = self.mode, self._reported
+        self._settled = self.mode, self._reported_spans
 
     def drop_since_settled(self, tokens: int) -> None:
         """Forget the states since `settle`, when the reply had so many tokens."""
-        self._sure = min(self._sure, tokens)
-        self.mode, self._reported = self._settled
+        self._certain_tokens = min(self._certain_tokens, tokens)
+        self.mode, self._reported_spans = self._settled
 
     def take(self, meta: dict[str, Any], tokens: int, expected: Expected) -> VersionFault | None:
         """Take in what a state says, with which the reply has so many tokens. Return what is wrong with it."""
         if self.mode is VersionMode.GIVEN:
-            self._sure = tokens
+            self._certain_tokens = tokens
             return None
         if "weight_versions" in meta:
             return self._take_reported(meta["weight_versions"], tokens, expected)
@@ -85,7 +85,7 @@ class VersionTracker:
         for span in spans:
             if (outdated := _outdated(span.version, expected)) is not None:
                 return outdated
-        self.mode, self._reported = VersionMode.REPORTED, spans
+        self.mode, self._reported_spans = VersionMode.REPORTED, spans
         return None
 
     def _take_served(self, served: Any, tokens: int, expected: Expected) -> VersionFault | None:
@@ -98,7 +98,7 @@ class VersionTracker:
             self._version = version
         self._changed = self._changed or version != self._version
         if version == self._version == expected.only_version:
-            self._sure = tokens
+            self._certain_tokens = tokens
         return None
 
     def end(self, tokens: int) -> bool:
@@ -106,16 +106,16 @@ class VersionTracker:
         if self.mode is VersionMode.SERVED:
             if self._changed:
                 return False
-            self._sure = (
+            self._certain_tokens = (
                 tokens  # updates of a server that reports no spans end replies: one version made all of this one
             )
         return True
 
     def spans(self) -> list[VersionSpan]:
-        """The versions of the tokens of which they are sure."""
+        """Return the versions of the tokens of which they are sure."""
         if self.mode is VersionMode.REPORTED:
-            return self._reported
-        return [VersionSpan(self._version or 0, 0, self._sure)]
+            return self._reported_spans
+        return [VersionSpan(self._version or 0, 0, self._certain_tokens)]
 
 
 def _outdated(version: int, expected: Expected) -> VersionFault | None:
@@ -126,8 +126,10 @@ def _outdated(version: int, expected: Expected) -> VersionFault | None:
 
 
 def version_number(reported: object) -> int:
-    """The number of a version as servers report it; -1 for what cannot be one. SGLang calls the weights that it started with
-    "default", and others may have names too: these are version 0."""
+    """Return the number of a version as servers report it; -1 for what cannot be one.
+
+    SGLang calls the weights that it started with "default", and others may have names too: these are version 0.
+    """
     if type(reported) is int:
         return reported
     if not isinstance(reported, str):

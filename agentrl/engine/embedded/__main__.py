@@ -16,7 +16,7 @@ from agentrl.machine.garbage import loading
 
 
 def main() -> None:
-    """The command line of this module; its flags are named as SGLang's."""
+    """Run the command line of this module; its flags are named as SGLang's."""
     parser = argparse.ArgumentParser(prog="python -m agentrl.engine.embedded", description=__doc__)
     parser.add_argument("--model-path", type=Path, required=True)
     parser.add_argument("--host", default="127.0.0.1")

@@ -211,7 +211,11 @@ class BatchingEngine:
             self.adapter = name
 
     def unload_adapter(self, name: str) -> None:
-        """Compute with the model as it is again. Open requests are aborted. Raises ValueError for an adapter that is not loaded."""
+        """Compute with the model as it is again. Open requests are aborted.
+
+        Raises:
+            ValueError: The adapter is not loaded.
+        """
         if name != self.adapter:
             raise ValueError(
                 f"LoRA with name {name} does not exist. Loaded LoRAs: {[self.adapter] * bool(self.adapter)}"

@@ -89,15 +89,18 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
         self._decode = decode
 
     def fill_defaults(self, int32_tensor: torch.Tensor) -> None:
+        """Say that no row has a request."""
         int32_tensor.fill_(-1)
 
     def prepare_tensor_args(self, requests_with_new_token: list[FutureRequestState]) -> torch.Tensor:
+        """Return the slot of each row's request."""
         self._rows = len(requests_with_new_token)
         return torch.tensor(
             [r.state.logit_processor_kwargs["slot"] for r in requests_with_new_token], dtype=torch.int32
         )
 
     def __call__(self, scores: torch.Tensor, tensor_arg: torch.Tensor) -> torch.Tensor:
+        """Sample a token for each row, as its own request asks; return scores that leave it no choice."""
         # A prompt whose prefill is split has a row too, but no new token: beyond `_rows`, slots are an earlier batch's.
         requests = [self.requests.get(slot) for slot in tensor_arg[: self._rows].tolist()]
         rows = [row for row, request in enumerate(requests) if request is not None]

@@ -83,7 +83,7 @@ Body = TypeVar("Body", bound=Strict)
 
 
 async def parse(http: web.Request, model: type[Body]) -> Body:
-    """The body of a request. Raises RefusedError, which names the fields that are wrong."""
+    """Return the body of a request. Raises RefusedError, which names the fields that are wrong."""
     try:
         return model.model_validate_json(await http.read() or b"{}")
     except ValidationError as error:

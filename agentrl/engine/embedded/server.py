@@ -51,7 +51,7 @@ class EmbeddedServer:
         self._control = ThreadPoolExecutor(1, thread_name_prefix="control")
 
     def app(self) -> web.Application:
-        """The aiohttp application."""
+        """Return the aiohttp application."""
         app = web.Application(client_max_size=64 * 2**20, middlewares=[_errors_as_json])
         app.add_routes(
             [
@@ -278,7 +278,7 @@ class EmbeddedServer:
         return web.Response(status=200 if self._engine.alive else 503)
 
     async def model_info(self, http: web.Request) -> web.Response:
-        """What is served, and under which weight version."""
+        """Return what is served, and under which weight version."""
         return _json(
             {
                 "model_path": str(self._model_path),
@@ -291,7 +291,7 @@ class EmbeddedServer:
         )
 
     async def server_info(self, http: web.Request) -> web.Response:
-        """How the server was started."""
+        """Return how the server was started."""
         return _json(
             {"incremental_streaming_output": self._incremental, "stream_interval": 1, "grammar_backend": "none"}
         )

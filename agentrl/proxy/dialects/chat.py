@@ -18,12 +18,16 @@ class ChatCompletions:
         self._service = service
 
     def prepare(self, role: SessionRole, body: bytes) -> tuple[ChatRequest, PreparedCompletion]:
-        """Check a request and render its prompt. Raises ApiError."""
+        """Check a request and render its prompt.
+
+        Raises:
+            ApiError: The request cannot be answered.
+        """
         request = parse_request(body)
         return request, self._service.prepare(role, request.to_completion_request(), "chatcmpl-")
 
     async def complete(self, request: ChatRequest, call: PreparedCompletion) -> Json:
-        """The whole reply as one `chat.completion`."""
+        """Return the whole reply as one `chat.completion`."""
         count = request.n or 1
         choices: list[Json] = [{}] * count
         replies: list[Completion] = []
@@ -42,7 +46,11 @@ class ChatCompletions:
         return {**_head(call, "chat.completion"), "choices": choices, "usage": usage(call, replies)}
 
     async def stream(self, request: ChatRequest, call: PreparedCompletion, send: Send) -> None:
-        """The reply as `chat.completion.chunk`s, sent as the tokens arrive. Raises ApiError."""
+        """Send the reply as `chat.completion.chunk`s, sent as the tokens arrive.
+
+        Raises:
+            ApiError: The engine failed, or the episode has ended.
+        """
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
         count, ended = request.n or 1, 0
         replies: list[Completion] = []

@@ -163,7 +163,7 @@ class ChatRequest(BaseModel):
     logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
 
     def to_completion_request(self) -> CompletionRequest:
-        """The question in every dialect's form."""
+        """Return the question in every dialect's form."""
         choice = self.tool_choice or "auto"
         return CompletionRequest(
             model=self.model,
@@ -190,7 +190,11 @@ class ChatRequest(BaseModel):
 
 
 def stop_strings(stop: str | list[str] | None) -> list[str]:
-    """The stop strings, as a list. Raises ApiError for an empty one."""
+    """Return the stop strings, as a list.
+
+    Raises:
+        ApiError: It is empty.
+    """
     strings = [stop] if isinstance(stop, str) else stop or []
     if not all(strings):
         raise invalid("stop", "a stop string is empty")

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.proxy.api_error import read_body
+from agentrl.proxy.call_log import digest_of_several
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat import usage
@@ -54,7 +55,11 @@ class Completions:
         self._service = service
 
     def prepare(self, role: SessionRole, body: bytes) -> tuple[TextCompletionRequest, list[PreparedCompletion]]:
-        """Check a request; one call a prompt, all under one id. Raises ApiError."""
+        """Check a request; return one call a prompt, all of one request.
+
+        Raises:
+            ApiError: The request cannot be answered.
+        """
         request = read_body(TextCompletionRequest, body)
         prompt = request.prompt
         many = isinstance(prompt, list) and not isinstance(prompt[0], int)
@@ -78,10 +83,14 @@ class Completions:
             )
             for raw in (prompt if many else [prompt])
         ]
+        if many:
+            digest = digest_of_several([call.digest for call in calls])
+            for position, call in enumerate(calls):
+                call.digest, call.first_choice = digest, position * (request.n or 1)
         return request, calls
 
     async def complete(self, request: TextCompletionRequest, calls: list[PreparedCompletion]) -> Json:
-        """The whole reply as one `text_completion`."""
+        """Return the whole reply as one `text_completion`."""
         per_prompt = request.n or 1
         replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
 
@@ -97,7 +106,11 @@ class Completions:
         return {**_head(calls[0]), "choices": choices, "usage": _usage(calls, replies)}
 
     async def stream(self, request: TextCompletionRequest, calls: list[PreparedCompletion], send: Send) -> None:
-        """The reply as pieces of text. Raises ApiError."""
+        """Send the reply as pieces of text.
+
+        Raises:
+            ApiError: The engine failed, or the episode has ended.
+        """
         per_prompt = request.n or 1
         replies: list[Completion | None] = [None] * (len(calls) * per_prompt)
         head = _head(calls[0])

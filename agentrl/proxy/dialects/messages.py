@@ -17,22 +17,30 @@ class Messages:
         self._service = service
 
     def prepare(self, role: SessionRole, body: bytes) -> tuple[MessagesRequest, PreparedCompletion]:
-        """Check a request and render its prompt. Raises ApiError."""
+        """Check a request and render its prompt.
+
+        Raises:
+            ApiError: The request cannot be answered.
+        """
         request = read_body(MessagesRequest, body)
         return request, self._service.prepare(role, request.to_completion_request(), "msg_")
 
     def count(self, role: SessionRole, body: bytes) -> Json:
-        """How many tokens a request's prompt has."""
+        """Return how many tokens a request's prompt has."""
         request = read_body(CountRequest, body).to_completion_request()
         return {"input_tokens": self._service.count(role, request)}
 
     async def complete(self, request: MessagesRequest, call: PreparedCompletion) -> Json:
-        """The whole reply as one `message`."""
+        """Return the whole reply as one `message`."""
         reply = await self._service.reply(call)
         return {**_head(call), "content": _content(reply), **_ending(reply), "usage": _usage(call, reply)}
 
     async def stream(self, request: MessagesRequest, call: PreparedCompletion, send: Send) -> None:
-        """The reply as Anthropic's events, sent as the tokens arrive. Raises ApiError."""
+        """Send the reply as Anthropic's events, sent as the tokens arrive.
+
+        Raises:
+            ApiError: The engine failed, or the episode has ended.
+        """
         index, open_kind = -1, ""
 
         async def close() -> None:

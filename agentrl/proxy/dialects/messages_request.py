@@ -144,7 +144,7 @@ class CountRequest(BaseModel):
     thinking: Json | None = None
 
     def to_completion_request(self) -> CompletionRequest:
-        """The question in every dialect's form."""
+        """Return the question in every dialect's form."""
         messages = [message for said in self.messages for message in said.to_json()]
         if self.system:
             system = self.system if isinstance(self.system, str) else _joined(self.system)
@@ -172,7 +172,7 @@ class MessagesRequest(CountRequest):
     service_tier: str | None = None
 
     def to_completion_request(self) -> CompletionRequest:
-        """The question in every dialect's form."""
+        """Return the question in every dialect's form."""
         ask = super().to_completion_request()
         sampling = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
         return CompletionRequest(**{**vars(ask), **sampling, "stop": self.stop_sequences or []})

@@ -33,12 +33,12 @@ _OPEN_PATHS = ("/health", "/openapi.json")
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    """The document of what a proxy answers."""
+    """Return the document of what a proxy answers."""
     return describe(MODEL_APIS)
 
 
 def describe(paths: Paths) -> dict[str, Any]:
-    """An OpenAPI 3.1 document of `paths`. Each but `/health` and the document takes a bearer key."""
+    """Return an OpenAPI 3.1 document of `paths`. Each but `/health` and the document takes a bearer key."""
     template = "#/components/schemas/{model}"
     models = sorted({model for model in paths.values() if model is not None}, key=lambda model: model.__name__)
     refs, schemas = models_json_schema([(model, "validation") for model in models], ref_template=template)

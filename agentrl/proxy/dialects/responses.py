@@ -18,7 +18,11 @@ class Responses:
         self._service = service
 
     def prepare(self, role: SessionRole, body: bytes) -> tuple[ResponsesRequest, PreparedCompletion]:
-        """Check a request and render its prompt. Raises ApiError."""
+        """Check a request and render its prompt.
+
+        Raises:
+            ApiError: The request cannot be answered.
+        """
         request = parse_request(body)
         before: list[Json] = []
         if request.previous_response_id is not None:
@@ -28,13 +32,13 @@ class Responses:
         return request, self._service.prepare(role, request.to_completion_request(before), "resp_")
 
     async def complete(self, request: ResponsesRequest, call: PreparedCompletion) -> Json:
-        """The whole reply as one `response`."""
+        """Return the whole reply as one `response`."""
         reply = await self._service.reply(call)
         self._remember(request, call, reply)
         return _response(request, call, reply)
 
     async def stream(self, request: ResponsesRequest, call: PreparedCompletion, send: Send) -> None:
-        """The reply as `response.*` events, sent as the tokens arrive."""
+        """Send the reply as `response.*` events, sent as the tokens arrive."""
         stream = _EventStream(call.id, send)
         try:
             await stream.say("response.created", response=_response(request, call, None))

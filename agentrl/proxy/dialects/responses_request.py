@@ -149,7 +149,7 @@ class ResponsesRequest(BaseModel):
     stream_options: Json | None = None
 
     def to_completion_request(self, before: Sequence[Json]) -> CompletionRequest:
-        """The question in every dialect's form; `before` is the conversation that it goes on from."""
+        """Return the question in every dialect's form; `before` is the conversation that it goes on from."""
         choice = self.tool_choice or "auto"
         wanted = self.text.format
         schema = json.dumps(wanted.schema_) if isinstance(wanted, _SchemaFormat) else None
@@ -222,6 +222,6 @@ def parse_request(body: bytes) -> ResponsesRequest:
 
 
 def unknown_response(response_id: str) -> ApiError:
-    """The refusal of an id that this session never gave out."""
+    """Return the refusal of an id that this session never gave out."""
     message = f"Previous response with id '{response_id}' not found."
     return ApiError(400, message, param="previous_response_id", code="previous_response_not_found")

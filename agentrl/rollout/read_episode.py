@@ -1,23 +1,24 @@
-"""An episode of a run as it is read from Python: what was said, and every token of it."""
+"""An episode of a run, or of an evaluation, as it is read from Python: what was said, and every token of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Protocol
 
-from agentrl.config import GroupAdvantage, TrainerConfig
+from agentrl.config import GroupAdvantage, RunConfig, TrainerConfig
 from agentrl.errors import AgentRLError
+from agentrl.models.text import TokenText
 from agentrl.record.returns import turn_returns
 from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.reporting.html import html_rows, html_table, html_text
 from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import ListedEpisode, Status
-
-if TYPE_CHECKING:
-    from agentrl.run.open_run import Run
+from agentrl.rollout.store import Store
 
 MAX_SHOWN_CHARS = 20_000
 """Characters of a transcript that a notebook shows by itself."""
@@ -25,6 +26,29 @@ MAX_SHOWN_TOKENS = 400
 """Tokens of a trajectory that a notebook shows by itself."""
 COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
 """Advantages that follow from the rewards of a group alone."""
+
+
+class EpisodeSource(Protocol):
+    """Where episodes are read from: a run, or an evaluation."""
+
+    @property
+    def path(self) -> Path:
+        """Its directory."""
+        ...
+
+    @property
+    def config(self) -> RunConfig:
+        """Its configuration."""
+        ...
+
+    @property
+    def text(self) -> TokenText:
+        """The text of its tokens. Raises ConfigError when there is no tokenizer any more."""
+        ...
+
+    def open_store(self) -> AbstractContextManager[Store]:
+        """Return a context in which its store can be read."""
+        ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,9 +94,9 @@ class RunTrajectory:
 
 @dataclass(frozen=True, repr=False)
 class RunEpisode:
-    """One episode of a run, read from its store."""
+    """One episode of a run, or of an evaluation, read from its store."""
 
-    run: Run
+    source: EpisodeSource
     listed: ListedEpisode
 
     @property
@@ -133,7 +157,7 @@ class RunEpisode:
     @cached_property
     def record(self) -> TokenRecord:
         """Its token record: the tree of its turns."""
-        with self.run.open_store() as store, reading(f"episode {self.id}", self.run.path):
+        with self.source.open_store() as store, reading(f"episode {self.id}", self.source.path):
             return store.episode(self.id).record
 
     def transcript(self) -> str:
@@ -145,10 +169,11 @@ class RunEpisode:
         return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
-        decode, turns = self.run.text.decode, self.record.turns
+        turns = self.record.turns
         number = {id(turn): index for index, turn in enumerate(turns, 1)}
         yield f"episode {self.id}: task {self.task}, {self.status}, reward {self.reward:g}"
         for index, turn in enumerate(turns, 1):
+            decode = self.source.text.decode
             name = f"turn {index}" + (f" ({turn.role})" if turn.role else "")
             parent = 0 if turn.parent is None else number[id(turn.parent)]
             branch = f", after turn {parent}" if parent not in (0, index - 1) else ""
@@ -157,6 +182,8 @@ class RunEpisode:
             cut = ", cut off for its length" if turn.truncated else ""
             yield f"--- {name}{branch}{began_anew}: prompt\n{decode(turn.prompt_ids)}"
             yield f"--- {name}: reply{cut}{own}\n{decode(turn.output_ids)}"
+        if not turns:
+            yield "--- no model call is recorded"
         if self.error:
             yield f"--- error\n{self.error}"
 
@@ -168,7 +195,7 @@ class RunEpisode:
             ConfigError: The model's tokenizer is not there any more.
         """
         record, advantages = self._weighed()
-        advantage = self.run.config.trainer.advantage
+        advantage = self.source.config.trainer.advantage
         discount = advantage.turn_discount if isinstance(advantage, GroupAdvantage) else None
         returns = turn_returns(record, self.reward, discount)
         return [self._trajectory(path, returns, advantages) for path in record.trajectories()]
@@ -179,7 +206,7 @@ class RunEpisode:
         """Return a path with its text. `returns`, `advantages`: one a turn of the record."""
         return RunTrajectory(
             token_ids=path.token_ids,
-            pieces=self.run.text.pieces(path.token_ids),
+            pieces=self.source.text.pieces(path.token_ids),
             loss_mask=path.loss_mask,
             logprobs=path.logprobs,
             versions=path.versions,
@@ -192,7 +219,7 @@ class RunEpisode:
     def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """The record as the trainer sees it, where turns that it leaves out are marked, and the advantage of each turn, by the
         trainer's own functions; None: there is none to be had."""
-        trainer: TrainerConfig = self.run.config.trainer
+        trainer: TrainerConfig = self.source.config.trainer
         if (
             self.status != "finished"
             or trainer.advantage.kind not in COMPARED_IN_THE_GROUP
@@ -201,7 +228,7 @@ class RunEpisode:
             return self.record, None
         from agentrl.trainer.algorithms.advantages import group_advantages  # loads torch
 
-        with self.run.open_store() as store, reading(f"group {self.group}", self.run.path):
+        with self.source.open_store() as store, reading(f"group {self.group}", self.source.path):
             members = store.episodes([self.group])
         found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)
         weighed = zip(members, found, strict=True)

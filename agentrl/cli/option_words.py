@@ -1,0 +1,37 @@
+"""The command line's words for what messages name.
+
+A message of the SDK names a key of the configuration, or an argument of a function, in backquotes, as Python writes it. Here each gets
+the option that a person types:
+
+    `rollout.workers`       ->  rollout.workers (--rollout.workers)
+    `base_url`              ->  --base-url
+    `resume=True` in runs/a ->  --resume runs/a
+"""
+
+from __future__ import annotations
+
+import re
+
+from agentrl.config import config_keys
+
+_ARGUMENTS = ("base_url", "out", "admin_key")
+"""Arguments of functions that are options, and no keys."""
+_OTHER_WORDS = {"workflow": "WORKFLOW", "model.path": "--model"}
+"""Keys that the command line has another word for."""
+_NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`|`resume=True`(?: in (\S*[^\s.,;:]))?")
+
+
+def in_options(text: str) -> str:
+    """Return a message with the options for the keys and arguments that it names in backquotes. Other backquotes stay."""
+    keys = set(config_keys())
+
+    def words(found: re.Match[str]) -> str:
+        name = found[1]
+        if name is None:
+            return f"--resume {found[2] or 'RUN_DIR'}"
+        option = f"--{name.replace('_', '-')}"
+        if name in _ARGUMENTS:
+            return option
+        return f"{name} ({_OTHER_WORDS.get(name, option)})" if name in keys else found[0]
+
+    return _NAMED.sub(words, text)

@@ -1,0 +1,37 @@
+"""The command line's words for the keys and arguments that messages of the SDK name."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.cli import main as cli
+from agentrl.cli.option_words import in_options
+from agentrl.errors import TrainerError
+
+
+@pytest.mark.parametrize(
+    ("said", "typed"),
+    [
+        ("`trainer.lr` is too large", "trainer.lr (--trainer.lr) is too large"),
+        ("`proxy.max_sessions` = 3", "proxy.max_sessions (--proxy.max-sessions) = 3"),
+        ("`model.path` and `workflow`", "model.path (--model) and workflow (WORKFLOW)"),
+        ("`base_url` x, `out` y", "--base-url x, --out y"),
+        ("go on with `resume=True` in runs/a.b; or not", "go on with --resume runs/a.b; or not"),
+        ("go on with `resume=True` in runs/a.", "go on with --resume runs/a."),
+        ("`resume=True` restores it", "--resume RUN_DIR restores it"),
+        ("write `async def run(episode)`, or `nothing`", "write `async def run(episode)`, or `nothing`"),
+    ],
+)
+def test_keys_and_arguments_become_options_and_all_else_stays(said: str, typed: str) -> None:
+    assert in_options(said) == typed
+
+
+def test_an_error_that_ends_a_command_speaks_of_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command() -> int:
+        raise TrainerError("mend the cause, and go on with `resume=True` in runs/a")
+
+    monkeypatch.setattr("agentrl.cli.doctor.doctor", command)
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().err == "agentrl: mend the cause, and go on with --resume runs/a\n"
