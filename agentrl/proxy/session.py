@@ -106,6 +106,12 @@ class Session:
     closed: bool = False
     conversations: dict[str, Conversation] = field(default_factory=dict)
     """For the Responses API: id of a response -> the conversation up to and including it."""
+    responses: dict[str, Message] = field(default_factory=dict)
+    """For the Responses API: id of a response that its client had stored -> the response."""
+    items: dict[str, Message] = field(default_factory=dict)
+    """For the Responses API: id of an item of a stored response -> the item."""
+    ignored: set[str] = field(default_factory=set)
+    """Names of what clients asked for and did not get, since it changes nothing that is sampled."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentrl.proxy.api_error import read_body
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
+from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
 from agentrl.proxy.json_text import read_json
 from agentrl.proxy.session import SessionRole
 
@@ -51,7 +51,9 @@ class Messages:
 
         async def emit(delta: Delta) -> None:
             if (tool := delta.tool_call) is not None:
-                await begin({"type": "tool_use", "id": tool["id"], "name": tool["function"]["name"], "input": {}})
+                await begin(
+                    {"type": "tool_use", "id": shown_id(tool["id"]), "name": tool["function"]["name"], "input": {}}
+                )
                 partial = {"type": "input_json_delta", "partial_json": tool["function"]["arguments"]}
                 await send(_delta(index, partial))
             elif delta.reasoning:
@@ -96,7 +98,9 @@ def _content(reply: Completion) -> list[Json]:
         blocks.append({"type": "text", "text": message.content})
     for call in message.tool_calls:
         function = call["function"]
-        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function)})
+        blocks.append(
+            {"type": "tool_use", "id": shown_id(call["id"]), "name": function["name"], "input": _input(function)}
+        )
     return blocks
 
 
