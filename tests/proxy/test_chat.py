@@ -243,10 +243,10 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
 @pytest.mark.parametrize(
     ("change", "param", "code"),
     [
-        ({"frequency_penalty": 0.5}, "frequency_penalty", "invalid_value"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
         ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
-        ({"functions": []}, "functions", "unsupported_parameter"),
+        ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
         ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),

@@ -10,7 +10,7 @@ from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.responses_request import ResponsesRequest, ShownTool, parse_request, unknown_response
 from agentrl.proxy.dialects.tools import custom_input
-from agentrl.proxy.session import Conversation, SessionRole
+from agentrl.proxy.session import Conversation, Session, SessionRole
 
 
 class Responses:
@@ -59,6 +59,10 @@ class Responses:
     def _remember(request: ResponsesRequest, call: PreparedCompletion, reply: Completion, response: Json) -> None:
         session = call.session
         if response["store"]:
+            if session.responses:
+                # An agent sends the same instructions and tools with each of its calls: they are held once.
+                last = next(reversed(session.responses.values()))
+                response |= {name: last[name] for name in ("instructions", "tools") if last[name] == response[name]}
             session.responses[call.id] = response
             session.items.update({item["id"]: item for item in response["output"]})
         conversations = session.conversations
@@ -66,6 +70,30 @@ class Responses:
         # `instructions` are of one request, and not part of the conversation that it goes on from.
         known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
         conversations[call.id] = Conversation(before, [*call.request.messages[known:], reply.message.to_json()])
+
+
+def stored_response(session: Session, method: str, response_id: str) -> Json:
+    """Return a response that its client had stored, or forget it.
+
+    Args:
+        session: whose response it is.
+        method: "GET" or "DELETE".
+        response_id: its id.
+
+    Raises:
+        ApiError: 404 for an id that this session does not hold.
+    """
+    response = session.responses.get(response_id)
+    if response is None:
+        message = f"Response with id '{response_id}' not found."
+        raise ApiError(404, message, param="response_id", code="response_not_found")
+    if method == "GET":
+        return response
+    for item in response["output"]:
+        session.items.pop(item["id"], None)
+    session.conversations.pop(response_id, None)
+    del session.responses[response_id]
+    return {"id": response_id, "object": "response", "deleted": True}
 
 
 class _EventStream:
