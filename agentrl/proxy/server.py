@@ -110,6 +110,7 @@ class Proxy:
             "/v1/messages": self._messages,
         }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
+        self._ignored: set[str] = set()
 
     @property
     def base_url(self) -> str:
@@ -180,7 +181,7 @@ class Proxy:
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             for call in asked:
                 call.recall()
-            ignored = _newly_ignored(session, asked[0].request, self.model)
+            ignored = self._newly_ignored(session, asked[0].request)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
@@ -207,6 +208,16 @@ class Proxy:
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
         return await self._large_json(session, content) if size > INLINE_BYTES else _json(content)
+
+    def _newly_ignored(self, session: Session, request: CompletionRequest) -> dict[str, str]:
+        """The header that names what this session has not been told of yet. The log names each once a run."""
+        asked = [*request.ignored, *(["model"] if request.model != self.model else [])]
+        new = sorted({name for name in asked if name not in session.ignored})[: MAX_IGNORED - len(session.ignored)]
+        session.ignored.update(new)
+        if unheard := [name for name in new if name not in self._ignored][: MAX_IGNORED - len(self._ignored)]:
+            self._ignored.update(unheard)
+            log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(unheard))
+        return {IGNORED_HEADER: ", ".join(new)} if new else {}
 
     @contextmanager
     def _busy(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
@@ -344,14 +355,6 @@ def _error_json(error: ApiError, path: str) -> Json:
 def _event_json(error: ApiError, path: str, sent: int) -> Json:
     """The event that ends a stream, in the words of the API of `path`, after `sent` others."""
     return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)
-
-
-def _newly_ignored(session: Session, request: CompletionRequest, model: str) -> dict[str, str]:
-    """The header that names what this session has not been told of yet."""
-    asked = [*request.ignored, *(["model"] if request.model != model else [])]
-    new = sorted({name for name in asked if name not in session.ignored})[: MAX_IGNORED - len(session.ignored)]
-    session.ignored.update(new)
-    return {IGNORED_HEADER: ", ".join(new)} if new else {}
 
 
 def _json(content: Json) -> Response:

@@ -64,6 +64,8 @@ class Conversation:
 
     before: Conversation | None
     added: list[Message]
+    tools: list[Tool] | None = None
+    """The tools of a thread of Anthropic's, which goes on with those that it began with."""
 
     def messages(self) -> list[Message]:
         """All of it."""
@@ -105,7 +107,7 @@ class Session:
     record: TokenRecord = field(default_factory=TokenRecord)
     closed: bool = False
     conversations: dict[str, Conversation] = field(default_factory=dict)
-    """For the Responses API: id of a response -> the conversation up to and including it."""
+    """Id of a response, or of a message of a thread of Anthropic's -> the conversation up to and including it."""
     responses: dict[str, Message] = field(default_factory=dict)
     """For the Responses API: id of a response that its client had stored -> the response."""
     items: dict[str, Message] = field(default_factory=dict)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from agentrl.proxy.api_error import read_body
+from dataclasses import replace
+
+from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
 from agentrl.proxy.json_text import read_json
-from agentrl.proxy.session import SessionRole
+from agentrl.proxy.session import Conversation, Session, SessionRole
 
 
 class Messages:
@@ -19,7 +21,11 @@ class Messages:
     def prepare(self, role: SessionRole, body: bytes) -> tuple[MessagesRequest, PreparedCompletion]:
         """Check a request and render its prompt. Raises ApiError."""
         request = read_body(MessagesRequest, body)
-        return request, self._service.prepare(role, request.to_completion_request(), "msg_")
+        asked = request.to_completion_request()
+        if (before := _before(request, role.session)) is not None:
+            # `system` and `tools` are those that the thread began with.
+            asked = replace(asked, messages=[*before.messages(), *asked.messages], tools=asked.tools or before.tools)
+        return request, self._service.prepare(role, asked, "msg_")
 
     def count(self, role: SessionRole, body: bytes) -> Json:
         """How many tokens a request's prompt has."""
@@ -29,6 +35,7 @@ class Messages:
     async def complete(self, request: MessagesRequest, call: PreparedCompletion) -> Json:
         """The whole reply as one `message`."""
         reply = await self._service.reply(call)
+        _remember(request, call, reply)
         return {**_head(call), "content": _content(reply), **_ending(reply), "usage": _usage(call, reply)}
 
     async def stream(self, request: MessagesRequest, call: PreparedCompletion, send: Send) -> None:
@@ -77,8 +84,30 @@ class Messages:
         if index < 0:
             await begin({"type": "text", "text": ""})
         await close()
+        _remember(request, call, reply)
         await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)}, whole=True)
         await send({"type": "message_stop"})
+
+
+def _before(request: MessagesRequest, session: Session) -> Conversation | None:
+    """The conversation of the thread that a request goes on with."""
+    if request.thread is None or request.thread.type != "continue":
+        return None
+    before = session.conversations.get(request.thread.previous_message_id)
+    if before is None:
+        message = f"No thread of this session holds the message '{request.thread.previous_message_id}'."
+        raise ApiError(404, message, param="thread", code="thread_not_found")
+    return before
+
+
+def _remember(request: MessagesRequest, call: PreparedCompletion, reply: Completion) -> None:
+    if request.thread is None:
+        return
+    before = _before(request, call.session)
+    added = call.request.messages[len(before.messages()) if before else 0 :]
+    call.session.conversations[call.id] = Conversation(
+        before, [*added, reply.message.to_json()], call.request.tools
+    )
 
 
 def _delta(index: int, delta: Json) -> Json:

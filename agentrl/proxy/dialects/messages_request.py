@@ -228,6 +228,13 @@ class CountRequest(RequestBody):
         return [*super().ignored(), *plain_names(others)]
 
 
+class _Thread(Part):
+    """A conversation that the session holds, so that its client sends only what is new."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str = ""
+
+
 class MessagesRequest(CountRequest):
     """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
 
@@ -238,6 +245,7 @@ class MessagesRequest(CountRequest):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     output_config: _OutputConfig | None = None
     output_format: _SchemaFormat | None = None
+    thread: _Thread | None = None
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
