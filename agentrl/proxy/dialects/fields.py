@@ -53,7 +53,7 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "suffix": ("",),
     # How the reply comes.
     "background": (False,),
-    "function_call": (),
+    "function_call": ("none", "auto"),
     "functions": ([],),
     "modalities": (["text"],),
 }
