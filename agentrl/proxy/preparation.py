@@ -13,6 +13,7 @@ from agentrl.proxy.bounds import check_conversation, check_count, check_images, 
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.dialects.models import check_model
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
 
@@ -81,9 +82,7 @@ class Preparation:
         return prompt, tools, forced
 
     def _check_strictly(self, request: CompletionRequest) -> None:
-        if request.model != self.model:
-            message = f"The model '{request.model}' does not exist; this proxy serves '{self.model}' (proxy.strict)."
-            raise ApiError(404, message, param="model", code="model_not_found")
+        check_model(request.model, self.model)
         if request.ignored:
             name = request.ignored[0]
             message = f"Unsupported parameter: '{name}'. It would be ignored, which proxy.strict refuses."

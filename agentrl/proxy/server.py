@@ -30,7 +30,7 @@ from agentrl.proxy.completion_service import CompletionService, logprob_bytes, r
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
-from agentrl.proxy.dialects.models import model_list, one_model
+from agentrl.proxy.dialects.models import check_model, model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
@@ -152,9 +152,12 @@ class Proxy:
             case "GET", "/v1/models":
                 self.sessions.find(key)
                 return _json(model_list(self.model))
-            case "GET", _ if path == f"{MODELS}{self.model}" or (path.startswith(MODELS) and not self.limits.strict):
+            case "GET", _ if path.startswith(MODELS):
                 self.sessions.find(key)
-                return _json(one_model(path.removeprefix(MODELS)))
+                name = path.removeprefix(MODELS)
+                if self.limits.strict:
+                    check_model(name, self.model)
+                return _json(one_model(name))
             case "GET", "/openapi.json":
                 return Response(to_json(openapi_document()))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
