@@ -95,7 +95,9 @@ async def test_a_null_is_absent_in_the_parts_of_a_request_too(proxy: Proxy) -> N
         assert reply.status == 200, reply.body
 
 
-OTHER_VALUES: dict[str, Any] = {name: 3 if values and values[0] not in ([], {}) else {"x": 1} for name, values in CHANGES.items()}
+OTHER_VALUES: dict[str, Any] = {
+    name: 3 if values and values[0] not in ([], {}) else {"x": 1} for name, values in CHANGES.items()
+}
 
 
 @pytest.mark.parametrize("path", BODIES)

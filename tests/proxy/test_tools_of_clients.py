@@ -236,7 +236,11 @@ async def test_a_thread_goes_on_where_it_was_left_with_its_system_and_tools(setu
 
 
 async def test_documents_and_system_messages_are_text_in_their_place(setup: Setup) -> None:
-    document = {"type": "document", "title": "Prices", "source": {"type": "text", "media_type": "text/plain", "data": "tea 3"}}
+    document = {
+        "type": "document",
+        "title": "Prices",
+        "source": {"type": "text", "media_type": "text/plain", "data": "tea 3"},
+    }
     await setup.anthropic.messages.create(
         model="any",
         max_tokens=9,

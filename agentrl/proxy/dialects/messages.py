@@ -105,9 +105,7 @@ def _remember(request: MessagesRequest, call: PreparedCompletion, reply: Complet
         return
     before = _before(request, call.session)
     added = call.request.messages[len(before.messages()) if before else 0 :]
-    call.session.conversations[call.id] = Conversation(
-        before, [*added, reply.message.to_json()], call.request.tools
-    )
+    call.session.conversations[call.id] = Conversation(before, [*added, reply.message.to_json()], call.request.tools)
 
 
 def _delta(index: int, delta: Json) -> Json:
