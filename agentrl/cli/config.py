@@ -67,7 +67,7 @@ def _written(value: Any) -> str:
         table = tomlkit.inline_table()
         table.update(value)
         return str(table.as_string())
-    return tomlkit.item(value).as_string()
+    return str(tomlkit.item(value).as_string())
 
 
 def _masked(value: Any) -> Any:

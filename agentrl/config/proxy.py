@@ -42,6 +42,9 @@ class ProxyLimits(Section):
     """Replies of one session that the engine works on at the same time; the others wait in order."""
     threads: Positive = 2
     """Threads for requests and replies that take long to read, render or write; sessions take turns."""
+    strict: bool = False
+    """Refuse with 400 what is otherwise ignored since it changes nothing that is sampled: fields that are unknown or only label a
+    request, tools that the service itself would run, and other names of the model."""
     session_idle_timeout_s: Seconds | None = None
     """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
     lives as long as the episode."""

@@ -36,7 +36,10 @@ class ApiError(Exception):
     def anthropic_json(self) -> dict[str, Any]:
         """Return the reply's JSON, as Anthropic writes it."""
         kind = _ANTHROPIC_TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        error: dict[str, Any] = {"type": kind, "message": self.message}
+        if self.code is not None:
+            error["details"] = {"error_code": self.code}
+        return {"type": "error", "error": error}
 
     def event_json(self, sequence_number: int) -> dict[str, Any]:
         """Return the event that ends a stream of the Responses API."""

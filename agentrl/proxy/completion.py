@@ -54,6 +54,8 @@ class CompletionRequest:
     top_logprobs: int = 0
     json_schema: str | None = None
     """JSON of the schema that the reply must satisfy."""
+    ignored: Sequence[str] = ()
+    """Names of what the client asked for and does not get, since it changes nothing that is sampled."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
 
 class CompletionService:
-    """The model behind an engine. `model` is the only name it answers to. With `training` it refuses what no trainer learns from."""
+    """The model behind an engine. With `training` it refuses what no trainer learns from."""
 
     def __init__(
         self,

@@ -13,6 +13,7 @@ from agentrl.proxy.bounds import check_conversation, check_count, check_images, 
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.dialects.models import check_model
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
 
@@ -23,7 +24,7 @@ class Preparation:
     engine: Engine
     format: ChatFormat
     model: str
-    """The only name that it answers to."""
+    """Its name. Agents hard-code others, which are answered too."""
     limits: ProxyLimits
     training: bool = False
     """Whether what no trainer learns from is refused."""
@@ -62,9 +63,8 @@ class Preparation:
 
     def _prompt(self, session: Session, request: CompletionRequest) -> tuple[Prompt, list[Tool] | None, list[int]]:
         """The prompt, the tools that are in it, and the ids at its end that the model is taken to have said."""
-        if request.model != self.model:
-            message = f"The model '{request.model}' does not exist; this proxy serves '{self.model}'."
-            raise ApiError(404, message, param="model", code="model_not_found")
+        if self.limits.strict:
+            self._check_strictly(request)
         if request.json_schema is not None and not self.engine.has_grammar:
             message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
             raise ApiError(400, message, param="response_format", code="unsupported_value")
@@ -80,6 +80,13 @@ class Preparation:
         prompt = prompt.followed_by(forced)
         check_length(len(prompt.input_ids), self.format.context_length)
         return prompt, tools, forced
+
+    def _check_strictly(self, request: CompletionRequest) -> None:
+        check_model(request.model, self.model)
+        if request.ignored:
+            name = request.ignored[0]
+            message = f"Unsupported parameter: '{name}'. It would be ignored, which proxy.strict refuses."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
 
     def _check_least_length(self, request: CompletionRequest, tools: list[Tool] | None) -> None:
         """Refuse what cannot fit, before it is tokenised."""

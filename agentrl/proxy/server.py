@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -25,13 +25,14 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
+from agentrl.proxy.completion import CompletionRequest, Json, PreparedCompletion, Send, recall
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
+from agentrl.proxy.dialects.models import check_model, model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
-from agentrl.proxy.dialects.responses import Responses
+from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
@@ -44,6 +45,12 @@ Body = bytes | Callable[[], Awaitable[bytes]]
 log = logger(__name__)
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
+MODELS = "/v1/models/"
+RESPONSES = "/v1/responses/"
+IGNORED_HEADER = "agentrl-ignored"
+"""Names what the client asked for and does not get, each once a session."""
+MAX_IGNORED = 64
+"""Names that one session remembers."""
 MAX_TOP_LOGPROBS = 20
 _OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
 
@@ -55,12 +62,13 @@ class Response:
     body: bytes = b""
     status: int = 200
     events: AsyncGenerator[bytes, None] | None = None
+    extra_headers: dict[str, str] = field(default_factory=dict)
 
     @property
     def headers(self) -> dict[str, str]:
         """Its headers."""
         kind = "application/json" if self.events is None else "text/event-stream; charset=utf-8"
-        return {"Content-Type": kind}
+        return {"Content-Type": kind, **self.extra_headers}
 
 
 class Endpoint(Protocol):
@@ -114,6 +122,7 @@ class Proxy:
             "/v1/messages": self._messages,
         }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
+        self._ignored: set[str] = set()
 
     @property
     def base_url(self) -> str:
@@ -134,31 +143,46 @@ class Proxy:
 
     async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
         """Answer one HTTP request. Its body is read once its key is known to be good."""
+        begun = time.monotonic()
         with refusals(method, path) as answered:
-            answered.reply = await self._answer(method, path, headers, body)
-        return answered.reply
+            answered.reply = await self._answer(method, path.rstrip("/") or "/", headers, body)
+        reply = answered.reply
+        reply.extra_headers |= {
+            "x-request-id": answered.request_id,
+            "request-id": answered.request_id,
+            "openai-processing-ms": str(round(1000 * (time.monotonic() - begun))),
+        }
+        return reply
 
     async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
+        if method == "HEAD":
+            return replace(await self._answer("GET", path, headers, body), body=b"")
         key = headers.get("x-api-key") or bearer_key(headers)
-        model = {"id": self.model, "object": "model", "created": 0, "owned_by": "agentrl"}
-        known = {"/health", "/openapi.json", "/v1/models", f"/v1/models/{self.model}", COUNT_TOKENS, *self._endpoints}
+        known = {"/", "/health", "/openapi.json", "/v1/models", COUNT_TOKENS, *self._endpoints}
         match method, path:
+            case "GET", "/":
+                return _json({"service": "agentrl", "model": self.model})
             case "GET", "/health":
                 await self.engine.health()
                 return Response(b'{"status":"ok"}')
             case "GET", "/v1/models":
                 self.sessions.find(key)
-                return _json({"object": "list", "data": [model]})
-            case "GET", _ if path == f"/v1/models/{self.model}":
+                return _json(model_list(self.model))
+            case "GET", _ if path.startswith(MODELS):
                 self.sessions.find(key)
-                return _json(model)
+                name = path.removeprefix(MODELS)
+                if self.limits.strict:
+                    check_model(name, self.model)
+                return _json(one_model(name))
             case "GET", "/openapi.json":
                 return Response(to_json(openapi_document()))
+            case "GET" | "DELETE", _ if path.startswith(RESPONSES):
+                return _json(stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES)))
             case "POST", _ if path == COUNT_TOKENS:
                 return await self._count(self.sessions.find(key), body)
             case "POST", _ if path in self._endpoints:
                 return await self._reply(path, self.sessions.find(key), body)
-        if path in known:
+        if path in known or path.startswith((MODELS, RESPONSES)):
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
@@ -175,11 +199,14 @@ class Proxy:
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             recall(asked)
+            ignored = self._newly_ignored(session, asked[0].request)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
+                written.extra_headers |= ignored
                 return written
-        return Response(events=self._events(path, asked, lambda send: endpoint.stream(request, calls, send)))
+        events = self._events(path, asked, lambda send: endpoint.stream(request, calls, send))
+        return Response(events=events, extra_headers=ignored)
 
     async def _received(self, body: Body) -> bytes:
         received = body if isinstance(body, bytes) else await body()
@@ -199,6 +226,16 @@ class Proxy:
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
         return await self._large_json(session, content) if size > INLINE_BYTES else _json(content)
+
+    def _newly_ignored(self, session: Session, request: CompletionRequest) -> dict[str, str]:
+        """The header that names what this session has not been told of yet. The log names each once a run."""
+        asked = [*request.ignored, *(["model"] if request.model != self.model else [])]
+        new = sorted({name for name in asked if name not in session.ignored})[: MAX_IGNORED - len(session.ignored)]
+        session.ignored.update(new)
+        if unheard := [name for name in new if name not in self._ignored][: MAX_IGNORED - len(self._ignored)]:
+            self._ignored.update(unheard)
+            log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(unheard))
+        return {IGNORED_HEADER: ", ".join(new)} if new else {}
 
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
@@ -281,6 +318,7 @@ class Answered:
     reply: Response = field(default_factory=Response)
     error: ApiError | None = None
     """Why it was refused."""
+    request_id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex}")
 
 
 @contextmanager
@@ -301,7 +339,7 @@ def refusals(method: str, path: str) -> Iterator[Answered]:
     except BaseException as error:
         if not _is_failure(error):
             raise
-        number = f"req_{uuid.uuid4().hex}"
+        number = answered.request_id
         log.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]

@@ -64,6 +64,8 @@ class Conversation:
 
     before: Conversation | None
     added: list[Message]
+    tools: list[Tool] | None = None
+    """The tools of a thread of Anthropic's, which goes on with those that it began with."""
 
     def messages(self) -> list[Message]:
         """Return all of it."""
@@ -105,7 +107,13 @@ class Session:
     record: TokenRecord = field(default_factory=TokenRecord)
     closed: bool = False
     conversations: dict[str, Conversation] = field(default_factory=dict)
-    """For the Responses API: id of a response -> the conversation up to and including it."""
+    """Id of a response, or of a message of a thread of Anthropic's -> the conversation up to and including it."""
+    responses: dict[str, Message] = field(default_factory=dict)
+    """For the Responses API: id of a response that its client had stored -> the response."""
+    items: dict[str, Message] = field(default_factory=dict)
+    """For the Responses API: id of an item of a stored response -> the item."""
+    ignored: set[str] = field(default_factory=set)
+    """Names of what clients asked for and did not get, since it changes nothing that is sampled."""
     activity: Activity = field(default_factory=lambda: Activity(), repr=False)
     role_rewards: dict[str, float] = field(default_factory=dict)
     call_log: CallLog | None = None

@@ -142,7 +142,7 @@ class FirstRun:
         self._alike: Counter[tuple[str, str, str, str]] = Counter()
         self._changes: dict[str, Any] = {}
         self._recipes: dict[str, list[Any]] = {}
-        self.comes_from_a_mock = comes_from_nothing
+        self.comes_from_a_mock: Callable[[Any], bool] = comes_from_nothing
         self.revoked: list[tuple[str, str]] = []
         """Tests that pass by what no object may answer, and why."""
 

@@ -119,9 +119,7 @@ class Remote:
             where.path = name
             self._by_name[name] = value
         elif kind == "class" and name in self._patched_into:
-            self.wire.ungradable(
-                f"to patch {name[:100]}, which is not the candidate's own class, in the candidate's process"
-            )
+            self.refuse(f"to patch {name[:100]}, which is not the candidate's own class, in the candidate's process")
         return value
 
     def name_classes(self, names: Collection[str]) -> None:
@@ -347,8 +345,8 @@ class Remote:
         """Return whether a request is for nothing that decides a test: for a function or class by its name, or for what pytest asks of each."""
         if request["op"] != "get":
             return bool(request["op"] == "class")
-        by_name = request["of"] is None and self.kinds.get(request["name"]) != "value"
-        return by_name or request["name"].startswith("_")
+        name = request["name"]
+        return name.startswith("_") or (request["of"] is None and self.kinds.get(name) != "value")
 
     def _note_changes(self, answer: dict[str, Any], numbers: Collection[int] = (), *, always: bool = False) -> None:
         """Give what both sides have what the candidate has made of it.

@@ -224,7 +224,12 @@ async def test_errors_reach_each_client_as_its_own(
     with pytest.raises(anthropic.AuthenticationError, match="authentication_error"):
         await claude.with_options(api_key="wrong").messages.create(model="nano", max_tokens=1, messages=USER)
     with pytest.raises(anthropic.NotFoundError, match="not_found_error"):
-        await claude.messages.create(model="other", max_tokens=1, messages=USER)
+        await claude.messages.create(
+            model="nano",
+            max_tokens=1,
+            messages=USER,
+            extra_body={"thread": {"type": "continue", "previous_message_id": "msg_none"}},
+        )
     with pytest.raises(anthropic.BadRequestError, match="top_k"):
         await claude.messages.create(model="nano", max_tokens=1, messages=USER, extra_body={"top_k": 3})
     with pytest.raises(openai.BadRequestError, match="grammar"):

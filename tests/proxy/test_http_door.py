@@ -219,8 +219,12 @@ async def test_the_document_describes_what_the_proxy_answers(nano_format: ChatFo
         document = json.loads(reply.body)
         assert document == openapi_document()
         headers = {"x-api-key": proxy.open_session().key}
+        said = await proxy.handle("POST", "/v1/responses", headers, b'{"model": "nano", "input": "1"}')
+        known = {"{model}": "nano", "{id}": json.loads(said.body)["id"]}
         for method, path in MODEL_APIS:
-            answered = await proxy.handle(method, path.replace("{model}", "nano"), headers, b"{}")
+            for name, value in known.items():
+                path = path.replace(name, value)
+            answered = await proxy.handle(method, path, headers, b"{}")
             assert answered.status in (200, 400), path
         answers = {*proxy._endpoints, "/v1/messages/count_tokens"}
         assert {path for method, path in MODEL_APIS if method == "POST"} == answers

@@ -19,6 +19,7 @@ from agentrl.proxy.session import Prompt, Session
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, VersionSpan
 
+ASKED = ResponsesRequest(model="nano")
 SAID = "<think>\nadd them\n</think>\n\n42<|im_end|>"
 
 
@@ -47,7 +48,7 @@ def test_thinking_is_parted_from_the_text_and_its_tokens_are_counted(nano_format
 
 def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
-    assert [item["type"] for item in _output(call(), thought)] == ["reasoning", "message"]
+    assert [item["type"] for item in _output(ASKED, call(), thought)] == ["reasoning", "message"]
     assert [block["type"] for block in _content(thought)] == ["thinking", "text"]
     deltas = SentDeltas().growth(thought.message, final=True)
     assert [(d.reasoning, d.text) for d in deltas] == [("add them", ""), ("", "42")]
@@ -60,12 +61,12 @@ async def test_responses_stream_it_as_an_item_of_its_own(nano_format: ChatFormat
     async def send(event: dict[str, Any], *, whole: bool = False) -> None:
         events.append(event)
 
-    stream = _EventStream("resp_1", send)
+    stream = _EventStream("resp_1", send, {})
     for delta in SentDeltas().growth(reply(nano_format).message, final=True):
         await stream.emit(delta)
     await stream.close_item()
     done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
-    assert done == _output(call(), reply(nano_format))
+    assert done == _output(ASKED, call(), reply(nano_format))
 
 
 def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: ChatFormat) -> None:
@@ -78,7 +79,7 @@ def test_returned_reasoning_is_rendered_again_whatever_the_dialect(nano_format: 
     ]
     responses = ResponsesRequest.model_validate_json(
         json.dumps({"model": "nano", "input": items})
-    ).to_completion_request([])
+    ).to_completion_request([], {})
     blocks = [
         {"type": "thinking", "thinking": "add them", "signature": "s"},
         {"type": "text", "text": "42"},

@@ -8,6 +8,7 @@ from typing import Any
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat_request import ChatRequest, parse_request
+from agentrl.proxy.dialects.tools import custom_input
 from agentrl.proxy.session import SessionRole
 
 
@@ -37,7 +38,7 @@ class ChatCompletions:
             replies.append(reply)
             choices[index] = {
                 "index": index,
-                "message": reply.message.to_json(),
+                "message": _message(reply, request.custom_names),
                 "finish_reason": reply.finish,
                 "logprobs": await self._logprobs(request, call, reply),
             }
@@ -53,6 +54,7 @@ class ChatCompletions:
         """
         wants_usage = bool(request.stream_options and request.stream_options.include_usage)
         count, ended = request.n or 1, 0
+        customs = request.custom_names
         replies: list[Completion] = []
         head = _head(call, "chat.completion.chunk")
 
@@ -72,10 +74,11 @@ class ChatCompletions:
                 if delta.text:
                     await say({"content": delta.text})
                 if (tool := delta.tool_call) is not None:
-                    function = tool["function"]
-                    begun = {**tool, "function": {**function, "arguments": ""}}
+                    shown = _shown_call(tool, customs)
+                    kind, text = ("custom", "input") if shown["type"] == "custom" else ("function", "arguments")
+                    begun = {**shown, kind: {**shown[kind], text: ""}}
                     await say({"tool_calls": [{"index": calls, **begun}]})
-                    await say({"tool_calls": [{"index": calls, "function": {"arguments": function["arguments"]}}]})
+                    await say({"tool_calls": [{"index": calls, kind: {text: shown[kind][text]}}]})
                     calls += 1
 
             await say({"role": "assistant", "content": ""})
@@ -93,6 +96,22 @@ class ChatCompletions:
         if not request.logprobs:
             return None
         return {"content": await self._service.logprobs(call, reply.generation), "refusal": None}
+
+
+def _message(reply: Completion, customs: set[str]) -> Json:
+    message = reply.message.to_json()
+    if customs and "tool_calls" in message:
+        message["tool_calls"] = [_shown_call(call, customs) for call in message["tool_calls"]]
+    return message
+
+
+def _shown_call(call: Json, customs: set[str]) -> Json:
+    """A tool call as its client wrote the tool."""
+    function = call["function"]
+    if function["name"] not in customs:
+        return call
+    custom = {"name": function["name"], "input": custom_input(function["arguments"])}
+    return {"id": call["id"], "type": "custom", "custom": custom}
 
 
 def _head(call: PreparedCompletion, kind: str) -> Json:

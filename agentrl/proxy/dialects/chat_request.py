@@ -1,34 +1,36 @@
-"""The body of `/v1/chat/completions`: what is supported is read, everything else is refused by name."""
+"""The body of `/v1/chat/completions`, and how it becomes a completion request."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
+from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
+from agentrl.proxy.dialects.tools import CustomFormat, custom_arguments, custom_function, tool_kind
 
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**62)]
 
 
-class _Text(BaseModel):
+class _Text(Part):
     type: Literal["text"]
     text: str
 
 
-class _ImageUrl(BaseModel):
+class _ImageUrl(Part):
     url: str
 
 
-class _Image(BaseModel):
+class _Image(Part):
     type: Literal["image_url"]
     image_url: _ImageUrl
 
 
-class _Refusal(BaseModel):
+class _Refusal(Part):
     type: Literal["refusal"]
     refusal: str
 
@@ -36,25 +38,40 @@ class _Refusal(BaseModel):
 _Part = Annotated[_Text | _Image | _Refusal, Field(discriminator="type")]
 
 
-class _FunctionCall(BaseModel):
+class _FunctionCall(Part):
     name: str
     arguments: str
 
 
-class _ToolCall(BaseModel):
+class _ToolCall(Part):
     id: str
     type: Literal["function"] = "function"
     function: _FunctionCall
 
+    def to_json(self) -> Json:
+        return self.model_dump()
 
-class _Message(BaseModel):
-    # Clients send replies back as they got them, with fields (refusal, annotations, audio: null) that mean nothing here.
-    model_config = ConfigDict(extra="ignore")
 
+class _CustomCall(Part):
+    name: str
+    input: str
+
+
+class _CustomToolCall(Part):
+    id: str
+    type: Literal["custom"]
+    custom: _CustomCall
+
+    def to_json(self) -> Json:
+        function = {"name": self.custom.name, "arguments": custom_arguments(self.custom.input)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+class _Message(Part):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[_Part], Field(fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[_ToolCall], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[_ToolCall | _CustomToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
 
@@ -68,6 +85,8 @@ class _Message(BaseModel):
 
     def to_json(self) -> Json:
         message = self.model_dump(exclude_none=True)
+        if self.tool_calls:
+            message["tool_calls"] = [call.to_json() for call in self.tool_calls]
         if self.role == "developer":
             message["role"] = "system"
         message["content"] = joined_text(message.get("content") or "")
@@ -81,7 +100,7 @@ def joined_text(content: str | list[Json]) -> str | list[Json]:
     return "".join(part.get("text") or part.get("refusal", "") for part in content)
 
 
-class _Function(BaseModel):
+class _Function(Part):
     name: str
     description: str | None = None
     parameters: Json | None = None
@@ -89,50 +108,109 @@ class _Function(BaseModel):
     strict: Annotated[bool | None, Field(exclude=True)] = None
 
 
-class _Tool(BaseModel):
+class _Tool(Part):
     type: Literal["function"]
     function: _Function
 
+    def to_json(self) -> Json:
+        return self.model_dump(exclude_none=True)
 
-class _NamedFunction(BaseModel):
+
+class _Custom(Part):
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class _CustomTool(Part):
+    type: Literal["custom"]
+    custom: _Custom
+
+    def to_json(self) -> Json:
+        return custom_function(self.custom.name, self.custom.description, self.custom.format)
+
+
+class _OtherTool(Part):
+    type: str
+
+
+def _name(tool: _Tool | _CustomTool) -> str:
+    return tool.function.name if isinstance(tool, _Tool) else tool.custom.name
+
+
+def _kind(tool: Any) -> str:
+    kind = tool_kind(tool)
+    return kind if kind != "namespace" else "other"
+
+
+_AnyTool = Annotated[
+    Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[_OtherTool, Tag("other")],
+    Discriminator(_kind),
+]
+
+
+class _NamedFunction(Part):
     name: str
 
 
-class _NamedTool(BaseModel):
-    type: Literal["function"]
-    function: _NamedFunction
+class _NamedTool(Part):
+    type: Literal["function", "custom"]
+    function: _NamedFunction | None = None
+    custom: _NamedFunction | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> _NamedTool:
+        if (self.function or self.custom) is None:
+            raise ValueError("a tool choice needs the name of its tool")
+        return self
+
+    @property
+    def name(self) -> str:
+        named = self.function or self.custom
+        assert named is not None
+        return named.name
 
 
-class _StreamOptions(BaseModel):
+class _Allowed(Part):
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[_NamedTool]
+
+
+class _AllowedTools(Part):
+    """Only some of the tools may be called: the others are not shown."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: _Allowed
+
+
+class _StreamOptions(Part):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class _PlainFormat(BaseModel):
+class _PlainFormat(Part):
     type: Literal["text", "json_object"]
 
 
-class _Schema(BaseModel):
+class _Schema(Part):
     name: str
     description: str | None = None
-    schema_: Annotated[Json, Field(alias="schema")]
+    schema_: Annotated[Json | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
-class _SchemaFormat(BaseModel):
+class _SchemaFormat(Part):
     type: Literal["json_schema"]
     json_schema: _Schema
 
 
-class ChatRequest(BaseModel):
-    """OpenAI's request, as far as it is supported. Any other field is refused by name."""
-
-    model_config = ConfigDict(extra="forbid")
+class ChatRequest(RequestBody):
+    """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
 
     model: str
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
-    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
-    tool_choice: Literal["auto", "none", "required"] | _NamedTool | None = None
+    tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
+    tool_choice: Literal["auto", "none", "required"] | _NamedTool | _AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
@@ -148,28 +226,19 @@ class ChatRequest(BaseModel):
 
     response_format: Annotated[_PlainFormat | _SchemaFormat, Field(discriminator="type")] | None = None
 
-    # These only label a request, or are supported at their neutral value alone.
-    modalities: list[Literal["text"]] | None = None
-    verbosity: str | None = None
-    reasoning_effort: str | None = None
-    service_tier: str | None = None
-    user: str | None = None
-    metadata: dict[str, str] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    store: Literal[False] | None = None
-    frequency_penalty: Literal[0] | None = None
-    presence_penalty: Literal[0] | None = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
-
     def to_completion_request(self) -> CompletionRequest:
-        """Return the question in every dialect's form."""
+        """Return the request in every dialect's form."""
+        tools = [tool for tool in self.tools or [] if not isinstance(tool, _OtherTool)]
         choice = self.tool_choice or "auto"
+        if isinstance(choice, _AllowedTools):
+            names = {named.name for named in choice.allowed_tools.tools}
+            tools = [tool for tool in tools if _name(tool) in names]
+            choice = choice.allowed_tools.mode
         return CompletionRequest(
             model=self.model,
             messages=[message.to_json() for message in self.messages],
-            tools=[tool.model_dump(exclude_none=True) for tool in self.tools or []],
-            tool_choice=NamedTool(choice.function.name) if isinstance(choice, _NamedTool) else choice,
+            tools=[tool.to_json() for tool in tools],
+            tool_choice=NamedTool(choice.name) if isinstance(choice, _NamedTool) else choice,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             stop=stop_strings(self.stop),
             max_tokens=self.max_completion_tokens or self.max_tokens,
@@ -180,12 +249,24 @@ class ChatRequest(BaseModel):
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
             json_schema=self._json_schema(),
+            ignored=self.ignored(),
         )
+
+    def ignored(self) -> list[str]:
+        """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
+        others = [f"tools.{tool.type}" for tool in self.tools or [] if isinstance(tool, _OtherTool)]
+        return [*super().ignored(), *plain_names(others)]
+
+    @property
+    def custom_names(self) -> set[str]:
+        """Names of the tools that take free text."""
+        return {tool.custom.name for tool in self.tools or [] if isinstance(tool, _CustomTool)}
 
     def _json_schema(self) -> str | None:
         wanted = self.response_format
         if isinstance(wanted, _SchemaFormat):
-            return json.dumps(wanted.json_schema.schema_)
+            schema = wanted.json_schema.schema_
+            return OBJECT_SCHEMA if schema is None else json.dumps(schema)
         return OBJECT_SCHEMA if wanted is not None and wanted.type == "json_object" else None
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from agentrl.proxy.api_error import read_body
 from agentrl.proxy.call_log import digest_of_several
@@ -15,19 +15,18 @@ from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json,
 from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat import usage
 from agentrl.proxy.dialects.chat_request import Seed, Tokens, stop_strings
+from agentrl.proxy.dialects.fields import Part, RequestBody
 from agentrl.proxy.session import SessionRole
 
 Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
 
 
-class _StreamOptions(BaseModel):
+class _StreamOptions(Part):
     include_usage: bool = False
 
 
-class TextCompletionRequest(BaseModel):
-    """OpenAI's request, as far as it is supported. Any other field is refused by name."""
-
-    model_config = ConfigDict(extra="forbid")
+class TextCompletionRequest(RequestBody):
+    """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
 
     model: str
     prompt: (
@@ -45,7 +44,6 @@ class TextCompletionRequest(BaseModel):
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    user: str | None = None
 
 
 class Completions:
@@ -64,6 +62,7 @@ class Completions:
         prompt = request.prompt
         many = isinstance(prompt, list) and not isinstance(prompt[0], int)
         choices = (len(prompt) if many else 1) * (request.n or 1)
+        ignored = request.ignored()
         calls = [
             self._service.prepare(
                 role,
@@ -78,6 +77,7 @@ class Completions:
                     choices=choices,
                     logprobs=request.logprobs is not None,
                     top_logprobs=request.logprobs or 0,
+                    ignored=ignored,
                 ),
                 "cmpl-",
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from agentrl.proxy.api_error import read_body
+from dataclasses import replace
+
+from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
+from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
 from agentrl.proxy.json_text import read_json
-from agentrl.proxy.session import SessionRole
+from agentrl.proxy.session import Conversation, Session, SessionRole
 
 
 class Messages:
@@ -23,7 +25,11 @@ class Messages:
             ApiError: The request cannot be answered.
         """
         request = read_body(MessagesRequest, body)
-        return request, self._service.prepare(role, request.to_completion_request(), "msg_")
+        asked = request.to_completion_request()
+        if (before := _before(request, role.session)) is not None:
+            # `system` and `tools` are those that the thread began with.
+            asked = replace(asked, messages=[*before.messages(), *asked.messages], tools=asked.tools or before.tools)
+        return request, self._service.prepare(role, asked, "msg_")
 
     def count(self, role: SessionRole, body: bytes) -> Json:
         """Return how many tokens a request's prompt has."""
@@ -33,6 +39,7 @@ class Messages:
     async def complete(self, request: MessagesRequest, call: PreparedCompletion) -> Json:
         """Return the whole reply as one `message`."""
         reply = await self._service.reply(call)
+        _remember(request, call, reply)
         return {**_head(call), "content": _content(reply), **_ending(reply), "usage": _usage(call, reply)}
 
     async def stream(self, request: MessagesRequest, call: PreparedCompletion, send: Send) -> None:
@@ -59,7 +66,9 @@ class Messages:
 
         async def emit(delta: Delta) -> None:
             if (tool := delta.tool_call) is not None:
-                await begin({"type": "tool_use", "id": tool["id"], "name": tool["function"]["name"], "input": {}})
+                await begin(
+                    {"type": "tool_use", "id": shown_id(tool["id"]), "name": tool["function"]["name"], "input": {}}
+                )
                 partial = {"type": "input_json_delta", "partial_json": tool["function"]["arguments"]}
                 await send(_delta(index, partial))
             elif delta.reasoning:
@@ -83,8 +92,28 @@ class Messages:
         if index < 0:
             await begin({"type": "text", "text": ""})
         await close()
+        _remember(request, call, reply)
         await send({"type": "message_delta", "delta": _ending(reply), "usage": _usage(call, reply)}, whole=True)
         await send({"type": "message_stop"})
+
+
+def _before(request: MessagesRequest, session: Session) -> Conversation | None:
+    """The conversation of the thread that a request goes on with."""
+    if request.thread is None or request.thread.type != "continue":
+        return None
+    before = session.conversations.get(request.thread.previous_message_id)
+    if before is None:
+        message = f"No thread of this session holds the message '{request.thread.previous_message_id}'."
+        raise ApiError(404, message, param="thread", code="thread_not_found")
+    return before
+
+
+def _remember(request: MessagesRequest, call: PreparedCompletion, reply: Completion) -> None:
+    if request.thread is None:
+        return
+    before = _before(request, call.session)
+    added = call.request.messages[len(before.messages()) if before else 0 :]
+    call.session.conversations[call.id] = Conversation(before, [*added, reply.message.to_json()], call.request.tools)
 
 
 def _delta(index: int, delta: Json) -> Json:
@@ -104,7 +133,9 @@ def _content(reply: Completion) -> list[Json]:
         blocks.append({"type": "text", "text": message.content})
     for call in message.tool_calls:
         function = call["function"]
-        blocks.append({"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function)})
+        blocks.append(
+            {"type": "tool_use", "id": shown_id(call["id"]), "name": function["name"], "input": _input(function)}
+        )
     return blocks
 
 

@@ -1,43 +1,44 @@
 """The body of Anthropic's `/v1/messages`, and how its blocks become messages.
 
+system:     text blocks             a system message, in its place
 user:       tool_result blocks      tool messages, each on its own, before the text that follows them
-            text, image blocks      a user message
+            text, image, document blocks       a user message
 assistant:  thinking, text, tool_use blocks    one assistant message
+
+Ids of tool calls begin with `toolu_` here, and with `call_` in the record and in the other dialects.
 """
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Discriminator, Field, Tag
 
-from agentrl.proxy.completion import CompletionRequest, Json, NamedTool
+from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
+from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
 
 
-class _Lenient(BaseModel):
-    # Blocks come with cache_control, citations and signatures, which mean nothing here.
-    model_config = ConfigDict(extra="ignore")
-
-
-class _Text(_Lenient):
+class _Text(Part):
     type: Literal["text"]
     text: str
 
 
-class _Base64Source(_Lenient):
+class _Base64Source(Part):
     type: Literal["base64"]
     media_type: str
     data: str
 
 
-class _UrlSource(_Lenient):
+class _UrlSource(Part):
     type: Literal["url"]
     url: str
 
 
-class _Image(_Lenient):
+class _Image(Part):
     type: Literal["image"]
     source: Annotated[_Base64Source | _UrlSource, Field(discriminator="type")]
 
@@ -47,39 +48,77 @@ class _Image(_Lenient):
         return source.url if isinstance(source, _UrlSource) else f"data:{source.media_type};base64,{source.data}"
 
 
-class _ToolUse(_Lenient):
+class _PlainSource(Part):
+    type: Literal["text"]
+    data: str
+
+
+class _ContentSource(Part):
+    type: Literal["content"]
+    content: str | Annotated[list[_Text], Field(fail_fast=True)]
+
+
+class _Document(Part):
+    """A document in text. One in another form, such as a PDF, is refused: no model here reads it."""
+
+    type: Literal["document"]
+    source: Annotated[_PlainSource | _ContentSource, Field(discriminator="type")]
+    title: str | None = None
+    context: str | None = None
+
+    @property
+    def text(self) -> str:
+        """What the model is shown of it."""
+        source = self.source
+        if isinstance(source, _PlainSource):
+            content = source.data
+        elif isinstance(source.content, str):
+            content = source.content
+        else:
+            content = "".join(block.text for block in source.content)
+        return "\n".join(["", *(part for part in (self.title, self.context, content) if part), ""])
+
+
+_Shown = Annotated[_Text | _Image | _Document, Field(discriminator="type")]
+
+
+class _ToolUse(Part):
     type: Literal["tool_use"]
     id: str
     name: str
     input: Json
 
 
-class _ToolResult(_Lenient):
+class _ToolResult(Part):
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | Annotated[list[Annotated[_Text | _Image, Field(discriminator="type")]], Field(fail_fast=True)] = ""
+    content: str | Annotated[list[_Shown], Field(fail_fast=True)] = ""
     is_error: bool = False
 
 
-class _Thinking(_Lenient):
+class _Thinking(Part):
     type: Literal["thinking"]
     thinking: str
 
 
-class _RedactedThinking(_Lenient):
+class _RedactedThinking(Part):
     type: Literal["redacted_thinking"]
 
 
-_Block = Annotated[_Text | _Image | _ToolUse | _ToolResult | _Thinking | _RedactedThinking, Field(discriminator="type")]
+_Block = Annotated[
+    _Text | _Image | _Document | _ToolUse | _ToolResult | _Thinking | _RedactedThinking, Field(discriminator="type")
+]
 
 
-class _Message(BaseModel):
-    role: Literal["user", "assistant"]
+class _Message(Part):
+    role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[_Block], Field(fail_fast=True)]
 
     def to_json(self) -> list[Json]:
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
+        if self.role == "system":
+            return [{"role": "system", "content": _joined([b for b in self.content if isinstance(b, _Text)])}]
         return self._assistant() if self.role == "assistant" else self._user(self.content)
 
     def _assistant(self) -> list[Json]:
@@ -88,7 +127,11 @@ class _Message(BaseModel):
         if thought := "".join(b.thinking for b in self.content if isinstance(b, _Thinking)):
             message["reasoning_content"] = thought
         calls = [
-            {"id": b.id, "type": "function", "function": {"name": b.name, "arguments": json.dumps(b.input)}}
+            {
+                "id": recorded_id(b.id),
+                "type": "function",
+                "function": {"name": b.name, "arguments": json.dumps(b.input)},
+            }
             for b in self.content
             if isinstance(b, _ToolUse)
         ]
@@ -100,18 +143,18 @@ class _Message(BaseModel):
         messages: list[Json] = [
             {
                 "role": "tool",
-                "tool_call_id": b.tool_use_id,
+                "tool_call_id": recorded_id(b.tool_use_id),
                 "content": b.content if isinstance(b.content, str) else _joined(b.content),
             }
             for b in results
         ]
-        rest = [b for b in blocks if isinstance(b, _Text | _Image)]
+        rest = [b for b in blocks if isinstance(b, _Text | _Image | _Document)]
         if rest or not results:
             messages.append({"role": "user", "content": _joined(rest)})
         return messages
 
 
-class _Tool(_Lenient):
+class _Tool(Part):
     type: Literal["custom"] | None = None
     name: str
     description: str | None = None
@@ -124,27 +167,46 @@ class _Tool(_Lenient):
         return {"type": "function", "function": function}
 
 
-class _ToolChoice(BaseModel):
+class _OtherTool(Part):
+    """A tool that Anthropic defines, or runs itself."""
+
+    type: str
+
+
+def _kind(tool: Any) -> str:
+    kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
+    return "custom" if kind in (None, "custom") else "other"
+
+
+_AnyTool = Annotated[Annotated[_Tool, Tag("custom")] | Annotated[_OtherTool, Tag("other")], Discriminator(_kind)]
+
+
+class _ToolChoice(Part):
     type: Literal["auto", "any", "none", "tool"]
     name: str = ""
     disable_parallel_tool_use: bool = False
 
 
-class CountRequest(BaseModel):
-    """`/v1/messages/count_tokens`: the part of a request that makes its prompt."""
+class _SchemaFormat(Part):
+    type: Literal["json_schema"]
+    schema_: Annotated[Json | None, Field(alias="schema")] = None
 
-    model_config = ConfigDict(extra="forbid")
+
+class _OutputConfig(Part):
+    format: _SchemaFormat | None = None
+
+
+class CountRequest(RequestBody):
+    """`/v1/messages/count_tokens`: what makes the prompt of a request."""
 
     model: str
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
     system: str | Annotated[list[_Text], Field(fail_fast=True)] | None = None
-    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: _ToolChoice | None = None
-    # The policy thinks, or not, as it was trained to.
-    thinking: Json | None = None
 
     def to_completion_request(self) -> CompletionRequest:
-        """Return the question in every dialect's form."""
+        """Return the request in every dialect's form."""
         messages = [message for said in self.messages for message in said.to_json()]
         if self.system:
             system = self.system if isinstance(self.system, str) else _joined(self.system)
@@ -154,36 +216,69 @@ class CountRequest(BaseModel):
         return CompletionRequest(
             model=self.model,
             messages=messages,
-            tools=[tool.to_json() for tool in self.tools or []],
+            tools=[tool.to_json() for tool in self.tools or [] if isinstance(tool, _Tool)],
             tool_choice=named if choice.type == "tool" else "required" if choice.type == "any" else choice.type,
             parallel_tool_calls=not choice.disable_parallel_tool_use,
+            ignored=self.ignored(),
         )
+
+    def ignored(self) -> list[str]:
+        """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
+        others = [f"tools.{tool.type}" for tool in self.tools or [] if isinstance(tool, _OtherTool)]
+        return [*super().ignored(), *plain_names(others)]
+
+
+class _Thread(Part):
+    """A conversation that the session holds, so that its client sends only what is new."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str = ""
 
 
 class MessagesRequest(CountRequest):
-    """Anthropic's request, as far as it is supported. Any other field is refused by name."""
+    """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
 
     max_tokens: Tokens
     stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    metadata: Json | None = None
-    service_tier: str | None = None
+    output_config: _OutputConfig | None = None
+    output_format: _SchemaFormat | None = None
+    thread: _Thread | None = None
 
     def to_completion_request(self) -> CompletionRequest:
-        """Return the question in every dialect's form."""
-        ask = super().to_completion_request()
-        sampling = {"temperature": self.temperature, "top_p": self.top_p, "max_tokens": self.max_tokens}
-        return CompletionRequest(**{**vars(ask), **sampling, "stop": self.stop_sequences or []})
+        """Return the request in every dialect's form."""
+        wanted = (self.output_config.format if self.output_config else None) or self.output_format
+        schema = None
+        if wanted is not None:
+            schema = OBJECT_SCHEMA if wanted.schema_ is None else json.dumps(wanted.schema_)
+        return replace(
+            super().to_completion_request(),
+            temperature=self.temperature,
+            top_p=self.top_p,
+            max_tokens=self.max_tokens,
+            stop=self.stop_sequences or [],
+            json_schema=schema,
+        )
 
 
-def _joined(blocks: list[_Text] | list[_Text | _Image]) -> str | list[Json]:
+def shown_id(call_id: str) -> str:
+    """Return the id of a tool call as Anthropic's clients know it."""
+    return f"toolu_{call_id.removeprefix('call_')}" if call_id.startswith("call_") else call_id
+
+
+def recorded_id(tool_use_id: str) -> str:
+    """Return the id of a tool call as it is recorded, from what `shown_id` made of it."""
+    return f"call_{tool_use_id.removeprefix('toolu_')}" if tool_use_id.startswith("toolu_") else tool_use_id
+
+
+def _joined(blocks: Sequence[_Text | _Image | _Document]) -> str | list[Json]:
     return joined_text(
         [
-            {"type": "text", "text": b.text}
-            if isinstance(b, _Text)
-            else {"type": "image_url", "image_url": {"url": b.url}}
+            {"type": "image_url", "image_url": {"url": b.url}}
+            if isinstance(b, _Image)
+            else {"type": "text", "text": b.text}
             for b in blocks
         ]
     )

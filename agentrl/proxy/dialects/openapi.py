@@ -21,6 +21,8 @@ MODEL_APIS: Paths = {
     ("POST", "/v1/chat/completions"): ChatRequest,
     ("POST", "/v1/completions"): TextCompletionRequest,
     ("POST", "/v1/responses"): ResponsesRequest,
+    ("GET", "/v1/responses/{id}"): None,
+    ("DELETE", "/v1/responses/{id}"): None,
     ("POST", "/v1/messages"): MessagesRequest,
     ("POST", "/v1/messages/count_tokens"): CountRequest,
     ("GET", "/v1/models"): None,

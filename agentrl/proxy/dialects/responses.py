@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
-from agentrl.proxy.dialects.responses_request import ResponsesRequest, parse_request, unknown_response
-from agentrl.proxy.session import Conversation, SessionRole
+from agentrl.proxy.dialects.responses_request import ResponsesRequest, ShownTool, parse_request, unknown_response
+from agentrl.proxy.dialects.tools import custom_input
+from agentrl.proxy.session import Conversation, Session, SessionRole
 
 
 class Responses:
@@ -29,17 +31,18 @@ class Responses:
             if request.previous_response_id not in role.session.conversations:
                 raise unknown_response(request.previous_response_id)
             before = role.session.conversations[request.previous_response_id].messages()
-        return request, self._service.prepare(role, request.to_completion_request(before), "resp_")
+        return request, self._service.prepare(role, request.to_completion_request(before, role.session.items), "resp_")
 
     async def complete(self, request: ResponsesRequest, call: PreparedCompletion) -> Json:
         """Return the whole reply as one `response`."""
         reply = await self._service.reply(call)
-        self._remember(request, call, reply)
-        return _response(request, call, reply)
+        response = _response(request, call, reply)
+        self._remember(request, call, reply, response)
+        return response
 
     async def stream(self, request: ResponsesRequest, call: PreparedCompletion, send: Send) -> None:
         """Send the reply as `response.*` events, sent as the tokens arrive."""
-        stream = _EventStream(call.id, send)
+        stream = _EventStream(call.id, send, request.shown_tools)
         try:
             await stream.say("response.created", response=_response(request, call, None))
             await stream.say("response.in_progress", response=_response(request, call, None))
@@ -48,8 +51,8 @@ class Responses:
             if not reply.message.content and not reply.message.tool_calls:
                 await stream.open_item("message")
                 await stream.close_item()
-            self._remember(request, call, reply)
             response = _response(request, call, reply)
+            self._remember(request, call, reply, response)
             await stream.say(f"response.{response['status']}", whole=True, response=response)
         except ApiError as error:
             failed = {**_response(request, call, None), "status": "failed"}
@@ -57,19 +60,52 @@ class Responses:
             await stream.say("response.failed", response=failed)
 
     @staticmethod
-    def _remember(request: ResponsesRequest, call: PreparedCompletion, reply: Completion) -> None:
-        conversations = call.session.conversations
+    def _remember(request: ResponsesRequest, call: PreparedCompletion, reply: Completion, response: Json) -> None:
+        session = call.session
+        if response["store"]:
+            if session.responses:
+                # An agent sends the same instructions and tools with each of its calls: they are held once.
+                last = next(reversed(session.responses.values()))
+                response |= {name: last[name] for name in ("instructions", "tools") if last[name] == response[name]}
+            session.responses[call.id] = response
+            session.items.update({item["id"]: item for item in response["output"]})
+        conversations = session.conversations
         before = conversations[request.previous_response_id] if request.previous_response_id is not None else None
         # `instructions` are of one request, and not part of the conversation that it goes on from.
         known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
         conversations[call.id] = Conversation(before, [*call.request.messages[known:], reply.message.to_json()])
 
 
+def stored_response(session: Session, method: str, response_id: str) -> Json:
+    """Return a response that its client had stored, or forget it.
+
+    Args:
+        session: whose response it is.
+        method: "GET" or "DELETE".
+        response_id: its id.
+
+    Raises:
+        ApiError: 404 for an id that this session does not hold.
+    """
+    response = session.responses.get(response_id)
+    if response is None:
+        message = f"Response with id '{response_id}' not found."
+        raise ApiError(404, message, param="response_id", code="response_not_found")
+    if method == "GET":
+        return response
+    for item in response["output"]:
+        session.items.pop(item["id"], None)
+    session.conversations.pop(response_id, None)
+    del session.responses[response_id]
+    return {"id": response_id, "object": "response", "deleted": True}
+
+
 class _EventStream:
     """Turns deltas into events: one item is open at a time, and is closed when the next begins."""
 
-    def __init__(self, response_id: str, send: Send) -> None:
+    def __init__(self, response_id: str, send: Send, tools: Mapping[str, ShownTool]) -> None:
         self._response_id = response_id
+        self._tools = tools
         self._send = send
         self._sequence = 0
         self._index = -1
@@ -82,7 +118,7 @@ class _EventStream:
 
     async def emit(self, delta: Delta) -> None:
         if delta.tool_call is not None:
-            await self._function_call(delta.tool_call)
+            await self._tool_call(delta.tool_call)
             return
         kind = "reasoning" if delta.reasoning else "message"
         if self._item is None or self._item["type"] != kind:
@@ -111,16 +147,20 @@ class _EventStream:
         await self.say("response.output_item.done", output_index=self._index, item=item)
         self._item = None
 
-    async def _function_call(self, call: Json) -> None:
+    async def _tool_call(self, call: Json) -> None:
         await self.close_item()
         self._index += 1
-        item = _function_call(self._response_id, self._index, call)
+        item = _tool_call(self._response_id, self._index, call, self._tools)
         place = {"item_id": item["id"], "output_index": self._index}
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        arguments = item["arguments"]
+        if item["type"] == "custom_tool_call":
+            field, event, named = "input", "response.custom_tool_call_input", {}
+        else:
+            field, event, named = "arguments", "response.function_call_arguments", {"name": item["name"]}
+        text = item[field]
+        begun = {**item, field: "", "status": "in_progress"}
         await self.say("response.output_item.added", output_index=self._index, item=begun)
-        await self.say("response.function_call_arguments.delta", **place, delta=arguments)
-        await self.say("response.function_call_arguments.done", **place, name=item["name"], arguments=arguments)
+        await self.say(f"{event}.delta", **place, delta=text)
+        await self.say(f"{event}.done", **place, **named, **{field: text})
         await self.say("response.output_item.done", output_index=self._index, item=item)
 
     def _place(self) -> Json:
@@ -142,17 +182,21 @@ def _item(response_id: str, index: int, kind: str, text: str, *, done: bool) -> 
     return {"id": f"msg_{suffix}", "type": kind, "role": "assistant", "status": status, "content": [part]}
 
 
-def _function_call(response_id: str, index: int, call: Json) -> Json:
-    return {
-        "id": f"fc_{response_id.removeprefix('resp_')}_{index}",
-        "type": "function_call",
-        "call_id": call["id"],
-        "status": "completed",
-        **call["function"],
-    }
+def _tool_call(response_id: str, index: int, call: Json, tools: Mapping[str, ShownTool]) -> Json:
+    """A call as the client wrote its tool. A name that no tool has stays as the policy said it."""
+    suffix, function = f"{response_id.removeprefix('resp_')}_{index}", call["function"]
+    item: Json = {"call_id": call["id"], "status": "completed", "name": function["name"]}
+    shown = tools.get(function["name"])
+    if shown is not None:
+        item["name"] = shown.tool.name
+        if shown.namespace is not None:
+            item["namespace"] = shown.namespace
+    if shown is not None and shown.is_custom:
+        return {"id": f"ctc_{suffix}", "type": "custom_tool_call", **item, "input": custom_input(function["arguments"])}
+    return {"id": f"fc_{suffix}", "type": "function_call", **item, "arguments": function["arguments"]}
 
 
-def _output(call: PreparedCompletion, reply: Completion) -> list[Json]:
+def _output(request: ResponsesRequest, call: PreparedCompletion, reply: Completion) -> list[Json]:
     message = reply.message
     items: list[Json] = []
     if message.reasoning:
@@ -160,7 +204,7 @@ def _output(call: PreparedCompletion, reply: Completion) -> list[Json]:
     if message.content or not message.tool_calls:
         items.append(_item(call.id, len(items), "message", message.content, done=True))
     for tool_call in message.tool_calls:
-        items.append(_function_call(call.id, len(items), tool_call))
+        items.append(_tool_call(call.id, len(items), tool_call, request.shown_tools))
     return items
 
 
@@ -177,15 +221,15 @@ def _response(request: ResponsesRequest, call: PreparedCompletion, reply: Comple
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
         "model": request.model,
-        "output": [] if reply is None else _output(call, reply),
+        "output": [] if reply is None else _output(request, call, reply),
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "previous_response_id": request.previous_response_id,
         "reasoning": {"effort": None, "summary": None},
-        "store": True,
+        "store": request.store is not False,
         "temperature": call.sampling.temperature,
         "text": {"format": request.text.format.model_dump(by_alias=True, exclude_none=True)},
         "tool_choice": "auto" if request.tool_choice is None else request.model_dump()["tool_choice"],
-        "tools": [tool.model_dump() | {"strict": None} for tool in request.tools or []],
+        "tools": [_shown(tool.model_dump()) for tool in request.tools or []],
         "top_p": call.sampling.top_p,
         "truncation": "disabled",
         "usage": None,
@@ -202,3 +246,7 @@ def _response(request: ResponsesRequest, call: PreparedCompletion, reply: Comple
             "total_tokens": prompt + output,
         }
     return content
+
+
+def _shown(tool: Json) -> Json:
+    return {**tool, "strict": None} if tool["type"] == "function" else tool

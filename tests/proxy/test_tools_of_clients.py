@@ -1,0 +1,264 @@
+"""Tools that are no plain functions, what a session holds for its clients, and ids: the record is one conversation of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
+from tests.policy_by_prompt import PolicyByPrompt
+from tests.record_invariant import assert_record_is_what_the_engine_saw
+
+pytestmark = pytest.mark.anyio
+PATCH = '*** Begin Patch\n"quoted" \\ and é\n*** End Patch'
+CUSTOM = {"type": "custom", "name": "patch", "description": "Change files.", "format": {"type": "text"}}
+PLAIN = {"type": "object", "properties": {"x": {"type": "integer"}}}
+
+
+def said_call(name: str, **arguments: Any) -> str:
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n</tool_call>"
+
+
+@dataclass
+class Setup:
+    proxy: Proxy
+    session: Session
+    engine: PolicyByPrompt
+    openai: openai.AsyncOpenAI
+    anthropic: anthropic.AsyncAnthropic
+    replies: list[str]
+    """What the model says next, first to last; then it says "done"."""
+
+    def in_order(self) -> None:
+        """Check that each recorded turn goes on from the one before."""
+        turns = self.session.record.turns
+        assert [turn.parent for turn in turns] == [None, *turns[:-1]]
+
+
+@pytest.fixture
+async def setup(nano_format: ChatFormat) -> AsyncIterator[Setup]:
+    replies: list[str] = []
+    chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 50_000)
+    engine = PolicyByPrompt(chat_format, lambda _: replies.pop(0) if replies else "done")
+    async with open_proxy(engine, chat_format, "nano") as proxy:
+        session = proxy.open_session()
+        async with (
+            openai.AsyncOpenAI(base_url=proxy.base_url, api_key=session.key, max_retries=0) as client,
+            anthropic.AsyncAnthropic(base_url=proxy.url, api_key=session.key, max_retries=0) as claude,
+        ):
+            yield Setup(proxy, session, engine, client, claude, replies)
+        assert_record_is_what_the_engine_saw(session.record, engine.calls)
+
+
+async def test_a_custom_tool_of_responses_is_called_with_free_text_whole_and_streamed(setup: Setup) -> None:
+    history: list[Any] = [{"role": "user", "content": "1"}]
+    setup.replies += [said_call("patch", input=PATCH)] * 2
+    first = await setup.openai.responses.create(model="any", input=history, tools=[CUSTOM])  # type: ignore[list-item]
+    (item,) = first.output
+    assert (item.type, item.name, item.input) == ("custom_tool_call", "patch", PATCH)
+    output = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "ok"}
+    history += [item.model_dump(exclude_none=True), output]
+    events = [
+        event
+        async for event in await setup.openai.responses.create(
+            model="any",
+            input=history,
+            tools=[CUSTOM],  # type: ignore[list-item]
+            stream=True,
+        )
+    ]
+    deltas = [event.delta for event in events if event.type == "response.custom_tool_call_input.delta"]
+    (streamed,) = events[-1].response.output  # type: ignore[union-attr]
+    assert "".join(deltas) == streamed.input == PATCH  # type: ignore[union-attr]
+    output = {"type": "custom_tool_call_output", "call_id": streamed.call_id, "output": "ok"}  # type: ignore[union-attr]
+    history += [streamed.model_dump(exclude_none=True), output]
+    last = await setup.openai.responses.create(model="any", input=history, tools=[CUSTOM])  # type: ignore[list-item]
+    assert last.output_text == "done"
+    setup.in_order()
+
+
+async def test_a_custom_tool_of_chat_is_called_with_free_text_whole_and_streamed(setup: Setup) -> None:
+    tools: list[Any] = [{"type": "custom", "custom": {key: CUSTOM[key] for key in ("name", "description")}}]
+    history: list[Any] = [{"role": "user", "content": "1"}]
+    setup.replies += [said_call("patch", input=PATCH)] * 2
+    first = await setup.openai.chat.completions.create(model="any", messages=history, tools=tools)
+    message = first.choices[0].message
+    (call,) = message.tool_calls or []
+    assert (call.type, call.custom.input) == ("custom", PATCH)
+    history += [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "ok"}]
+    text, call_id = "", ""
+    async for chunk in await setup.openai.chat.completions.create(
+        model="any", messages=history, tools=tools, stream=True
+    ):
+        for delta in chunk.choices[0].delta.tool_calls or []:
+            call_id = delta.id or call_id
+            text += (delta.model_extra or {})["custom"].get("input", "")
+    assert text == PATCH
+    custom = {"id": call_id, "type": "custom", "custom": {"name": "patch", "input": text}}
+    history += [{"role": "assistant", "content": None, "tool_calls": [custom]}]
+    history += [{"role": "tool", "tool_call_id": call_id, "content": "ok"}]
+    await setup.openai.chat.completions.create(model="any", messages=history, tools=tools)
+    setup.in_order()
+
+
+@pytest.mark.parametrize("arguments", ['{"other": 1}', '{"input": 3}', '{"input": "x", "more": 1}'])
+async def test_arguments_that_are_no_free_text_reach_the_client_as_they_are(setup: Setup, arguments: str) -> None:
+    setup.replies += [said_call("patch", **json.loads(arguments))]
+    reply = await setup.openai.responses.create(model="any", input="1", tools=[CUSTOM])  # type: ignore[list-item]
+    assert json.loads(reply.output[0].input) == json.loads(arguments)  # type: ignore[union-attr]
+
+
+async def test_the_grammar_of_a_custom_tool_is_shown_to_the_model(setup: Setup) -> None:
+    grammar = {"type": "grammar", "syntax": "lark", "definition": "start: WORD"}
+    await setup.openai.responses.create(model="any", input="1", tools=[{**CUSTOM, "format": grammar}])  # type: ignore[list-item]
+    assert "start: WORD" in setup.proxy.chat_format.decode(setup.session.record.turns[0].prompt_ids)
+
+
+async def test_equal_names_in_two_namespaces_are_told_apart(setup: Setup) -> None:
+    function = {"type": "function", "name": "open", "parameters": PLAIN}
+    tools: list[Any] = [{"type": "namespace", "name": name, "tools": [function]} for name in ("files", "doors")]
+    history: list[Any] = [{"role": "user", "content": "1"}]
+    for namespace in ("files", "doors"):
+        setup.replies += [said_call(f"{namespace}__open", x=1)]
+        reply = await setup.openai.responses.create(model="any", input=history, tools=tools)
+        item = reply.output[0].model_dump(exclude_none=True)
+        assert (item["name"], item["namespace"]) == ("open", namespace)
+        history += [item, {"type": "function_call_output", "call_id": item["call_id"], "output": "ok"}]
+    await setup.openai.responses.create(model="any", input=history, tools=tools)
+    setup.in_order()
+
+
+async def test_tools_that_are_not_allowed_are_not_shown(setup: Setup) -> None:
+    functions: list[Any] = [{"type": "function", "name": name, "parameters": PLAIN} for name in ("one", "two")]
+    allowed: Any = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "two"}]}
+    await setup.openai.responses.create(model="any", input="1", tools=functions, tool_choice=allowed)
+    named = [{"type": "function", "function": {"name": "two"}}]
+    await setup.openai.chat.completions.create(
+        model="any",
+        messages=[{"role": "user", "content": "1"}],
+        tools=[{"type": "function", "function": {k: f[k] for k in ("name", "parameters")}} for f in functions],
+        tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": named}},  # type: ignore[typeddict-item]
+    )
+    for turn in setup.session.record.turns:
+        shown = setup.proxy.chat_format.decode(turn.prompt_ids)
+        assert '"two"' in shown
+        assert '"one"' not in shown
+
+
+async def test_references_to_items_go_on_with_the_recorded_turn(setup: Setup) -> None:
+    tools: list[Any] = [{"type": "function", "name": "add", "parameters": PLAIN}]
+    setup.replies += ["I add. " + said_call("add", x=1)]
+    first = await setup.openai.responses.create(model="any", input="1", tools=tools)
+    assert [item.type for item in first.output] == ["message", "function_call"]
+    history: list[Any] = [
+        {"role": "user", "content": "1"},
+        *({"type": "item_reference", "id": item.id} for item in first.output),
+        {"type": "function_call_output", "call_id": first.output[1].call_id, "output": "2"},  # type: ignore[union-attr]
+    ]
+    await setup.openai.responses.create(model="any", input=history, tools=tools)
+    setup.in_order()
+    with pytest.raises(openai.BadRequestError, match="msg_none"):
+        await setup.openai.responses.create(model="any", input=[{"type": "item_reference", "id": "msg_none"}])
+
+
+async def test_a_stored_response_is_given_again_and_forgotten_by_its_own_session_alone(setup: Setup) -> None:
+    first = await setup.openai.responses.create(model="any", input="1")
+    unstored = await setup.openai.responses.create(model="any", input="1", store=False)
+    assert (first.store, unstored.store) == (True, False)
+    again = await setup.openai.responses.retrieve(first.id)
+    assert again.output_text == first.output_text
+    other = setup.openai.with_options(api_key=setup.proxy.open_session().key)
+    for client, response_id in ((other, first.id), (setup.openai, unstored.id), (setup.openai, "resp_none")):
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.retrieve(response_id)
+        with pytest.raises(openai.NotFoundError):
+            await client.responses.delete(response_id)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        await other.responses.create(model="any", input="2", previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError, match="no stored response"):
+        await other.responses.create(model="any", input=[{"type": "item_reference", "id": first.output[0].id}])  # type: ignore[typeddict-item]
+    await setup.openai.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError):
+        await setup.openai.responses.retrieve(first.id)
+    with pytest.raises(openai.BadRequestError, match="not found"):
+        await setup.openai.responses.create(model="any", input="2", previous_response_id=first.id)
+
+
+async def test_ids_of_tool_calls_are_each_dialects_own_and_come_back_as_one(setup: Setup) -> None:
+    tool: Any = {"name": "add", "input_schema": PLAIN}
+    setup.replies += [said_call("add", x=1)]
+    question: list[Any] = [{"role": "user", "content": "1"}]
+    first = await setup.anthropic.messages.create(model="any", max_tokens=99, messages=question, tools=[tool])
+    (use,) = first.content
+    assert use.id.startswith("toolu_")  # type: ignore[union-attr]
+    (recorded,) = setup.session.record.turns[0].tool_call_ids
+    assert recorded == use.id.replace("toolu_", "call_")  # type: ignore[union-attr]
+    result = {"type": "tool_result", "tool_use_id": use.id, "content": "2"}  # type: ignore[union-attr]
+    await setup.anthropic.messages.create(
+        model="any",
+        max_tokens=99,
+        tools=[tool],
+        messages=[*question, {"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}],  # type: ignore[list-item]
+    )
+    setup.in_order()
+
+
+async def test_a_thread_goes_on_where_it_was_left_with_its_system_and_tools(setup: Setup) -> None:
+    tool: Any = {"name": "add", "input_schema": PLAIN}
+    setup.replies += [said_call("add", x=1)]
+    extra: Any = {"thread": {"type": "create"}}
+    first = await setup.anthropic.messages.create(
+        model="any",
+        max_tokens=99,
+        system="Add.",
+        tools=[tool],
+        messages=[{"role": "user", "content": "1"}],
+        extra_body=extra,
+    )
+    result: Any = {"type": "tool_result", "tool_use_id": first.content[0].id, "content": "2"}  # type: ignore[union-attr]
+    extra = {"thread": {"type": "continue", "previous_message_id": first.id}}
+    options: Any = {"model": "any", "max_tokens": 99, "messages": [{"role": "user", "content": [result]}]}
+    second = await setup.anthropic.messages.create(**options, extra_body=extra)
+    extra = {"thread": {"type": "continue", "previous_message_id": second.id}}
+    options["messages"] = [{"role": "user", "content": "3"}]
+    async with setup.anthropic.messages.stream(**options, extra_body=extra) as stream:
+        await stream.get_final_message()
+    setup.in_order()
+    other = setup.anthropic.with_options(api_key=setup.proxy.open_session().key)
+    with pytest.raises(anthropic.NotFoundError, match="thread_not_found"):
+        await other.messages.create(**options, extra_body=extra)
+
+
+async def test_documents_and_system_messages_are_text_in_their_place(setup: Setup) -> None:
+    document = {
+        "type": "document",
+        "title": "Prices",
+        "source": {"type": "text", "media_type": "text/plain", "data": "tea 3"},
+    }
+    await setup.anthropic.messages.create(
+        model="any",
+        max_tokens=9,
+        messages=[{"role": "user", "content": [document]}, {"role": "system", "content": "Be brief."}],  # type: ignore[list-item, typeddict-item]
+    )
+    shown = setup.proxy.chat_format.decode(setup.session.record.turns[0].prompt_ids)
+    assert shown.index("Prices\ntea 3") < shown.index("Be brief.")
+    pdf = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
+    with pytest.raises(anthropic.BadRequestError, match="source"):
+        await setup.anthropic.messages.create(
+            model="any",
+            max_tokens=9,
+            messages=[{"role": "user", "content": [pdf]}],  # type: ignore[list-item, typeddict-item]
+        )
+
+
+async def test_an_empty_input_goes_on_from_a_response_and_is_otherwise_nothing_to_answer(setup: Setup) -> None:
+    first = await setup.openai.responses.create(model="any", input="1")
+    await setup.openai.responses.create(model="any", input=[], previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError, match="nothing to answer"):
+        await setup.openai.responses.create(model="any", input=[])
