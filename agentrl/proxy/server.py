@@ -25,7 +25,7 @@ from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.completion import CompletionRequest, Json, PreparedCompletion, Send, recall
+from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
@@ -34,6 +34,7 @@ from agentrl.proxy.dialects.models import check_model, model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
+from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
@@ -47,10 +48,6 @@ log = logger(__name__)
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models/"
 RESPONSES = "/v1/responses/"
-IGNORED_HEADER = "agentrl-ignored"
-"""Names what the client asked for and does not get, each once a session."""
-MAX_IGNORED = 64
-"""Names that one session remembers."""
 MAX_TOP_LOGPROBS = 20
 _OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
 
@@ -122,7 +119,7 @@ class Proxy:
             "/v1/messages": self._messages,
         }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
-        self._ignored: set[str] = set()
+        self._ignored = Ignored(self.model)
 
     @property
     def base_url(self) -> str:
@@ -199,7 +196,7 @@ class Proxy:
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             recall(asked)
-            ignored = self._newly_ignored(session, asked[0].request)
+            ignored = self._ignored.header(session, asked[0].request)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
@@ -226,16 +223,6 @@ class Proxy:
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
         return await self._large_json(session, content) if size > INLINE_BYTES else _json(content)
-
-    def _newly_ignored(self, session: Session, request: CompletionRequest) -> dict[str, str]:
-        """The header that names what this session has not been told of yet. The log names each once a run."""
-        asked = [*request.ignored, *(["model"] if request.model != self.model else [])]
-        new = sorted({name for name in asked if name not in session.ignored})[: MAX_IGNORED - len(session.ignored)]
-        session.ignored.update(new)
-        if unheard := [name for name in new if name not in self._ignored][: MAX_IGNORED - len(self._ignored)]:
-            self._ignored.update(unheard)
-            log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(unheard))
-        return {IGNORED_HEADER: ", ".join(new)} if new else {}
 
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:

@@ -17,7 +17,8 @@ from agentrl.proxy.dialects.completions import TextCompletionRequest
 from agentrl.proxy.dialects.fields import CHANGES
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
-from agentrl.proxy.server import IGNORED_HEADER, MAX_IGNORED, Response
+from agentrl.proxy.ignored import IGNORED_HEADER, MAX_IGNORED
+from agentrl.proxy.server import Response
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio

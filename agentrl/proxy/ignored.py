@@ -1,0 +1,32 @@
+"""What agents ask for and do not get, since it changes nothing that is sampled: each is named once a session to them, once a run in the log."""
+
+from __future__ import annotations
+
+from agentrl.proxy.completion import CompletionRequest
+from agentrl.proxy.session import Session
+from agentrl.reporting.logger import logger
+
+log = logger(__name__)
+
+IGNORED_HEADER = "agentrl-ignored"
+"""Names what the client asked for and does not get."""
+MAX_IGNORED = 64
+"""Names that a session, and a run, remember."""
+
+
+class Ignored:
+    """What the agents of one proxy have asked for so far. `model` is the name that the model has itself."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._logged: set[str] = set()
+
+    def header(self, session: Session, request: CompletionRequest) -> dict[str, str]:
+        """Return the header that names what this session has not been told of yet; empty for nothing."""
+        asked = [*request.ignored, *(["model"] if request.model != self._model else [])]
+        new = sorted({name for name in asked if name not in session.ignored})[: MAX_IGNORED - len(session.ignored)]
+        session.ignored.update(new)
+        if unlogged := [name for name in new if name not in self._logged][: MAX_IGNORED - len(self._logged)]:
+            self._logged.update(unlogged)
+            log.warning("Agents ask for what changes no reply, and is ignored: %s (docs/api.md)", ", ".join(unlogged))
+        return {IGNORED_HEADER: ", ".join(new)} if new else {}
