@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ REMEDY = {
 def working_backend(name: BackendName) -> BackendName:
     """`name`, if it works here."""
     try:
-        anyio.run(choose_backend, name, SandboxSpec())
+        # In a thread of its own: a fixture that is open may have an event loop in this one.
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(anyio.run, choose_backend, name, SandboxSpec()).result()
     except SandboxError as error:
         missing(f"{error}: {REMEDY[name]}")
     return name

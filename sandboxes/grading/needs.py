@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 
 from agentrl.sandboxes.grading.verdict import AssertTest, Test, TestFile
 from agentrl.sandboxes.inside.shared_state import PATCHED
+from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS
 
 FIXTURES = {
     "tmp_path": "files that it shares with the candidate (tmp_path)",
@@ -52,21 +54,11 @@ CALLS = {
     "weakref.ref": "to watch the candidate's objects end (weakref.ref)",
 }
 INSIDES = {
-    *(
-        "__all__",
-        "__file__",
-        "__loader__",
-        "__spec__",
-        "__code__",
-        "__globals__",
-        "__closure__",
-        "__defaults__",
-        "__kwdefaults__",
-    ),
-    *("__bases__", "__base__", "__mro__", "__members__", "__slots__", "__isabstractmethod__", "__abstractmethods__"),
-    *("__required_keys__", "__optional_keys__", "__dataclass_fields__"),
+    *("__all__", "__file__", "__loader__", "__spec__", "__bases__", "__base__"),
+    *("__isabstractmethod__", "__required_keys__", "__optional_keys__"),
 }
 """Attributes of the candidate's module, functions and classes that stand-ins for them do not have."""
+USED_BY_PYTHON = SPECIAL_METHODS | {"__init__", "__new__"}
 FUNCTION_TYPES = ("FunctionType", "LambdaType", "MethodType", "BuiltinFunctionType", "BuiltinMethodType")
 PATCHES = ("patch", "patch.object", "patch.dict", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr")
 ON_BOTH_SIDES = {
@@ -109,6 +101,7 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
     """Return everything that is found, in the order of the code."""
     full = _imported(tree)
     candidates = {name for name, source in full.items() if source.split(".")[0] == module}
+    checks_calls = any(isinstance(node, ast.Name) and node.id == "TypeError" for node in ast.walk(tree))
     tried = {inner for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom) and node not in tried:
@@ -138,7 +131,12 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
                 yield "to await what the candidate returns (run_until_complete)"
             elif name in CALLS:
                 yield CALLS[name]
-            elif f".{name}".endswith(".create_autospec") and node.args and _root(node.args[0]) in candidates:
+            elif (
+                f".{name}".endswith(".create_autospec")
+                and node.args
+                and _root(node.args[0]) in candidates
+                and checks_calls
+            ):
                 yield f"the candidate's signatures (create_autospec({ast.unparse(node.args[0])}))"
             elif any(f".{name}".endswith(f".{patch}") for patch in PATCHES) and node.args:
                 yield from _outside(node, name, module, candidates, full)
@@ -187,16 +185,23 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full:
         if name.endswith("dict") and not inside:
             return  # a dict of the test's own
         elif (
-            isinstance(attribute, ast.Constant)
+            not inside
+            and isinstance(attribute, ast.Constant)
             and isinstance(attribute.value, str)
             and name.rpartition(".")[2] != "dict"
         ):
             shown = f"{full.get(shown, shown)}.{attribute.value}"
     if shown in ON_BOTH_SIDES:
         return
-    if inside and any(keyword.arg == "autospec" for keyword in call.keywords):
+    path = (
+        shown.split(".")
+        if isinstance(target, ast.Constant)
+        else _dotted(ast.parse(shown, mode="eval").body, full).split(".")
+    )
+    of_a_class = inside and len(path) > 2 and path[1] not in sys.stdlib_module_names
+    if of_a_class and any(_asks_for_autospec(keyword) for keyword in call.keywords):
         yield f"the candidate's signatures (a patch of {shown} with autospec)"
-    if inside and shown.rpartition(".")[2].startswith("__"):
+    if of_a_class and shown.rpartition(".")[2] in USED_BY_PYTHON:
         yield f"to patch {shown}, by which Python itself uses the candidate's class"
     if inside and shown.rpartition(".")[2] in OF_THE_CALLER:
         yield f"to patch {shown}, which looks at who calls it"
@@ -204,6 +209,10 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full:
         own = shown.removeprefix("builtins.")
         how = f"{module}.{own}" + ("" if own == shown else ", with create=True")
         yield f"to patch {shown}, which is not the candidate's; patch it as the candidate sees it, as in {how}"
+
+
+def _asks_for_autospec(keyword: ast.keyword) -> bool:
+    return keyword.arg == "autospec" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
 
 
 def _root(node: ast.expr) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any, NoReturn
 
-from agentrl.sandboxes.inside.own_objects import is_mock
 from agentrl.sandboxes.inside.remote_values import RemoteValues
 from agentrl.sandboxes.inside.special_methods import goes_through_candidates
 from agentrl.sandboxes.inside.wire import Wire
@@ -22,25 +21,12 @@ class Callbacks:
         self._wire = wire
         self._values = values
         self._count = 0
-        self._given_by_mocks: list[Any] = []
-        """What mocks of the test's have answered since the test last asked something."""
         self._failed_inside: AssertionError | None = None
         """An assertion of the test's that has failed in a function which the candidate called."""
 
     def begin_test(self) -> None:
         """Forget what has failed in the last test."""
         self._failed_inside = None
-
-    def begin_asking(self) -> None:
-        """Forget what mocks have answered so far."""
-        self._given_by_mocks.clear()
-
-    def comes_from_a_mock(self, answer: Any) -> bool:
-        """Return whether an answer of the candidate's is what a mock of the test's has just answered it.
-
-        The test itself says so whatever it asks, and so does every program that hands the question on.
-        """
-        return any(type(answer) is type(given) and answer == given for given in self._given_by_mocks)
 
     def raise_failure(self) -> None:
         """Raise the assertion that has failed in a function which the candidate called: the candidate may have caught it."""
@@ -82,8 +68,6 @@ class Callbacks:
                 result = next(function)
             elif callable(function) and self._values.given.may_call(number, args, kwargs):
                 result = function(*args, **kwargs)
-                if is_mock(function):
-                    self._given_by_mocks.append(result)
             else:
                 self._wire.wrong("the candidate calls an object of the test's that is no function")
             return {"op": "resume", "ok": self._values.argument(result)}

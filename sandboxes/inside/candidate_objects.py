@@ -146,8 +146,11 @@ class Objects:
         return {"class": self.number(kind)}
 
     def _refer(self, value: Any, plain: Any = None) -> Any:
-        if id(value) in self._tests_numbers:
-            return {"own": self._tests_numbers[id(value)]}
+        number = self._tests_numbers.get(
+            id(getattr(value, "__func__", value) if type(value) is types.MethodType else value)
+        )
+        if number is not None:
+            return {"own": number}
         if id(value) in self._library:
             return {"library": self._library[id(value)][0]}
         if isinstance(value, BaseException):
@@ -200,19 +203,27 @@ class Objects:
             }
             value = self._of_tests[number] = make[kind](content)
             self._tests_numbers[id(value)] = number
-        return self._of_tests[number]
+        found = self._of_tests[number]
+        # Each look at a method gives another object, which is equal to those before.
+        return found.__get__(found._agentrl_owner) if kind == "function" and "method_of" in content else found
 
     def _function(self, content: Any) -> Any:
         number = content["number"]
 
+        bound = "method_of" in content
+
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self._call_back(number, args, kwargs, {})
+            return self._call_back(number, args[1:] if bound else args, kwargs, {})
 
         function.__name__ = function.__qualname__ = content["name"]
         function.__doc__ = content["doc"]
         vars(function).update({name: self.decode(value) for name, value in content["attributes"].items()})
         if content["parameters"] is not None:
-            function.__signature__ = signature(content["parameters"])  # type: ignore[attr-defined]
+            own = [["self", 0, False]] if bound else []
+            function.__signature__ = signature([*own, *content["parameters"]])  # type: ignore[attr-defined]
+        if bound:
+            owner = content["method_of"]
+            function._agentrl_owner = TestObject() if owner is None else self.decode(owner)  # type: ignore[attr-defined]
         return function
 
     def _iterator(self, content: Any) -> TestIterator:

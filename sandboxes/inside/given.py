@@ -83,7 +83,8 @@ class Given:
         if self._own_objects.is_open(value):
             return {"object": {"number": number, "class": self._kind_of(value), **self._spec(value)}}
         if isinstance(value, FUNCTIONS) or (callable(value) and kind.__module__ in ("functools", "operator")):
-            return {"function": {"number": number, **_signature(value), "attributes": self._attributes(value)}}
+            described = {"number": number, **_signature(value), "attributes": self._attributes(value)}
+            return {"function": described | self._owner(value)}
         if hasattr(kind, "__next__"):
             return {"iterator": {"number": number}}
         closed = not isinstance(value, Foreign)
@@ -108,6 +109,14 @@ class Given:
             KeyError: One that it has not had.
         """
         return self._named_tuples[key](*value)
+
+    def _owner(self, method: Any) -> dict[str, Any]:
+        """What a method is bound to: the object itself, where the candidate may use that."""
+        if not isinstance(method, types.MethodType):
+            return {}
+        owner = method.__self__
+        usable = not isinstance(owner, type) and self._own_objects.is_open(owner)
+        return {"method_of": self._encode(owner) if usable else None}
 
     def _spec(self, value: Any) -> dict[str, Any]:
         """The class of the candidate's that a mock passes for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,6 @@ from agentrl.sandboxes.inside.stand_ins import (
     RemoteClass,
     RemoteFunction,
     RemoteObject,
-    TupleWithMore,
     reference,
     reference_of_class,
 )
@@ -39,8 +39,8 @@ OF_MOCKS = frozenset(
     }
 )
 """What `unittest.mock` answers of the calls that it has had."""
-ASSERTIONS_OF_MOCKS = frozenset(name for name in OF_MOCKS if name.startswith("assert_"))
-"""What nothing but a mock is asked for."""
+OF_MOCKS_ALONE = OF_MOCKS - {"called", "call_count"}
+"""What nothing but a mock is asked for. A function that counts its calls may have the others."""
 ONE_FOR_ALL = 3
 """A class that gives one object for so many different arguments gives it for all."""
 MANY_LINKS = 2
@@ -48,11 +48,15 @@ MANY_LINKS = 2
 
 
 class Impostors:
-    """Looks out for such objects, and ends the test where it finds one. `encode` gives a value as it is sent."""
+    """Looks out for such objects, and ends the test where it finds one.
 
-    def __init__(self, wire: Wire, encode: Callable[[Any], Any]) -> None:
+    `encode` gives a value as it is sent; `is_candidates` says whether an object came from the candidate.
+    """
+
+    def __init__(self, wire: Wire, encode: Callable[[Any], Any], is_candidates: Callable[[Any], bool]) -> None:
         self._wire = wire
         self._encode = encode
+        self._is_candidates = is_candidates
         self._made_for: dict[int, set[str]] = {}
         """With what a test has had an object from its class, where that is more than once."""
         self._linked: Counter[int] = Counter()
@@ -86,33 +90,47 @@ class Impostors:
         self._check_linked(owner)
 
     def check_attribute(self, owner: Any, name: str, value: Any) -> None:
-        """End the test where the candidate has put something of its own in the place of what the test has set, such as a mock.
+        """End the test where something of the candidate's answers for what it is not.
 
-        It would answer for it: an object of a class that the test does not name, or anything that is asked what only a mock knows. End
-        the test too where something of the candidate's is called by the name of a method of plain data.
+        In the place of what the test has set, such as a mock, that is an object of a class that the test does not name, an exception or a
+        named tuple; what lies below anything there; and whatever is asked what only a mock knows. In the place of plain data, it is what
+        is called by the name of a method of plain data.
         """
-        in_place = (id(owner), name) in self._own
+        set_by_test = (id(owner), name) in self._own
+        below = self.is_in_place(owner)
         ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
-        if in_place and ours:
+        if (set_by_test or below) and ours:
             self._in_place_of_own.append(value)
-        if in_place and isinstance(value, TupleWithMore):
-            self._in_place_of_own.append(value._agentrl_object)
-        unnamed = in_place and isinstance(value, RemoteObject) and not is_named(type(value))
-        held = in_place and not ours and not OF_MOCKS.isdisjoint(_held_names(value))
-        asked = name in OF_MOCKS and any(owner is one for one in self._in_place_of_own)
-        if unnamed or held or asked or (owner is not None and name in ASSERTIONS_OF_MOCKS):
+        unnamed = set_by_test and isinstance(value, RemoteObject) and not is_named(type(value))
+        held = (set_by_test or below) and not ours and self._holds_names(value)
+        asked = below and not name.startswith("__") and (name in OF_MOCKS or not _is_of_named_class(owner))
+        if unnamed or held or asked or _is_asked_as_a_mock(owner, name):
             self._wire.wrong(
                 f"the candidate has put an object of its own in the place of what the test has set as {name[:100]}"
             )
+        # A method of an object is asked as one; what else is called by its name is asked nothing.
+        method = isinstance(owner, RemoteObject) and isinstance(value, RemoteFunction)
+        if owner is not None and callable(value) and not method and name in (*OWN_METHODS, *SEARCHES):
+            self.check_own_method(owner, name)
 
-    def check_exception(self, name: str, value: Any) -> None:
-        """End the test where an exception of Python's own has a function of the candidate's that answers for plain data or a mock.
+    def _holds_names(self, value: Any) -> bool:
+        """Return whether a value answers for names by itself, in the tests' process: an exception of the candidate's, or a named tuple."""
+        if isinstance(value, BaseException):
+            return self._is_candidates(value)
+        return isinstance(value, tuple) and hasattr(type(value), "_fields")
+
+    def check_held(self, name: str, value: Any) -> None:
+        """End the test where an exception or a named tuple of the candidate's holds what would answer for plain data or a mock.
 
         It would answer in the tests' process.
         """
-        ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
-        if ours and name in (*OWN_METHODS, *SEARCHES, *OF_MOCKS):
-            self._wire.wrong(f"the candidate's exception answers {name} as plain data or a mock does")
+        called = callable(value) and name in (*OWN_METHODS, *SEARCHES)
+        if called or name in OF_MOCKS_ALONE or (name in OF_MOCKS and "unittest.mock" in sys.modules):
+            self._wire.wrong(f"the candidate gives what answers {name} as plain data or a mock does")
+
+    def is_in_place(self, value: Any) -> bool:
+        """Return whether the candidate has put this in the place of what the test has set, or it lies below what it has put there."""
+        return any(value is one for one in self._in_place_of_own)
 
     def note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any], test: str) -> None:
         """Note that a class has given an object in a test. Ends the test where that can be no object of its own."""
@@ -163,10 +181,17 @@ def may_have_made(kind: RemoteClass, value: Any, args: tuple[Any, ...], kwargs: 
     return not is_named(kind) and not isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
 
 
-def _held_names(value: Any) -> set[str]:
-    """Names that a value of the candidate's answers without asking it: of an exception, or of a named tuple."""
-    held = vars(value) if isinstance(value, BaseException) else getattr(type(value), "_fields", ())
-    return {*held} if isinstance(value, BaseException | tuple) else set()
+def _is_of_named_class(owner: Any) -> bool:
+    kind = owner if isinstance(owner, RemoteClass) else type(owner)
+    return is_named(kind)
+
+
+def _is_asked_as_a_mock(owner: Any, name: str) -> bool:
+    """Return whether something of the candidate's is asked what only mocks know; in a test that has mocks, how often it was called too."""
+    if owner is None or name in OF_MOCKS_ALONE:
+        return owner is not None
+    counts = name in OF_MOCKS and "unittest.mock" in sys.modules
+    return counts and isinstance(owner, RemoteObject | RemoteClass) and not _is_of_named_class(owner)
 
 
 def _is_of_the_tests(value: Any) -> bool:

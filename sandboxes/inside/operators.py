@@ -276,6 +276,10 @@ class Operators:
             self._asks.wire.wrong(f"the candidate gave an object of length {length} that has {count} items")
 
 
-def is_question(name: str, argument: Any) -> bool:
-    """Return whether a method with this argument asks whether an object has what the test expects: `index`, `count`, `startswith`, `union` of a set."""
-    return name in (*SEARCHES, *OWN_METHODS) or (name in SET_METHODS and isinstance(argument, COLLECTIONS))
+def is_question(name: str, argument: Any, *, named: bool) -> bool:
+    """Return whether a method with this argument asks whether an object has what the test expects: `index`, `count`, `startswith`, `union` of a set.
+
+    What an object of a class that the test names finds or counts is its own affair, as in `service.find(7)`.
+    """
+    of_sets = name in SET_METHODS and isinstance(argument, COLLECTIONS)
+    return of_sets or name in OWN_METHODS or (name in SEARCHES and not named)

@@ -130,12 +130,14 @@ def _is_called(value: Any) -> bool:
 
 
 def _is_candidates(value: Any) -> bool:
-    """Return whether a value is an object or a function of the program's, or holds one."""
+    """Return whether a value is an object or a function of the program's, answers for names as one does, or holds one."""
+    if isinstance(value, tuple) and hasattr(type(value), "_fields"):
+        return True
     if isinstance(value, list | tuple | set | frozenset) and type(type(value)) is type:
         return any(map(_is_candidates, value))
     if type(value) is dict:
         return any(map(_is_candidates, [*value, *value.values()]))
-    return isinstance(value, RemoteFunction | RemoteObject | RemoteClass)
+    return isinstance(value, RemoteFunction | RemoteObject | RemoteClass | BaseException)
 
 
 def _is_public(value: Any, name: str) -> bool:

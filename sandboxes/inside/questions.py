@@ -71,9 +71,6 @@ class Change(NamedTuple):
 class Round(Protocol):
     """One run of the tests."""
 
-    comes_from_a_mock: Callable[[Any], bool]
-    """Whether an answer is what a mock of the test's has just answered."""
-
     def begin(self, test: str) -> None:
         """A test begins."""
 
@@ -142,7 +139,6 @@ class FirstRun:
         self._alike: Counter[tuple[str, str, str, str]] = Counter()
         self._changes: dict[str, Any] = {}
         self._recipes: dict[str, list[Any]] = {}
-        self.comes_from_a_mock: Callable[[Any], bool] = comes_from_nothing
         self.revoked: list[tuple[str, str]] = []
         """Tests that pass by what no object may answer, and why."""
 
@@ -160,7 +156,6 @@ class FirstRun:
         equality = equality and isinstance(answer, bool)
         order = operator in ORDERS and isinstance(answer, bool) and isinstance(operands[0], RemoteObject)
         noted = answer is NotImplemented or equality or order or speaks(operator, operands, answer)
-        noted = noted and (operator.startswith("__") or not self.comes_from_a_mock(answer))
         alike = (self._count.test, class_name(one), operator, str(answer)[:20] if isinstance(answer, bool) else "")
         if noted and self._alike[alike] < MOST_ALIKE:
             self._alike[alike] += 1
@@ -228,11 +223,6 @@ class FirstRun:
             class_made = len(objects) == 2 and all(map(is_made_by_its_class, objects))
             found.append(question._replace(replaced=replaced, beside=beside, made=class_made))
         return found
-
-
-def comes_from_nothing(answer: Any) -> bool:
-    """Return that no mock has given an answer."""
-    return False
 
 
 def _told(value: Any) -> Any:

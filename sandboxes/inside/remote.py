@@ -81,17 +81,16 @@ class Remote:
             modules,
             lambda number: self.ask(op="class", of=number)["class"],
             self._by_name.get,
-            lambda name, value: self._impostors.check_exception(name, value),
+            lambda name, value: self._impostors.check_held(name, value),
         )
         self._state = TestsState(code, self._values.encode)
-        self._impostors = Impostors(wire, self._values.encode)
+        self._impostors = Impostors(wire, self._values.encode, self._values.has)
         self._callbacks = Callbacks(wire, self._values)
         self._depth = 0
         self._may_hear = MOST_BYTES
         """Characters that the candidate may still print."""
         self._one_at_a_time = RLock()
         """Threads of the tests share one candidate. What a thread asks from within a callback is part of what it has asked."""
-        self.run.comes_from_a_mock = self._callbacks.comes_from_a_mock
         self.raised = Raised(wire, self._values)
 
     @property
@@ -103,7 +102,7 @@ class Remote:
         """Return what the tests get for a name of the candidate's module."""
         if name in self.live:
             value = self.attribute(None, name)
-            if isinstance(value, RemoteClass):
+            if isinstance(value, RemoteClass) and not self._impostors.is_in_place(value):
                 reference_of_class(value).named = name not in self._functions
             return value
         if name in self._by_name:
@@ -250,8 +249,7 @@ class Remote:
             return self.run.make(None, args, kwargs, lambda args, kwargs: self.call_now(owner, name, args, kwargs))
         if name in OWN_METHODS:
             self._impostors.check_own_method(owner, name)
-        if name is not None and args and not kwargs and is_question(name, args[0]):
-            self._callbacks.begin_asking()
+        if name is not None and args and not kwargs and is_question(name, args[0], named=is_named(type(owner))):
             return self.run.put(owner, name, args, lambda one, args: self.call_now(one, name, args, {}))
         return self.call_now(owner, name, args, kwargs)
 

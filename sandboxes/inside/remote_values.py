@@ -50,7 +50,7 @@ class RemoteValues:
     """Every object that the tests have had of the candidate, and every one that they have given it.
 
     `describe` asks the candidate what a class is, by its number; `of_path` gives what the tests know by a name of its module;
-    `check_exception` looks at each attribute that an exception of Python's own is to have.
+    `check_held` looks at each name that an exception of Python's own, or a named tuple, is to have.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class RemoteValues:
         modules: Collection[str],
         describe: Callable[[int], Any],
         of_path: Callable[[str], Any],
-        check_exception: Callable[[str, Any], None],
+        check_held: Callable[[str, Any], None],
     ) -> None:
         self._session = session
         self._wire = wire
         self._describe = describe
         self._of_path = of_path
-        self._check_exception = check_exception
+        self._check_held = check_held
         self._process = 0
         """The number of the candidate's process. Objects of an earlier one are gone."""
         self._objects: dict[int, Any] = {}
@@ -261,6 +261,8 @@ class RemoteValues:
         fields = reference_of_class(kind).fields if isinstance(kind, RemoteClass) else ()
         if not fields or type(value) is not tuple or len(value) != len(fields):
             return value
+        for field, item in zip(fields, value, strict=True):
+            self._check_held(field, item)
         known = self._named_tuples.get(kind)
         if known is None:
             make: Any = namedtuple
@@ -347,7 +349,7 @@ class RemoteValues:
             # What else the candidate's own classes have, it is asked for.
             if name in fields or (not issubclass(kind, RemoteObject) and (name[:2] != "__" or name == "__notes__")):
                 found = self.value(value)
-                self._check_exception(name, found)
+                self._check_held(name, found)
                 with suppress(Exception):  # it may only be read
                     (object.__setattr__ if name in fields else setattr)(made, str(name), found)
         if content["cause"] is not None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -44,7 +43,6 @@ from agentrl.sandboxes.inside.questions import (
     Operands,
     Question,
     class_name,
-    comes_from_nothing,
     is_made_by_its_class,
     with_hashes,
 )
@@ -102,7 +100,6 @@ class Replay:
         self._aside: bool = job["aside"]
         """Whether an object that the test has made is replaced, and not what it is asked with: `cart.total() - 5` of an empty cart is 0
         whatever is subtracted, so other carts are asked."""
-        self.comes_from_a_mock: Callable[[Any], bool] = comes_from_nothing
         self._looks: Counter[tuple[str, str]] = Counter()
 
     def begin(self, test: str) -> None:

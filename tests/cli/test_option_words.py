@@ -12,7 +12,7 @@ from agentrl.errors import TrainerError
 @pytest.mark.parametrize(
     ("said", "typed"),
     [
-        ("`trainer.lr` is too large", "trainer.lr (--trainer.lr) is too large"),
+        ("`trainer.optimizer.lr` is too large", "trainer.optimizer.lr (--trainer.optimizer.lr) is too large"),
         ("`proxy.max_sessions` = 3", "proxy.max_sessions (--proxy.max-sessions) = 3"),
         ("`model.path` and `workflow`", "model.path (--model) and workflow (WORKFLOW)"),
         ("`base_url` x, `out` y", "--base-url x, --out y"),

@@ -27,7 +27,8 @@ REFUSED = {
     "insides (solution.__all__)": "import solution\ndef test(): assert solution.__all__ == ['f']",
     "insides (Grid.Cell.__bases__)": "from solution import Grid\ndef test(): assert Grid.Cell.__bases__ == (object,)",
     "with autospec": "from unittest.mock import patch\n@patch('solution.Clock.now', autospec=True)\ndef test(now): pass",
-    "create_autospec(Repo)": "from unittest.mock import create_autospec\nfrom solution import Repo\ndef test(): create_autospec(Repo)",
+    "create_autospec(Repo)": "import pytest\nfrom unittest.mock import create_autospec\nfrom solution import Repo\n"
+    "def test():\n with pytest.raises(TypeError): create_autospec(Repo)(1, 2)",
     "patch solution.Service.__init__": "from unittest.mock import patch\n@patch('solution.Service.__init__')\ndef test(init): pass",
     "patch Repo.__len__": "from unittest.mock import patch\nfrom solution import Repo\n@patch.object(Repo, '__len__')\ndef test(it): pass",
     "package (import solution.models)": "from solution.models import f\ndef test(): f()",
@@ -39,6 +40,11 @@ HAD = [
     "import solution\ndef test(monkeypatch, capsys): monkeypatch.setattr(solution, 'rate', 3)",
     "from unittest.mock import patch\nimport solution\ndef test():\n    with patch.object(solution, 'x', 1): pass",
     "from solution import f\nclass Own: pass\ndef test(): assert Own.__bases__ == (object,) and f.__name__ == 'f'",
+    "from unittest.mock import patch\n@patch('solution.fetch', autospec=True)\n@patch('solution.time.sleep', autospec=True)\ndef test(*them): pass",
+    "from unittest.mock import patch\n@patch('solution.Clock.now', autospec=False)\ndef test(now): pass",
+    "import solution\ndef test(monkeypatch): monkeypatch.setattr(solution, '__version__', '9')",
+    "from unittest.mock import create_autospec\nfrom solution import Repo\ndef test(): create_autospec(Repo, instance=True)",
+    "from solution import Dog, Base\ndef test(): assert Base in Dog.__mro__ and Dog.__slots__ == ()",
     "from unittest.mock import create_autospec\nclass Own: pass\ndef test(): create_autospec(Own)",
     "import pytest\nfrom solution import *\nclass TestIt:\n    def test(self): assert f() == 1",
 ]

@@ -4,13 +4,12 @@ test's own mocks and methods answer as they do in plain Python."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
 from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
-from tests.sandboxes.test_live_names import passes_in_plain_python
+from tests.sandboxes.plain_python import passes_in_plain_python
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -90,6 +89,91 @@ IMPOSTORS["an attribute's mock"] = (
     """,
     ATTRIBUTE,
 )
+BELOW = """
+    from unittest.mock import patch
+    import solution
+    def test():
+        with patch("solution.client"):
+            solution.notify("bob")
+            {}
+"""
+FAKE = """
+    import solution
+    class Fake:
+        def __init__(self): self.sent = []
+        def send(self, *what): self.sent.append(what)
+    def test(monkeypatch):
+        monkeypatch.setattr(solution, "client", Fake())
+        solution.notify("bob")
+        assert solution.client.sent == [("bob", "hello bob")]
+"""
+for what, source in {
+    "a class": """
+        class client:
+            sent = [("bob", "hello bob")]
+            class send: call_count, called, call_args = 1, True, [("bob", "hello bob")]
+    """,
+    "a named tuple": """
+        A, B = namedtuple("A", "send sent"), namedtuple("B", "call_count called call_args")
+        client = A(B(1, True, [("bob", "hello bob")]), [("bob", "hello bob")])
+    """,
+    "an exception": """
+        client = ValueError()
+        client.send = ValueError()
+        client.send.call_count, client.send.call_args = 1, [("bob", "hello bob")]
+        client.sent = [("bob", "hello bob")]
+    """,
+}.items():
+    program = "from collections import namedtuple\nclient = None\ndef notify(to):\n    global client\n" + dedent(
+        source
+    ).replace("\n", "\n    ")
+    asked = "assert solution.client.send.call_count == 1 and solution.client.send.call_args[0] == ('bob', 'hello bob')"
+    IMPOSTORS[f"below a mock: {what}"] = program, BELOW.format(asked)
+    IMPOSTORS[f"a fake of the test's: {what}"] = program, FAKE
+for what, made in {
+    "a named tuple": "namedtuple('B', 'called call_count call_args')(True, 1, [('bob', 'hello bob')])",
+    "an exception": "error",
+    "an object": "O()",
+}.items():
+    program = f"""
+from collections import namedtuple
+error = ValueError()
+error.called, error.call_count, error.call_args = True, 1, [("bob", "hello bob")]
+class O: called, call_count, call_args = True, 1, [("bob", "hello bob")]
+HANDLERS = {{}}
+def notify(to): HANDLERS["x"] = {made}
+def tell(out, to): out.send = {made}
+"""
+    IMPOSTORS[f"an item of a dict that is patched: {what}"] = (
+        program,
+        """
+        from unittest.mock import Mock, patch
+        import solution
+        def test():
+            with patch.dict("solution.HANDLERS", {"x": Mock()}):
+                solution.notify("bob")
+                assert solution.HANDLERS["x"].call_count == 1
+                assert solution.HANDLERS["x"].call_args[0] == ("bob", "hello bob")
+        """,
+    )
+    IMPOSTORS[f"an attribute of a mock: {what}"] = (
+        program,
+        """
+        from unittest.mock import Mock
+        import solution
+        def test():
+            out = Mock()
+            solution.tell(out, "bob")
+            assert out.send.called and out.send.call_count == 1 and out.send.call_args[0] == ("bob", "hello bob")
+        """,
+    )
+for what, given in {
+    "the fields of a named tuple": "namedtuple('N', 'startswith index count')(bool, ord, len)",
+    "an object with functions of Python's own": "K()",
+}.items():
+    program = f"from collections import namedtuple\nclass K: startswith, index, count = bool, ord, len\ndef name(): return {given}"
+    for asked, code in (("a text", TEXT), ("an order", ORDER), ("a count", COUNT)):
+        IMPOSTORS[f"{what} for {asked}"] = program, code
 for what, made in {
     "an exception": "found = ValueError('q')",
     "a class": "class found: pass",
@@ -157,6 +241,75 @@ HONEST: dict[str, tuple[str, str, bool]] = {
             repo.get.return_value = 3
             assert Service(repo).find("x") == 3
             repo.get.assert_called_once_with("x")
+        """,
+        True,
+    ),
+    "a service that makes something of what it is told": (
+        """
+        import json
+        def fetch(url): raise OSError
+        class Service:
+            def __init__(self, repo): self.repo, self.known = repo, {}
+            def find(self, key):
+                if key not in self.known: self.known[key] = self.repo.get(key)["name"]
+                return self.known[key]
+            def count(self, state): return len(self.repo.by(state))
+            def index(self, url): return json.loads(fetch(url))["id"]
+        """,
+        """
+        from unittest.mock import Mock, patch
+        from solution import Service
+        class Repo:
+            def get(self, key): return {"name": "Eve"}
+            def by(self, state): return [1]
+        def test():
+            repo = Mock()
+            repo.get.return_value, repo.by.return_value = {"name": "Bob"}, [1, 2]
+            service = Service(repo)
+            assert service.find(1) == "Bob" and service.find(1) == "Bob" and service.count("open") == 2
+            repo.get.assert_called_once_with(1)
+            assert Service(Repo()).find(2) == "Eve" and Service(Repo()).count("open") == 1
+        @patch("solution.fetch")
+        def test_fetch(fetch):
+            fetch.return_value = '{"id": 7}'
+            assert Service(None).index("u") == 7
+        """,
+        True,
+    ),
+    "who looks for the very method finds another": (
+        "class Bus:\n def __init__(self): self.seen = []\n def on(self, f): self.seen.append(f)\n"
+        " def off(self, f): self.seen = [g for g in self.seen if g is not f]\n def fire(self): [f() for f in self.seen]",
+        """
+        from solution import Bus
+        class Own:
+            def __init__(self): self.got = 0
+            def on(self): self.got += 1
+        def test():
+            bus, own = Bus(), Own()
+            bus.on(own.on)
+            bus.off(own.on)
+            bus.fire()
+            assert own.got == 0
+        """,
+        False,
+    ),
+    "a method of the test's is bound to its object": (
+        """
+        import weakref
+        class Bus:
+            def __init__(self): self.seen = []
+            def on(self, f): self.seen.append(weakref.WeakMethod(f))
+            def fire(self, x): return [f()(x) for f in self.seen]
+            def owner(self, f): return f.__self__
+        """,
+        """
+        from solution import Bus
+        class Own:
+            def on(self, x): return x + 1
+        def test():
+            bus, own = Bus(), Own()
+            bus.on(own.on)
+            assert bus.owner(own.on) is own and bus.fire(3) == [4]
         """,
         True,
     ),
@@ -232,11 +385,15 @@ async def test_an_impostor_earns_nothing(pool: SandboxPool, name: str) -> None:
     assert "checker_error" not in {result.status.value for result in verdict.results}, verdict.results
 
 
+def test_the_cases_are_what_plain_python_says() -> None:
+    found = passes_in_plain_python((dedent(source), dedent(code)) for source, code, _ in HONEST.values())
+    assert dict(zip(HONEST, found, strict=True)) == {name: passes for name, (_, _, passes) in HONEST.items()}
+
+
 @pytest.mark.parametrize("name", HONEST)
-async def test_who_is_honest_is_answered_as_in_plain_python(pool: SandboxPool, tmp_path: Path, name: str) -> None:
-    source, code, passes = dedent(HONEST[name][0]), dedent(HONEST[name][1]), HONEST[name][2]
-    assert await passes_in_plain_python(source, code, tmp_path / "plain") == passes
-    verdict = await grade(source, [TestFile(code=code)], pool=pool)
+async def test_who_is_honest_is_answered_as_in_plain_python(pool: SandboxPool, name: str) -> None:
+    source, code, passes = HONEST[name]
+    verdict = await grade(dedent(source), [TestFile(code=dedent(code))], pool=pool)
     assert verdict.passed == passes, verdict.results
 
 
