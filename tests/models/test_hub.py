@@ -107,5 +107,5 @@ def test_a_path_that_is_none_is_refused() -> None:
     for path in ("no/such/directory/at/all", "/no/such"):
         with pytest.raises(ConfigError, match="is not a directory"):
             with_model(RunConfig.model_validate({"model": path}))
-    with pytest.raises(ConfigError, match=r"model\.path is not set"):
+    with pytest.raises(ConfigError, match=r"`model\.path` is not set"):
         with_model(RunConfig())
