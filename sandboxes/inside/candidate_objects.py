@@ -146,9 +146,7 @@ class Objects:
         return {"class": self.number(kind)}
 
     def _refer(self, value: Any, plain: Any = None) -> Any:
-        number = self._tests_numbers.get(
-            id(getattr(value, "__func__", value) if type(value) is types.MethodType else value)
-        )
+        number = self._tests_numbers.get(id(_unbound(value)))
         if number is not None:
             return {"own": number}
         if id(value) in self._library:
@@ -286,6 +284,13 @@ class Objects:
             return kind(*args)
         except TypeError:  # its class wants other arguments
             return Exception(*args)
+
+
+def _unbound(value: Any) -> Any:
+    """Return what stands for a method of the tests' without the object that it is bound to; any other value as it is."""
+    if type(value) is types.MethodType and getattr(value.__func__, "_agentrl_owner", None) is value.__self__:
+        return value.__func__
+    return value
 
 
 def describe_class(kind: type, objects: Objects, path: str | None) -> dict[str, Any]:
