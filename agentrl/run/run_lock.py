@@ -145,7 +145,9 @@ def _held(lock: int) -> bool:
 def _check_content(run_dir: Path, *, resume: bool, begins_with: str) -> None:
     exists = (run_dir / begins_with).exists()
     if exists and not resume:
-        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
+        raise StoreError(
+            f"{run_dir} holds a run already; go on with `resume=True` in {run_dir}, or choose another `run_dir`"
+        )
     if resume and not exists:
         raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
     if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
@@ -158,7 +160,7 @@ def _check_model(config: RunConfig) -> None:
     if Path(began).resolve() != Path(config.model.path).resolve():
         raise ConfigError(
             f"model.path: the run in {run_dir} began with the model {began}, and cannot go on with {config.model.path}; leave "
-            "model.path as it was, or start a new run in another run_dir"
+            "`model.path` as it was, or start a new run in another `run_dir`"
         )
 
 
@@ -175,7 +177,7 @@ def _writable(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
-            "--run_dir"
+            "`run_dir`"
         ) from error
 
 
