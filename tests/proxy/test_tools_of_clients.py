@@ -190,6 +190,18 @@ async def test_a_stored_response_is_given_again_and_forgotten_by_its_own_session
         await setup.openai.responses.create(model="any", input="2", previous_response_id=first.id)
 
 
+async def test_a_response_that_is_deleted_while_another_goes_on_from_it_fails_neither(setup: Setup) -> None:
+    first = await setup.openai.responses.create(model="any", input="1")
+    stream = await setup.openai.responses.create(model="any", input="2", previous_response_id=first.id, stream=True)
+    kinds = []
+    async for event in stream:
+        if event.type == "response.created":
+            await setup.openai.responses.delete(first.id)
+        kinds.append(event.type)
+    assert kinds[-1] == "response.completed"
+    setup.in_order()
+
+
 async def test_ids_of_tool_calls_are_each_dialects_own_and_come_back_as_one(setup: Setup) -> None:
     tool: Any = {"name": "add", "input_schema": PLAIN}
     setup.replies += [said_call("add", x=1)]
@@ -230,6 +242,18 @@ async def test_a_thread_goes_on_where_it_was_left_with_its_system_and_tools(setu
     async with setup.anthropic.messages.stream(**options, extra_body=extra) as stream:
         await stream.get_final_message()
     setup.in_order()
+    counting: Any = {"model": "any", "messages": [{"role": "user", "content": "3"}]}
+    counted = await setup.anthropic.messages.count_tokens(
+        **counting, extra_body={"thread": {"type": "continue", "previous_message_id": second.id}}
+    )
+    assert counted.input_tokens == len(setup.session.record.turns[-1].token_ids()) - len(
+        setup.session.record.turns[-1].output_ids
+    )
+    await setup.anthropic.messages.create(**options, system="Add.", extra_body=extra)
+    prompts = [turn for turn in setup.session.record.turns if turn.parent is setup.session.record.turns[1]]
+    assert len({tuple(turn.token_ids()[: counted.input_tokens]) for turn in prompts}) == 1, "`system` is there once"
+    with pytest.raises(anthropic.BadRequestError, match="the thread goes on with the one that it began with"):
+        await setup.anthropic.messages.create(**options, system="Subtract.", extra_body=extra)
     other = setup.anthropic.with_options(api_key=setup.proxy.open_session().key)
     with pytest.raises(anthropic.NotFoundError, match="thread_not_found"):
         await other.messages.create(**options, extra_body=extra)
