@@ -23,13 +23,27 @@ ROOT = Path(__file__).parents[1]
 GOAL = 0.9
 SMOOTHED = 5
 OBJECTIVES: dict[str, dict[str, object]] = {
-    "GRPO (decoupled PPO)": {"loss_aggregation": "sequence", "objective": {"clip_high": 0.2}},
-    "DAPO": {"turns": {"truncated": "mask"}, "overlong": {"tokens": 64, "margin": 16}},
-    "Dr. GRPO": {"advantage": "dr_grpo", "loss_aggregation": {"kind": "constant", "length": 48}},
+    "GRPO (decoupled PPO)": {"loss_aggregation": "sequence", "objective.clip_high": 0.2},
+    "DAPO": {"turns.truncated": "mask", "overlong.tokens": 64, "overlong.margin": 16},
+    "Dr. GRPO": {
+        "advantage": "dr_grpo",
+        "loss_aggregation.kind": "constant",
+        "loss_aggregation.length": 48,
+    },
     "RLOO": {"advantage": "rloo"},
-    "GSPO": {"objective": {"kind": "gspo", "clip_low": 3e-3, "clip_high": 4e-3}, "loss_aggregation": "sequence"},
-    "PPO with a critic": {"advantage": {"kind": "gae", "critic_lr": 1e-3}},
+    "GSPO": {
+        "loss_aggregation": "sequence",
+        "objective.kind": "gspo",
+        "objective.clip_low": 3e-3,
+        "objective.clip_high": 4e-3,
+    },
+    "PPO with a critic": {"advantage.kind": "gae", "advantage.critic_lr": 1e-3},
 }
+
+
+def options_of(settings: dict[str, object]) -> list[str]:
+    """What is typed for settings, which are keys with a plain value each."""
+    return [f"--{key}={value}" for key, value in settings.items()]
 
 
 def smoothed(rewards: list[float]) -> list[float]:
@@ -62,8 +76,7 @@ def main() -> None:
                 "steps": args.steps,
                 **{f"trainer.{key}": value for key, value in OBJECTIVES[name].items()},
             }
-            options = [f"--{key}={value}" for key, value in settings.items()]
-            words = ["-m", "agentrl", "train", "--config", "workflows/quickstart.toml", *options]
+            words = ["-m", "agentrl", "train", "--config", "workflows/quickstart.toml", *options_of(settings)]
             subprocess.run([sys.executable, *words], cwd=ROOT, check=True, stdout=subprocess.DEVNULL, timeout=1800)
             summary = json.loads((run_dir / "summary.json").read_text())
             means = (row["reward_mean"] for row in read_metrics(run_dir))

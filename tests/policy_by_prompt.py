@@ -21,7 +21,7 @@ class PolicyByPrompt:
 
     def __init__(self, chat_format: ChatFormat, reply: Callable[[str], str], *, has_grammar: bool = False) -> None:
         self._format = chat_format
-        self._reply = reply
+        self.reply = reply
         self.has_grammar = has_grammar
         self.calls: list[tuple[list[int], Generation]] = []
 
@@ -35,7 +35,7 @@ class PolicyByPrompt:
         images: Sequence[ImageSpan] = (),
         draft: PartialGeneration | None = None,
     ) -> Generation:
-        said = self._reply(self._format.decode(input_ids)) + "<|im_end|>"
+        said = self.reply(self._format.decode(input_ids)) + "<|im_end|>"
         ids = self._format.tokenizer.encode(said, add_special_tokens=False)
         for end in range(1, len(ids)):
             if on_progress is not None:

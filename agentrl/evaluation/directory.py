@@ -1,6 +1,7 @@
 """The directory of an evaluation: what was said in its episodes, to be read afterwards, and gone on with.
 
     store.sqlite    the store of a run (`agentrl.rollout.store`), in which each task is a group and nothing is trained
+    lock            held by the evaluation that goes on in it
 
 `agentrl.open_run` reads it like a run's directory. Only the user who evaluates can read it.
 """
@@ -8,17 +9,21 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config import RunConfig
-from agentrl.errors import ConfigError, DiskError
+from agentrl.errors import ConfigError, DiskError, StoreError
 from agentrl.evaluation.figures import EvaluatedEpisode
+from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
 from agentrl.machine.disk import make_directory
 from agentrl.models.text import TokenText, token_text
 from agentrl.rollout.database import reading
@@ -29,6 +34,7 @@ from agentrl.rollout.store import Store
 
 NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
 """The directory of an evaluation that none is named for, as `time.strftime` takes it."""
+RETRY_EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -51,7 +57,7 @@ class EvaluationDirectory:
 
 
 class KeptEpisodes:
-    """The episodes of an evaluation while it goes on: each is kept when it has ended.
+    """The episodes of an evaluation while it goes on: each is kept when it has ended. It holds its directory meanwhile.
 
     Use it as a context manager. Its calls block for about a millisecond; call them in a worker thread.
 
@@ -61,29 +67,28 @@ class KeptEpisodes:
         config: The configuration, with the model's directory in `model.path`.
 
     Raises:
-        ConfigError: The directory holds something else, or cannot be written.
+        ConfigError: The directory holds something else, another evaluation goes on in it, or it cannot be written.
         StoreError: What is in it is damaged.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], config: RunConfig) -> None:
         self.directory = EvaluationDirectory(path.absolute(), config)
-        is_what = json.dumps({"evaluation": dict(identity)})
+        is_what = _EVALUATION + json.dumps(dict(identity)) + "}"
+        self._open = ExitStack()
         try:
-            make_directory(path, 0o700)
-            if any(path.iterdir()) and not (path / "store.sqlite").exists():
-                raise _something_else(path)
-            self._store = Store(path / "store.sqlite")
-        except (OSError, DiskError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(f"`out` {path} cannot be written: {why}; name another directory") from error
-        try:
+            with _writable(path):
+                make_directory(path, 0o700)
+                if not (path / "store.sqlite").exists() and any(file.name != LOCK_NAME for file in path.iterdir()):
+                    raise _something_else(path)
+                self._open.enter_context(_held(path))
+                self._store = self._open.enter_context(Store(path / "store.sqlite"))
             if self._store.restart and self._store.read(_tasks_of) != is_what:
                 raise _something_else(path)
             self._store.begin_restart(is_what, config.model_dump_json(exclude={"run_dir"}))
             with reading("the list of episodes", path):
                 listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(status="finished")))
         except BaseException:
-            self._store.close()
+            self._open.close()
             raise
         self.done = [self._evaluated(RunEpisode(self.directory, row)) for row in listed]
         """The finished episodes of earlier starts. The failed ones are run again."""
@@ -99,7 +104,7 @@ class KeptEpisodes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._store.close()
+        self._open.close()
 
     @staticmethod
     def _evaluated(kept: RunEpisode) -> EvaluatedEpisode:
@@ -116,10 +121,59 @@ class KeptEpisodes:
 
 
 def new_directory() -> Path:
-    """Return the path of a directory that is named by the time, and that is not there yet."""
-    name = time.strftime(NAMED_BY_TIME)
-    names = (Path(name if number == 1 else f"{name}-{number}") for number in range(1, 1000))
-    return next(path for path in names if not path.exists())
+    """Make a directory that is named by the time, and that no other evaluation has. Raises ConfigError when it cannot be made."""
+    first = Path(time.strftime(NAMED_BY_TIME))
+    with _writable(first):
+        make_directory(first.parent)
+        for path in (first, *(first.with_name(f"{first.name}-{number}") for number in range(2, 1000))):
+            try:
+                path.mkdir(mode=0o700)
+            except FileExistsError:
+                continue
+            return path
+    raise ConfigError(f"`out`: {first} and those after it are taken; name another directory")
+
+
+def check_no_evaluation(db: sqlite3.Connection, path: Path) -> None:
+    """Raise StoreError when a store is that of an evaluation.
+
+    Args:
+        db: The store.
+        path: The directory that it is in.
+    """
+    if (_tasks_of(db) or "").startswith(_EVALUATION):
+        raise StoreError(
+            f"{path} is of an evaluation, which is neither replayed nor audited: `agentrl eval` runs it again, and "
+            "`agentrl.open_run` reads its episodes"
+        )
+
+
+_EVALUATION = '{"evaluation": '
+"""What a store's note of its tasks begins with, if they are those of an evaluation."""
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold the directory for the length of the context. No process that is forked meanwhile does."""
+    lock = open_lock(path)
+    try:
+        while not take(lock):
+            if is_held(lock):
+                raise ConfigError(f"another evaluation goes on in `out` {path}; wait for it, or name another directory")
+            time.sleep(RETRY_EVERY_S)
+        with kept_from_forks(lock):
+            yield
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _writable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, DiskError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"`out` {path} cannot be written: {why}; name another directory") from error
 
 
 def _something_else(path: Path) -> ConfigError:

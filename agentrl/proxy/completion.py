@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, Message, Tool
-from agentrl.proxy.session import Prompt, Session, SessionRole
+from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
 
@@ -99,6 +99,8 @@ class PreparedCompletion:
     """Replies that are known from before, by choice: whole, or their beginnings."""
     made: dict[int, Completion] = field(default_factory=dict)
     """Its replies that are whole and kept, by choice."""
+    before: Conversation | None = None
+    """The conversation that the session holds and that it goes on from."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property

@@ -101,7 +101,7 @@ class RunEpisode:
 
     @property
     def id(self) -> int:
-        """Its id in the store: `agentrl replay RUN ID` runs it again."""
+        """Its id in the store: `agentrl replay RUN ID` runs an episode of a run again."""
         return self.listed.id
 
     @property

@@ -26,6 +26,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 
 from agentrl.errors import StoreError, one_line
+from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.machine.evidence import regular
 from agentrl.rollout.database import check_pages, open_database
 from agentrl.rollout.schema import SCHEMA_VERSION
@@ -68,7 +69,8 @@ class Audit:
 
 
 def audit(run_dir: Path) -> Audit:
-    """Examine the run in `run_dir`, which may be going on. Nothing is left in its directory. Raises StoreError when there is none."""
+    """Examine the run in `run_dir`, which may be going on. Nothing is left in its directory. Raises StoreError when there is none, or
+    an evaluation is in it."""
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run")
@@ -78,6 +80,7 @@ def audit(run_dir: Path) -> Audit:
         db.execute("BEGIN")  # one state of everything, also of a run that goes on
         check_pages(db, path)
         check_tables(db)
+        check_no_evaluation(db, run_dir)
         found = _count(db, _violations(db, run_dir, present))
         checkpoints = list(wrong_checkpoints(db, run_dir))
         db.execute("COMMIT")

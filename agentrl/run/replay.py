@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from agentrl.config import RunConfig
 from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
 from agentrl.episode import Task
 from agentrl.errors import EngineError, StoreError, UsageError
+from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.proxy import RecordedCalls, recorded_choices
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
@@ -122,7 +124,7 @@ async def replay(
     """Run an episode of the run in `run_dir` again with its task, its seeds and its recorded replies.
 
     `workflow` and `tasks`, where given, stand in for the files that the run's configuration names. Raises StoreError when
-    there is no such run or episode.
+    there is no such run or episode, or it is of an evaluation.
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     chat_format = await chat_format_of(config.model)
@@ -149,6 +151,7 @@ def _found(
         raise StoreError(f"{run_dir} holds no run")
     config = read_config(run_dir)
     with reading(f"episode {episode_id}", run_dir), Store(run_dir / "store.sqlite", read_only=True) as store:
+        store.read(partial(check_no_evaluation, path=run_dir))
         recorded = store.episode(episode_id)
         digest = store.task_digest(recorded.group_id)
     if (workflow is None and not config.workflow) or (tasks is None and not config.tasks):

@@ -90,7 +90,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     except ConfigError as error:
         raise StoreError(
             f"the configuration of {run_dir} is none of this version of agentrl ({one_line(error, 200)}): go on with the version that "
-            "wrote it, or begin a new run with --model and the newest of its checkpoints"
+            "wrote it, or begin a new run whose `model.path` is the newest of its checkpoints"
         ) from error
     return config_of(content, overrides)
 

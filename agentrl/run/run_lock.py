@@ -8,7 +8,6 @@ The kernel lets go of the lock when the last process that holds its descriptor h
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -18,8 +17,8 @@ from pathlib import Path
 from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
+from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
 from agentrl.machine.disk import make_directory
-from agentrl.machine.privacy import private
 from agentrl.machine.whole import write_whole
 from agentrl.rollout.database import RESTORE
 from agentrl.run.run_directory import read_config, whole_checkpoints
@@ -32,11 +31,11 @@ RETRY_EVERY_S = 0.05
 def in_use(run_dir: Path) -> bool:
     """Return whether a run goes on in the directory."""
     try:
-        descriptor = os.open(run_dir / "lock", os.O_RDONLY)
+        descriptor = os.open(run_dir / LOCK_NAME, os.O_RDONLY)
     except OSError:
         return False
     try:
-        return _held(descriptor)
+        return is_held(descriptor)
     finally:
         os.close(descriptor)
 
@@ -54,11 +53,11 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
     """
     _check_content(run_dir, resume=resume, begins_with=begins_with)
     try:
-        descriptor = os.open(run_dir / "lock", os.O_RDONLY)
+        descriptor = os.open(run_dir / LOCK_NAME, os.O_RDONLY)
     except OSError:  # nobody holds it, or `prepare_run_dir` says what is wrong
         return
     try:
-        if _held(descriptor) and _alive(owner := _owner(descriptor)):
+        if is_held(descriptor) and _alive(owner := _owner(descriptor)):
             raise _in_use(run_dir, owner)
     finally:
         os.close(descriptor)
@@ -106,14 +105,14 @@ def lock_run(run_dir: Path) -> int:
     """Take hold of the run directory; the descriptor, for children that write into it too. Raises StoreError when another
     run holds it."""
     with _writable(run_dir):
-        descriptor = private(str(run_dir / "lock"), os.O_RDWR | os.O_CREAT)
+        descriptor = open_lock(run_dir)
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
     try:
-        while not _take(descriptor):
+        while not take(descriptor):
             owner = _owner(descriptor)
             # Who only asks whether it is held has it for a moment. A run that was killed may have left a trainer that is still
             # writing; that ends by itself.
-            if _held(descriptor) and (_alive(owner) or time.monotonic() > deadline):
+            if is_held(descriptor) and (_alive(owner) or time.monotonic() > deadline):
                 raise _in_use(run_dir, owner)
             time.sleep(RETRY_EVERY_S)
         os.ftruncate(descriptor, 0)
@@ -124,28 +123,12 @@ def lock_run(run_dir: Path) -> int:
     return descriptor
 
 
-def _take(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _held(lock: int) -> bool:
-    """Whether somebody else has the lock. Those who ask at the same time do not see each other."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    fcntl.flock(lock, fcntl.LOCK_UN)
-    return False
-
-
 def _check_content(run_dir: Path, *, resume: bool, begins_with: str) -> None:
     exists = (run_dir / begins_with).exists()
     if exists and not resume:
-        raise StoreError(f"{run_dir} holds a run already; go on with --resume {run_dir}, or choose another --run_dir")
+        raise StoreError(
+            f"{run_dir} holds a run already; go on with `resume=True` in {run_dir}, or choose another `run_dir`"
+        )
     if resume and not exists:
         raise StoreError(f"{run_dir} holds no run to resume{_lost_store(run_dir)}")
     if begins_with == "store.sqlite" and not exists and (lost := _lost_store(run_dir)):
@@ -158,7 +141,7 @@ def _check_model(config: RunConfig) -> None:
     if Path(began).resolve() != Path(config.model.path).resolve():
         raise ConfigError(
             f"model.path: the run in {run_dir} began with the model {began}, and cannot go on with {config.model.path}; leave "
-            "model.path as it was, or start a new run in another run_dir"
+            "`model.path` as it was, or start a new run in another `run_dir`"
         )
 
 
@@ -175,7 +158,7 @@ def _writable(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"the run directory {run_dir} cannot be written: {error.strerror}; make room or give permission, or choose another "
-            "--run_dir"
+            "`run_dir`"
         ) from error
 
 
@@ -187,7 +170,7 @@ def _owner(lock: int) -> str:
 def _in_use(run_dir: Path, owner: str) -> StoreError:
     held = f"the run of process {owner or 'unknown'}"
     if not _alive(owner):
-        by = ", ".join(map(str, _holders(run_dir / "lock"))) or "unknown"
+        by = ", ".join(map(str, _holders(run_dir / LOCK_NAME))) or "unknown"
         held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
     return StoreError(f"{run_dir} is in use by {held}; wait for it, or end it")
 

@@ -114,4 +114,4 @@ def test_a_run_directory_of_another_version_says_so(tmp_path: Path) -> None:
         StoreError, match=r"is none of this version of agentrl \(unknown configuration key 'trainer\.lr'"
     ) as error:
         read_config(tmp_path)
-    assert "begin a new run with --model" in str(error.value)
+    assert "begin a new run whose `model.path` is" in str(error.value)

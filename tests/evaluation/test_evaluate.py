@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,15 @@ import agentrl
 from agentrl.config import EngineConfig, RunConfig
 from agentrl.engine.launch import open_engine
 from agentrl.episode import Episode
-from agentrl.errors import ConfigError, UsageError
-from agentrl.evaluation.directory import KeptEpisodes
+from agentrl.errors import ConfigError, StoreError, UsageError
+from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, summarise
 from agentrl.evaluation.view import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.rollout.outcome import Outcome
+from agentrl.run.audit import audit
+from agentrl.run.replay import replay
 
 
 def episode(
@@ -97,6 +100,50 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"):
         kept_in(tmp_path / "file")
+
+
+def test_two_evaluations_never_share_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "evaluation"
+    with kept_in(path):
+        assert agentrl.open_run(path).status == "running"
+        with pytest.raises(ConfigError, match="another evaluation goes on in `out`"):
+            kept_in(path)
+    with kept_in(path), pytest.raises(ConfigError, match="another evaluation goes on in `out`"):
+        kept_in(path, seed=2)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("agentrl.evaluation.directory.NAMED_BY_TIME", "evaluations/now")
+    with ThreadPoolExecutor(8) as at_once:
+        made = [future.result() for future in [at_once.submit(new_directory) for _ in range(16)]]
+    assert len(set(made)) == 16
+    assert all(path.stat().st_mode & 0o777 == 0o700 for path in made)
+    monkeypatch.setattr("agentrl.evaluation.directory.NAMED_BY_TIME", "evaluation/store.sqlite/now")
+    with pytest.raises(ConfigError, match=r"cannot be written: .*; name another directory"):
+        new_directory()
+
+
+def test_an_evaluation_that_was_refused_holds_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation"
+    with kept_in(path):
+        pass
+    with pytest.raises(ConfigError, match="holds something else"):
+        kept_in(path, seed=2)
+    with kept_in(path):
+        pass
+
+
+@pytest.mark.anyio
+async def test_what_is_of_runs_alone_says_that_the_directory_is_of_an_evaluation(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation"
+
+    def evaluated() -> int:
+        with kept_in(path) as kept:
+            return kept.add(0, 0, 7, Outcome(status="finished", reward=1.0)).kept.id  # type: ignore[union-attr]
+
+    added = await in_thread(evaluated)
+    with pytest.raises(StoreError, match="is of an evaluation"):
+        await replay(path, added)
+    with pytest.raises(StoreError, match="is of an evaluation"):
+        await in_thread(audit, path)
 
 
 def test_an_episode_that_was_not_kept_says_so() -> None:

@@ -40,7 +40,11 @@ MODELS: dict[str, type[BaseModel]] = {
 GENERATING = [path for path in BODIES if path != "messages/count_tokens"]
 BUILT_IN = {
     "chat/completions": [{"type": "web_search"}],
-    "responses": [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}],
+    "responses": [
+        {"type": "web_search"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"type": "shell", "environment": {"type": "container_auto"}},
+    ],
     "messages": [{"type": "web_search_20250305", "name": "web_search"}],
 }
 
@@ -115,6 +119,93 @@ async def test_what_would_change_the_reply_is_refused_by_name_unless_its_value_c
         assert reply.status == 400, name
         assert f"'{name}'" in error(reply)["message"]
         assert not session.record.turns
+
+
+LABELS = {"metadata", "model", "store", "stream", "stream_options", "user"}
+"""Fields of a dialect that say nothing of the prompt, the sampling or the length."""
+OF_THE_REPLY = {"logprobs", "top_logprobs"}
+"""Fields that only say what the reply shows of itself."""
+
+
+def test_what_one_dialect_honours_is_refused_by_those_that_do_not_know_it() -> None:
+    declared = {field.alias or name for model in MODELS.values() for name, field in model.model_fields.items()}
+    assert declared - CHANGES.keys() == LABELS | OF_THE_REPLY
+
+
+@pytest.mark.parametrize(
+    ("path", "change"),
+    [
+        ("responses", {"stop": ["x"]}),
+        ("responses", {"max_tokens": 3}),
+        ("chat/completions", {"previous_response_id": "resp_1"}),
+        ("chat/completions", {"system": "Be brief."}),
+        ("chat/completions", {"enable_thinking": False}),
+        ("messages", {"seed": 3}),
+        ("messages", {"parallel_tool_calls": False}),
+        ("completions", {"tools": [{"type": "function", "function": {"name": "add"}}]}),
+    ],
+)
+async def test_a_field_of_another_dialect_is_no_silent_loss(proxy: Proxy, path: str, change: dict[str, Any]) -> None:
+    reply = await asked(proxy, path, **change)
+    assert reply.status == 400, reply.body
+    assert f"'{next(iter(change))}'" in error(reply)["message"]
+
+
+async def test_how_a_reply_would_be_sampled_changes_no_count_of_its_prompt(proxy: Proxy) -> None:
+    path, sampled = "messages/count_tokens", {"max_tokens": 3, "temperature": 0.5, "stop_sequences": ["x"]}
+    plain, full = await asked(proxy, path), await asked(proxy, path, **sampled)
+    assert (plain.status, full.status, full.body) == (200, 200, plain.body)
+
+
+RUN_BY_CLIENTS: dict[str, list[dict[str, Any]]] = {
+    "chat/completions": [{"type": "local_shell"}],
+    "responses": [
+        {"type": "local_shell"},
+        {"type": "shell"},
+        {"type": "shell", "environment": {"type": "local"}},
+        {"type": "apply_patch"},
+        {"type": "computer_use_preview", "environment": "browser", "display_width": 9, "display_height": 9},
+        {"type": "namespace", "name": "files", "tools": [{"type": "apply_patch"}]},
+    ],
+    "messages": [
+        {"type": "bash_20250124", "name": "bash"},
+        {"type": "text_editor_20250728", "name": "str_replace_based_edit_tool"},
+        {"type": "computer_20250124", "name": "computer", "display_width_px": 9, "display_height_px": 9},
+        {"type": "memory_20250818", "name": "memory"},
+    ],
+}
+
+
+@pytest.mark.parametrize("path", RUN_BY_CLIENTS)
+async def test_tools_that_the_client_runs_are_refused_since_no_call_of_them_could_come(proxy: Proxy, path: str) -> None:
+    for tool in RUN_BY_CLIENTS[path]:
+        session = proxy.open_session()
+        reply = await asked(proxy, path, session, tools=[tool])
+        assert reply.status == 400, (tool, reply.body)
+        assert "send it as a function tool" in error(reply)["message"]
+        assert not session.record.turns
+
+
+async def test_a_call_in_a_message_is_shown_to_the_model_or_refused(proxy: Proxy) -> None:
+    call = {"name": "add", "arguments": "{}"}
+    said = {"role": "assistant", "content": None, "function_call": call}
+    reply = await asked(proxy, "chat/completions", messages=[*USER, said, *USER])
+    assert reply.status == 400
+    assert "tool_calls" in error(reply)["message"]
+    assert error(reply)["param"].startswith("messages.1")
+
+
+async def test_reasoning_has_two_names_in_a_message(proxy: Proxy) -> None:
+    prompts = []
+    for thought in ({"reasoning_content": "I add."}, {"reasoning": "I add."}, {"reasoning": None}):
+        session = proxy.open_session()
+        call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+        said = {"role": "assistant", "content": "", "tool_calls": [call], **thought}
+        result = {"role": "tool", "tool_call_id": "call_1", "content": "2"}
+        reply = await asked(proxy, "chat/completions", session, messages=[*USER, said, result])
+        assert reply.status == 200, reply.body
+        prompts.append(session.record.turns[0].prompt_ids)
+    assert prompts[0] == prompts[1] != prompts[2]
 
 
 @pytest.mark.parametrize("stream", [False, True])

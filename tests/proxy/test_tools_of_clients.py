@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
+from agentrl.proxy.dialects.responses import stored_response
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
@@ -190,6 +191,21 @@ async def test_a_stored_response_is_given_again_and_forgotten_by_its_own_session
         await setup.openai.responses.create(model="any", input="2", previous_response_id=first.id)
 
 
+async def test_a_response_that_is_deleted_while_another_goes_on_from_it_fails_neither(setup: Setup) -> None:
+    first = await setup.openai.responses.create(model="any", input="1")
+
+    def deleting(_: str) -> str:
+        stored_response(setup.session, "DELETE", first.id)
+        setup.engine.reply = lambda _: "done"
+        return "done"
+
+    setup.engine.reply = deleting
+    second = await setup.openai.responses.create(model="any", input="2", previous_response_id=first.id)
+    assert second.output_text == "done"
+    await setup.openai.responses.create(model="any", input="3", previous_response_id=second.id)
+    setup.in_order()
+
+
 async def test_ids_of_tool_calls_are_each_dialects_own_and_come_back_as_one(setup: Setup) -> None:
     tool: Any = {"name": "add", "input_schema": PLAIN}
     setup.replies += [said_call("add", x=1)]
@@ -230,6 +246,18 @@ async def test_a_thread_goes_on_where_it_was_left_with_its_system_and_tools(setu
     async with setup.anthropic.messages.stream(**options, extra_body=extra) as stream:
         await stream.get_final_message()
     setup.in_order()
+    counting: Any = {"model": "any", "messages": [{"role": "user", "content": "3"}]}
+    counted = await setup.anthropic.messages.count_tokens(
+        **counting, extra_body={"thread": {"type": "continue", "previous_message_id": second.id}}
+    )
+    assert counted.input_tokens == len(setup.session.record.turns[-1].token_ids()) - len(
+        setup.session.record.turns[-1].output_ids
+    )
+    await setup.anthropic.messages.create(**options, system="Add.", extra_body=extra)
+    prompts = [turn for turn in setup.session.record.turns if turn.parent is setup.session.record.turns[1]]
+    assert len({tuple(turn.token_ids()[: counted.input_tokens]) for turn in prompts}) == 1, "`system` is there once"
+    with pytest.raises(anthropic.BadRequestError, match="the thread goes on with the one that it began with"):
+        await setup.anthropic.messages.create(**options, system="Subtract.", extra_body=extra)
     other = setup.anthropic.with_options(api_key=setup.proxy.open_session().key)
     with pytest.raises(anthropic.NotFoundError, match="thread_not_found"):
         await other.messages.create(**options, extra_body=extra)

@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Run:
         store.open_group(4, 0, 4)
         failed = Outcome(status="failed", error=f"Traceback\nValueError: {HELLO}", metrics={"turns": 2.0})
         store.add(4, 0, 0, failed)
-    assert config.trainer.advantage == "grpo"
+    assert config.trainer.advantage.kind == "grpo"
     return agentrl.open_run(tmp_path / "run")
 
 

@@ -146,7 +146,10 @@ def test_a_run_that_came_and_went_meanwhile_is_seen_once_the_directory_is_held(t
     check_run_dir(run_dir, resume=False)
     with hold_run_dir(config, resume=False):  # of another process
         (run_dir / "store.sqlite").touch()
-    with pytest.raises(StoreError, match="holds a run already"), hold_run_dir(config, resume=False):
+    with (
+        pytest.raises(StoreError, match=r"holds a run already; go on with `resume=True` in .*another `run_dir`"),
+        hold_run_dir(config, resume=False),
+    ):
         pytest.fail("the run of the other process is overwritten")
     (run_dir / "store.sqlite").unlink()
     with pytest.raises(StoreError, match="holds no run to resume"), hold_run_dir(config, resume=True):

@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
-from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
-from agentrl.proxy.dialects.tools import CustomFormat, custom_arguments, custom_function, tool_kind
+from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.tools import (
+    CustomFormat,
+    OtherTool,
+    custom_arguments,
+    custom_function,
+    left_out,
+    tool_kind,
+)
 
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**62)]
@@ -73,7 +80,17 @@ class _Message(Part):
     name: str | None = None
     tool_calls: Annotated[list[_ToolCall | _CustomToolCall], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
-    reasoning_content: str | None = None
+    # vLLM's newer name of it is the other one.
+    reasoning_content: Annotated[str | None, Field(validation_alias=AliasChoices("reasoning_content", "reasoning"))] = (
+        None
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_function_call(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("function_call") is not None:
+            raise ValueError("'function_call' is not shown to the model; write the call as 'tool_calls'")
+        return value
 
     @model_validator(mode="after")
     def _complete(self) -> _Message:
@@ -130,10 +147,6 @@ class _CustomTool(Part):
         return custom_function(self.custom.name, self.custom.description, self.custom.format)
 
 
-class _OtherTool(Part):
-    type: str
-
-
 def _name(tool: _Tool | _CustomTool) -> str:
     return tool.function.name if isinstance(tool, _Tool) else tool.custom.name
 
@@ -144,7 +157,7 @@ def _kind(tool: Any) -> str:
 
 
 _AnyTool = Annotated[
-    Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[_OtherTool, Tag("other")],
+    Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[OtherTool, Tag("other")],
     Discriminator(_kind),
 ]
 
@@ -185,7 +198,6 @@ class _AllowedTools(Part):
 
 class _StreamOptions(Part):
     include_usage: bool = False
-    include_obfuscation: bool = False
 
 
 class _PlainFormat(Part):
@@ -228,7 +240,7 @@ class ChatRequest(RequestBody):
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
-        tools = [tool for tool in self.tools or [] if not isinstance(tool, _OtherTool)]
+        tools = [tool for tool in self.tools or [] if not isinstance(tool, OtherTool)]
         choice = self.tool_choice or "auto"
         if isinstance(choice, _AllowedTools):
             names = {named.name for named in choice.allowed_tools.tools}
@@ -254,8 +266,7 @@ class ChatRequest(RequestBody):
 
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
-        others = [f"tools.{tool.type}" for tool in self.tools or [] if isinstance(tool, _OtherTool)]
-        return [*super().ignored(), *plain_names(others)]
+        return [*super().ignored(), *left_out(self.tools or [])]
 
     @property
     def custom_names(self) -> set[str]:

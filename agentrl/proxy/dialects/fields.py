@@ -1,7 +1,7 @@
 """What a field of a request means decides what becomes of it, whether we know the field or not.
 
-declared in a dialect's model                            honoured
-changes what is sampled, or the prompt (`CHANGES`)       refused with 400, unless its value changes nothing
+declared in the dialect's model                          honoured
+changes what is sampled, or the prompt (`CHANGES`)       refused with 400, unless its value changes nothing: that of another dialect too
 anything else: labels, caching, budgets, unknown ones    ignored, and named once a session
 
 A field that is null is a field that is absent, everywhere.
@@ -19,45 +19,100 @@ from agentrl.proxy.api_error import ApiError
 
 CHANGES: dict[str, tuple[Any, ...]] = {
     # What is sampled.
+    "adapter": (),
+    "allowed_token_ids": ([],),
     "best_of": (1,),
     "bad_words": ([],),
+    "custom_logit_processor": (),
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
     "ebnf": (),
     "frequency_penalty": (0,),
+    "grammar": ("",),
     "guided_choice": (),
     "guided_grammar": (),
     "guided_json": (),
     "guided_regex": (),
     "ignore_eos": (False,),
+    "json_object": (False,),
+    "json_schema": (),
     "length_penalty": (1,),
     "logit_bias": ({},),
+    "logits_processors": ([],),
+    "lora_path": (),
+    "max_completion_tokens": (),
+    "max_new_tokens": (),
+    "max_output_tokens": (),
+    "max_tokens": (),
+    "min_new_tokens": (0,),
     "min_p": (0,),
     "min_tokens": (0,),
+    "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "n": (1,),
+    "n_predict": (-1,),
+    "no_repeat_ngram_size": (0,),
+    "output_config": ({},),
+    "output_format": (),
     "presence_penalty": (0,),
     "regex": (),
+    "repeat_penalty": (1,),
     "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "seed": (),
+    "stop": ([],),
+    "stop_regex": ([],),
+    "stop_sequences": ([],),
     "stop_token_ids": ([],),
+    "structural_tag": (),
     "structured_outputs": (),
+    "temperature": (),
+    "text": ({}, {"format": {"type": "text"}}),
+    "tfs_z": (1,),
     "top_a": (0,),
     "top_k": (-1, 0),
+    "top_n_sigma": (-1,),
+    "top_p": (),
     "typical_p": (1,),
     "use_beam_search": (False,),
+    "xtc_probability": (0,),
     # What the prompt is.
     "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
     "audio": (),
     "chat_template": (),
     "chat_template_kwargs": ({},),
     "continue_final_message": (False,),
     "conversation": (),
+    "documents": ([],),
     "echo": (False,),
+    "enable_thinking": (),
+    "input": (),
+    "input_embeds": (),
+    "input_ids": (),
+    "instructions": ("",),
+    "messages": (),
+    "previous_response_id": (),
     "prompt": (),
+    "prompt_embeds": (),
+    "prompt_token_ids": (),
     "suffix": ("",),
+    "system": ("", []),
+    "thread": (),
+    "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),
+    "tools": ([],),
+    "truncate_prompt_tokens": (),
     # How the reply comes.
     "background": (False,),
     "function_call": ("none", "auto"),
     "functions": ([],),
+    "include_stop_str_in_output": (False,),
     "modalities": (["text"],),
+    "no_stop_trim": (False,),
+    "parallel_tool_calls": (True,),
+    "skip_special_tokens": (True,),
 }
-"""Fields that no dialect declares and that would change the reply, with the values at which each changes nothing."""
+"""Fields that would change the reply, with the values at which each changes nothing where the dialect does not declare it."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agentrl.proxy.api_error import ApiError, read_body
-from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
+from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
 from agentrl.proxy.json_text import read_json
@@ -25,16 +25,20 @@ class Messages:
             ApiError: The request cannot be answered.
         """
         request = read_body(MessagesRequest, body)
-        asked = request.to_completion_request()
-        if (before := _before(request, role.session)) is not None:
-            # `system` and `tools` are those that the thread began with.
-            asked = replace(asked, messages=[*before.messages(), *asked.messages], tools=asked.tools or before.tools)
-        return request, self._service.prepare(role, asked, "msg_")
+        before = _before(request, role.session)
+        call = self._service.prepare(role, _going_on(request, before), "msg_")
+        call.before = before
+        return request, call
 
     def count(self, role: SessionRole, body: bytes) -> Json:
-        """Return how many tokens a request's prompt has."""
-        request = read_body(CountRequest, body).to_completion_request()
-        return {"input_tokens": self._service.count(role, request)}
+        """Return how many tokens a request's prompt has.
+
+        Raises:
+            ApiError: The request cannot be answered.
+        """
+        request = read_body(CountRequest, body)
+        asked = _going_on(request, _before(request, role.session))
+        return {"input_tokens": self._service.count(role, asked)}
 
     async def complete(self, request: MessagesRequest, call: PreparedCompletion) -> Json:
         """Return the whole reply as one `message`."""
@@ -97,7 +101,7 @@ class Messages:
         await send({"type": "message_stop"})
 
 
-def _before(request: MessagesRequest, session: Session) -> Conversation | None:
+def _before(request: CountRequest, session: Session) -> Conversation | None:
     """The conversation of the thread that a request goes on with."""
     if request.thread is None or request.thread.type != "continue":
         return None
@@ -108,10 +112,24 @@ def _before(request: MessagesRequest, session: Session) -> Conversation | None:
     return before
 
 
+def _going_on(request: CountRequest, before: Conversation | None) -> CompletionRequest:
+    """The request after the conversation that it goes on with, whose `system` and `tools` are those that it began with."""
+    asked = request.to_completion_request()
+    if before is None:
+        return asked
+    known, added = before.messages(), asked.messages
+    if request.system:
+        if added[0] not in known[:1]:
+            message = "Unsupported 'system': the thread goes on with the one that it began with; leave it out."
+            raise ApiError(400, message, param="system", code="unsupported_value")
+        added = added[1:]
+    return replace(asked, messages=[*known, *added], tools=asked.tools or before.tools)
+
+
 def _remember(request: MessagesRequest, call: PreparedCompletion, reply: Completion) -> None:
     if request.thread is None:
         return
-    before = _before(request, call.session)
+    before = call.before
     added = call.request.messages[len(before.messages()) if before else 0 :]
     call.session.conversations[call.id] = Conversation(before, [*added, reply.message.to_json()], call.request.tools)
 

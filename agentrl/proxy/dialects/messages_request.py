@@ -19,7 +19,8 @@ from pydantic import Discriminator, Field, Tag
 
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
-from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
+from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.tools import OtherTool, left_out
 
 
 class _Text(Part):
@@ -167,18 +168,12 @@ class _Tool(Part):
         return {"type": "function", "function": function}
 
 
-class _OtherTool(Part):
-    """A tool that Anthropic defines, or runs itself."""
-
-    type: str
-
-
 def _kind(tool: Any) -> str:
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
     return "custom" if kind in (None, "custom") else "other"
 
 
-_AnyTool = Annotated[Annotated[_Tool, Tag("custom")] | Annotated[_OtherTool, Tag("other")], Discriminator(_kind)]
+_AnyTool = Annotated[Annotated[_Tool, Tag("custom")] | Annotated[OtherTool, Tag("other")], Discriminator(_kind)]
 
 
 class _ToolChoice(Part):
@@ -196,14 +191,29 @@ class _OutputConfig(Part):
     format: _SchemaFormat | None = None
 
 
+class _Thread(Part):
+    """A conversation that the session holds, so that its client sends only what is new."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: str = ""
+
+
 class CountRequest(RequestBody):
-    """`/v1/messages/count_tokens`: what makes the prompt of a request."""
+    """`/v1/messages/count_tokens`: a request whose prompt is counted. How its reply would be sampled changes nothing."""
 
     model: str
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
     system: str | Annotated[list[_Text], Field(fail_fast=True)] | None = None
     tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: _ToolChoice | None = None
+    thread: _Thread | None = None
+    max_tokens: Tokens | None = None
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    output_config: _OutputConfig | None = None
+    output_format: _SchemaFormat | None = None
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
@@ -224,28 +234,13 @@ class CountRequest(RequestBody):
 
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
-        others = [f"tools.{tool.type}" for tool in self.tools or [] if isinstance(tool, _OtherTool)]
-        return [*super().ignored(), *plain_names(others)]
-
-
-class _Thread(Part):
-    """A conversation that the session holds, so that its client sends only what is new."""
-
-    type: Literal["create", "continue"]
-    previous_message_id: str = ""
+        return [*super().ignored(), *left_out(self.tools or [])]
 
 
 class MessagesRequest(CountRequest):
     """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
 
     max_tokens: Tokens
-    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
-    stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    output_config: _OutputConfig | None = None
-    output_format: _SchemaFormat | None = None
-    thread: _Thread | None = None
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""

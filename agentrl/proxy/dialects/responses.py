@@ -26,12 +26,15 @@ class Responses:
             ApiError: The request cannot be answered.
         """
         request = parse_request(body)
-        before: list[Json] = []
+        before = None
         if request.previous_response_id is not None:
-            if request.previous_response_id not in role.session.conversations:
+            before = role.session.conversations.get(request.previous_response_id)
+            if before is None:
                 raise unknown_response(request.previous_response_id)
-            before = role.session.conversations[request.previous_response_id].messages()
-        return request, self._service.prepare(role, request.to_completion_request(before, role.session.items), "resp_")
+        asked = request.to_completion_request(before.messages() if before else [], role.session.items)
+        call = self._service.prepare(role, asked, "resp_")
+        call.before = before
+        return request, call
 
     async def complete(self, request: ResponsesRequest, call: PreparedCompletion) -> Json:
         """Return the whole reply as one `response`."""
@@ -69,11 +72,10 @@ class Responses:
                 response |= {name: last[name] for name in ("instructions", "tools") if last[name] == response[name]}
             session.responses[call.id] = response
             session.items.update({item["id"]: item for item in response["output"]})
-        conversations = session.conversations
-        before = conversations[request.previous_response_id] if request.previous_response_id is not None else None
+        before = call.before
         # `instructions` are of one request, and not part of the conversation that it goes on from.
         known = (1 if request.instructions else 0) + (len(before.messages()) if before else 0)
-        conversations[call.id] = Conversation(before, [*call.request.messages[known:], reply.message.to_json()])
+        session.conversations[call.id] = Conversation(before, [*call.request.messages[known:], reply.message.to_json()])
 
 
 def stored_response(session: Session, method: str, response_id: str) -> Json:

@@ -20,8 +20,15 @@ from pydantic import Discriminator, Field, Tag, TypeAdapter
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
-from agentrl.proxy.dialects.fields import Part, RequestBody, plain_names
-from agentrl.proxy.dialects.tools import CustomFormat, custom_arguments, custom_function, tool_kind
+from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.tools import (
+    CustomFormat,
+    OtherTool,
+    custom_arguments,
+    custom_function,
+    left_out,
+    tool_kind,
+)
 
 
 class _Text(Part):
@@ -128,19 +135,13 @@ class _CustomTool(Part):
         return custom_function(self.name, self.description, self.format)
 
 
-class _OtherTool(Part):
-    """A tool that OpenAI runs itself."""
-
-    type: str
-
-
 def _kind(tool: Any) -> str:
     kind = tool_kind(tool)
     return kind if kind != "namespace" else "other"
 
 
 _Plain = Annotated[
-    Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[_OtherTool, Tag("other")],
+    Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[OtherTool, Tag("other")],
     Discriminator(_kind),
 ]
 
@@ -156,7 +157,7 @@ _AnyTool = Annotated[
     Annotated[_Tool, Tag("function")]
     | Annotated[_CustomTool, Tag("custom")]
     | Annotated[_Namespace, Tag("namespace")]
-    | Annotated[_OtherTool, Tag("other")],
+    | Annotated[OtherTool, Tag("other")],
     Discriminator(tool_kind),
 ]
 
@@ -221,7 +222,6 @@ class _SchemaFormat(Part):
 
 class _TextSettings(Part):
     format: Annotated[_PlainFormat | _SchemaFormat, Field(discriminator="type")] = _PlainFormat(type="text")
-    verbosity: str | None = None
 
 
 class ResponsesRequest(RequestBody):
@@ -251,8 +251,8 @@ class ResponsesRequest(RequestBody):
         shown: list[ShownTool] = []
         for tool in self.tools or []:
             if isinstance(tool, _Namespace):
-                shown += [ShownTool(one, tool.name) for one in tool.tools if not isinstance(one, _OtherTool)]
-            elif not isinstance(tool, _OtherTool):
+                shown += [ShownTool(one, tool.name) for one in tool.tools if not isinstance(one, OtherTool)]
+            elif not isinstance(tool, OtherTool):
                 shown.append(ShownTool(tool))
         if isinstance(self.tool_choice, _AllowedTools):
             names = {named.shown_name for named in self.tool_choice.tools}
@@ -298,7 +298,7 @@ class ResponsesRequest(RequestBody):
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
         tools = [one for tool in self.tools or [] for one in (tool.tools if isinstance(tool, _Namespace) else [tool])]
-        return [*super().ignored(), *plain_names(f"tools.{one.type}" for one in tools if isinstance(one, _OtherTool))]
+        return [*super().ignored(), *left_out(tools)]
 
     def _messages(self, referred: Mapping[str, Json]) -> list[Json]:
         if isinstance(self.input, str):

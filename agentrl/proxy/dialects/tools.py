@@ -3,15 +3,20 @@
 custom: takes free text                   a function with one argument, `input`
 namespace of functions (responses)        each of its functions, as NAMESPACE__NAME
 what the service itself would run         left out, and named among what is ignored: web search, files, code interpreters
+what its client runs, under a type that   refused: no policy is shown it, and the client would wait for calls that cannot come
+the service has been trained on
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable
 from typing import Any, Literal
 
+from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Json
-from agentrl.proxy.dialects.fields import Part
+from agentrl.proxy.dialects.fields import Part, plain_names
 from agentrl.proxy.json_text import read_json
 
 _INPUT: Json = {
@@ -20,6 +25,48 @@ _INPUT: Json = {
     "required": ["input"],
     "additionalProperties": False,
 }
+
+
+_RUN_BY_CLIENT = re.compile(
+    r"(bash|text_editor|computer|memory)_[0-9]+|local_shell|shell|apply_patch|computer(_use_preview)?"
+)
+"""Types of tools that Anthropic's and OpenAI's clients run themselves."""
+_MAX_SHOWN = 64
+
+
+class _Environment(Part):
+    type: str = ""
+
+
+class OtherTool(Part):
+    """A tool of a type that is neither a function nor a custom one."""
+
+    type: str
+    environment: _Environment | str | None = None
+    """Where a shell is: in a container of the service, or with the client."""
+
+    @property
+    def is_run_by_client(self) -> bool:
+        """Whether the client is told to run it."""
+        where = self.environment.type if isinstance(self.environment, _Environment) else ""
+        return _RUN_BY_CLIENT.fullmatch(self.type) is not None and not where.startswith("container")
+
+
+def left_out(tools: Iterable[Any]) -> list[str]:
+    """Return the names under which those of `tools` are ignored that a service would run.
+
+    Raises:
+        ApiError: One is run by its client, which would wait for calls that cannot come.
+    """
+    others = [tool for tool in tools if isinstance(tool, OtherTool)]
+    for tool in others:
+        if tool.is_run_by_client:
+            message = (
+                f"Unsupported tool: the model is not shown tools of type '{tool.type[:_MAX_SHOWN]}', and would never call "
+                "it; send it as a function tool."
+            )
+            raise ApiError(400, message, param="tools", code="unsupported_value")
+    return plain_names(f"tools.{tool.type}" for tool in others)
 
 
 class CustomFormat(Part):
