@@ -49,5 +49,5 @@ def test_a_path_is_what_the_configuration_names_from_then_on(tmp_path: Path) -> 
 def test_what_nothing_says_is_asked_for() -> None:
     with pytest.raises(ConfigError, match="`workflow` is not set"):
         sources_of(RunConfig(tasks="t"), None, None)
-    with pytest.raises(ConfigError, match="tasks is not set"):
+    with pytest.raises(ConfigError, match="`tasks` is not set"):
         sources_of(RunConfig(), run, None)
