@@ -255,7 +255,7 @@ class Episode(Generic[TaskT]):
         (`agentrl.sandboxes.grade_partial`).
 
         Raises:
-            SandboxError: There is no sandbox.
+            SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
             ConfigError: The tests make no sense; or, for `partial`, nothing is left to earn.
         """
         return await self._of_run().grade(

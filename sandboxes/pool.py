@@ -198,7 +198,7 @@ class SandboxPool:
         """Start the first sandbox, and have one a core started.
 
         Raises:
-            SandboxError: There is no sandbox to be had, or it cannot do this.
+            SandboxError: The first sandbox cannot be started.
         """
         self._slots = 1
         await self._tasks.start(self.keep, 0)  # when it fails, so would the others
@@ -342,7 +342,7 @@ class Sandboxes:
         """Return the pool of this kind of sandbox.
 
         Raises:
-            SandboxError: There is no sandbox to be had, or it cannot do this.
+            SandboxError: No backend works here, or the first sandbox of its pool cannot be started.
         """
         async with self._opening:
             if (spec, purpose) not in self._pools:

@@ -173,7 +173,7 @@ class Backend(Protocol):
         """Get ready for sandboxes of this kind: fetch the image, remove what a crashed run left.
 
         Raises:
-            SandboxError: There is no sandbox to be had, or it cannot do this.
+            SandboxError: The backend does not work here, cannot do what `spec` asks for, or has no such image.
         """
         ...
 

@@ -44,7 +44,7 @@ class RunSandboxes:
 
         Raises:
             ConfigError: Both `partial` and `fail_fast` are asked for, or the tests make no sense.
-            SandboxError: There is no sandbox.
+            SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
         """
         if partial and fail_fast:
             raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")

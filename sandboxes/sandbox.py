@@ -270,7 +270,8 @@ class Sandbox:
         """Make the sandbox as new: end everything that its user had, and start in new namespaces and mounts.
 
         Raises:
-            SandboxError: There is no sandbox to be had, or it cannot do this.
+            SandboxError: It cannot be made as new.
+            SandboxLostError: It is gone, or did not answer.
         """
         self._ready = False
         self._processes.clear()

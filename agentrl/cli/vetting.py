@@ -37,7 +37,7 @@ async def run_vetting(
         runs: how often each reference is run.
 
     Raises:
-        SandboxError: There is no sandbox.
+        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
         ConfigError: A number is out of its range.
     """
     from agentrl.sandboxes import Limits, SandboxSpec, open_pool

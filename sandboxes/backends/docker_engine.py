@@ -68,7 +68,7 @@ class Docker:
         """Return what a program can do here that it should not, in sentences; empty when nothing is known.
 
         Raises:
-            SandboxError: There is no sandbox to be had, or it cannot do this.
+            SandboxError: The Docker SDK is not installed, or the engine does not answer or refuses.
         """
         return _holes(await self._call(lambda client: client.info()))
 
@@ -102,7 +102,7 @@ class Docker:
         The SDK's time-outs bound it.
 
         Raises:
-            SandboxError: There is no sandbox to be had, or it cannot do this.
+            SandboxError: The Docker SDK is not installed, or the engine does not answer or refuses.
         """
 
         def call() -> T:

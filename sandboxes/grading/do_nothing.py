@@ -85,7 +85,7 @@ async def grade_partial(
 
     Raises:
         ConfigError: The tests make no sense, or programs that do nothing pass all of them.
-        SandboxError: There is no sandbox.
+        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
     """
     baseline = await measured_baseline(tests, pool=pool, language=language, limits=limits)
     if not baseline.earnable:

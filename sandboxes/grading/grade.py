@@ -78,7 +78,7 @@ async def grade(
 
     Raises:
         ConfigError: Tests that make no sense.
-        SandboxError: There is no sandbox.
+        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
     """
     check_argument("pool", pool, SandboxPool)
     if isinstance(language, str):

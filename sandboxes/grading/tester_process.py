@@ -48,7 +48,8 @@ class TesterProcess:
         """Have a job run, in empty folders.
 
         Raises:
-            SandboxError: There is no sandbox to be had, or it cannot do this.
+            SandboxError: The folders cannot be emptied.
+            SandboxLostError: The sandbox is gone.
         """
         if self._process is None or not await self._is_ready(self._process):
             await self.end()

@@ -103,7 +103,7 @@ async def vet(
         A report for each task, in their order.
 
     Raises:
-        SandboxError: There is no sandbox.
+        SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
         ConfigError: `runs` is less than 1.
     """
     if runs < 1:
