@@ -193,11 +193,7 @@ def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full:
             shown = f"{full.get(shown, shown)}.{attribute.value}"
     if shown in ON_BOTH_SIDES:
         return
-    path = (
-        shown.split(".")
-        if isinstance(target, ast.Constant)
-        else _dotted(ast.parse(shown, mode="eval").body, full).split(".")
-    )
+    path = (shown if isinstance(target, ast.Constant) else _full_name(shown, full)).split(".")
     of_a_class = inside and len(path) > 2 and path[1] not in sys.stdlib_module_names
     if of_a_class and any(_asks_for_autospec(keyword) for keyword in call.keywords):
         yield f"the candidate's signatures (a patch of {shown} with autospec)"
@@ -238,5 +234,9 @@ def _imported(tree: ast.Module) -> dict[str, str]:
 
 
 def _dotted(function: ast.expr, full: dict[str, str]) -> str:
-    first, dot, rest = ast.unparse(function).partition(".")
+    return _full_name(ast.unparse(function), full)
+
+
+def _full_name(name: str, full: dict[str, str]) -> str:
+    first, dot, rest = name.partition(".")
     return full.get(first, first) + dot + rest

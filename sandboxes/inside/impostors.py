@@ -63,8 +63,8 @@ class Impostors:
         """How often a test has had it hold itself."""
         self._own: set[tuple[Any, str]] = set()
         """Of owners, the names that the tests have set to an object of their own, such as a mock."""
-        self._in_place_of_own: list[Any] = []
-        """What the candidate has put there."""
+        self._in_place_of_own: dict[int, Any] = {}
+        """What the candidate has put there, and what lies below it, by identity."""
 
     def begin_process(self) -> None:
         """Forget what was set in a process that has ended."""
@@ -100,10 +100,10 @@ class Impostors:
         below = self.is_in_place(owner)
         ours = isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
         if (set_by_test or below) and ours:
-            self._in_place_of_own.append(value)
+            self._in_place_of_own[id(value)] = value
         unnamed = set_by_test and isinstance(value, RemoteObject) and not is_named(type(value))
         held = (set_by_test or below) and not ours and self._holds_names(value)
-        asked = below and not name.startswith("__") and (name in OF_MOCKS or not _is_of_named_class(owner))
+        asked = below and not name.startswith("__") and (name in OF_MOCKS or not is_named(_class_of(owner)))
         if unnamed or held or asked or _is_asked_as_a_mock(owner, name):
             self._wire.wrong(
                 f"the candidate has put an object of its own in the place of what the test has set as {name[:100]}"
@@ -130,7 +130,7 @@ class Impostors:
 
     def is_in_place(self, value: Any) -> bool:
         """Return whether the candidate has put this in the place of what the test has set, or it lies below what it has put there."""
-        return any(value is one for one in self._in_place_of_own)
+        return id(value) in self._in_place_of_own
 
     def note_made(self, made: RemoteObject, args: tuple[Any, ...], kwargs: dict[str, Any], test: str) -> None:
         """Note that a class has given an object in a test. Ends the test where that can be no object of its own."""
@@ -160,7 +160,7 @@ class Impostors:
 
     def check_own_method(self, owner: Any, name: str) -> None:
         """End the test where an object of a class that the test does not name is asked for a method of plain data."""
-        kind = owner if isinstance(owner, RemoteClass) else type(owner)
+        kind = _class_of(owner)
         if not is_named(kind):
             what = f"the class {kind.__name__}" if kind is owner else f"an object of class {kind.__name__}"
             self._wire.wrong(f"the candidate gave {what} where plain data is asked for its {name}")
@@ -181,9 +181,9 @@ def may_have_made(kind: RemoteClass, value: Any, args: tuple[Any, ...], kwargs: 
     return not is_named(kind) and not isinstance(value, RemoteObject | RemoteClass | RemoteFunction)
 
 
-def _is_of_named_class(owner: Any) -> bool:
-    kind = owner if isinstance(owner, RemoteClass) else type(owner)
-    return is_named(kind)
+def _class_of(owner: Any) -> Any:
+    """Return the class of an object; a class of the candidate's as it is."""
+    return owner if isinstance(owner, RemoteClass) else type(owner)
 
 
 def _is_asked_as_a_mock(owner: Any, name: str) -> bool:
@@ -191,7 +191,7 @@ def _is_asked_as_a_mock(owner: Any, name: str) -> bool:
     if owner is None or name in OF_MOCKS_ALONE:
         return owner is not None
     counts = name in OF_MOCKS and "unittest.mock" in sys.modules
-    return counts and isinstance(owner, RemoteObject | RemoteClass) and not _is_of_named_class(owner)
+    return counts and isinstance(owner, RemoteObject | RemoteClass) and not is_named(_class_of(owner))
 
 
 def _is_of_the_tests(value: Any) -> bool:

@@ -15,8 +15,8 @@ from agentrl.proxy.dialects.tools import (
     OtherTool,
     custom_arguments,
     custom_function,
+    kind_without_namespaces,
     left_out,
-    tool_kind,
 )
 
 Tokens = Annotated[int, Field(ge=1, lt=2**31)]
@@ -151,14 +151,9 @@ def _name(tool: _Tool | _CustomTool) -> str:
     return tool.function.name if isinstance(tool, _Tool) else tool.custom.name
 
 
-def _kind(tool: Any) -> str:
-    kind = tool_kind(tool)
-    return kind if kind != "namespace" else "other"
-
-
 _AnyTool = Annotated[
     Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[OtherTool, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(kind_without_namespaces),
 ]
 
 

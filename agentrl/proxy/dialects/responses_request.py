@@ -26,6 +26,7 @@ from agentrl.proxy.dialects.tools import (
     OtherTool,
     custom_arguments,
     custom_function,
+    kind_without_namespaces,
     left_out,
     tool_kind,
 )
@@ -135,14 +136,9 @@ class _CustomTool(Part):
         return custom_function(self.name, self.description, self.format)
 
 
-def _kind(tool: Any) -> str:
-    kind = tool_kind(tool)
-    return kind if kind != "namespace" else "other"
-
-
 _Plain = Annotated[
     Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[OtherTool, Tag("other")],
-    Discriminator(_kind),
+    Discriminator(kind_without_namespaces),
 ]
 
 

@@ -83,6 +83,12 @@ def tool_kind(tool: Any) -> str:
     return kind if kind in ("function", "custom", "namespace") else "other"
 
 
+def kind_without_namespaces(tool: Any) -> str:
+    """Return the kind of a tool where there are no namespaces: "function", "custom", or "other"."""
+    kind = tool_kind(tool)
+    return kind if kind != "namespace" else "other"
+
+
 def custom_function(name: str, description: str | None, wanted: CustomFormat | None) -> Json:
     """Return the function that a custom tool is shown as."""
     parts = [description] if description else []
