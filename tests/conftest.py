@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
@@ -81,6 +82,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=time_limit_s, reverse=True)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what imports and collection made out of every later search for garbage: each would take most of a second."""
+    gc.collect()
+    gc.freeze()
+
+
 def time_limit_s(item: pytest.Item) -> float:
     """The time limit of a test."""
     marker = item.get_closest_marker("timeout")
@@ -97,6 +104,15 @@ def no_blocking_call_in_the_event_loop() -> Iterator[None]:
     """A call of agentrl that blocks the event loop fails the test."""
     with blockbuster_ctx("agentrl"):
         yield
+
+
+@pytest.fixture
+def no_garbage_collection() -> Iterator[None]:
+    """A search for garbage is of all threads, and comes to the one that is measured as chance has it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ async def test_an_idle_connection_is_closed_here_before_a_server_can_close_it_un
     sglang_keep_alive_s, margin_s = 5, 0.5
 
     def connections() -> int:
-        return sum(c.raddr and c.raddr.port == port for c in psutil.Process().net_connections("tcp"))
+        return sum(bool(c.raddr) and c.raddr.port == port for c in psutil.Process().net_connections("tcp"))
 
     before = connections()
     async with sglang_engine([server_url], limits=EngineLimits(health_interval_s=60)):

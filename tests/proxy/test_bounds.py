@@ -77,6 +77,7 @@ async def test_a_request_beyond_a_bound_is_refused_by_its_name(
         ("messages/count_tokens", {**CHAT, "system": "1 2 3 " * 1_000_000}),
     ],
 )
+@pytest.mark.usefixtures("no_garbage_collection")
 async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
     nano_format: ChatFormat, path: str, body: dict[str, Any]
 ) -> None:
@@ -89,6 +90,7 @@ async def test_what_cannot_fit_is_refused_before_it_is_tokenised(
         assert time.process_time() - used[1] < 0.5
 
 
+@pytest.mark.usefixtures("no_garbage_collection")
 async def test_a_text_that_may_fit_is_tokenised_beside_the_event_loop(nano_format: ChatFormat) -> None:
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 100_000)
     async with opened(chat_format) as (_, proxy):

@@ -9,12 +9,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
 from agentrl.proxy.dialects.chat_request import ChatRequest
 from agentrl.proxy.dialects.completions import TextCompletionRequest
-from agentrl.proxy.dialects.fields import CHANGES
+from agentrl.proxy.dialects.fields import CHANGES, REPLY, RequestBody
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.ignored import IGNORED_HEADER, MAX_IGNORED
@@ -30,7 +29,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "messages": {"model": "nano", "messages": USER, "max_tokens": 9},
     "messages/count_tokens": {"model": "nano", "messages": USER},
 }
-MODELS: dict[str, type[BaseModel]] = {
+MODELS: dict[str, type[RequestBody]] = {
     "chat/completions": ChatRequest,
     "completions": TextCompletionRequest,
     "responses": ResponsesRequest,
@@ -109,7 +108,7 @@ OTHER_VALUES: dict[str, Any] = {
 async def test_what_would_change_the_reply_is_refused_by_name_unless_its_value_changes_nothing(
     proxy: Proxy, path: str
 ) -> None:
-    for name in sorted(CHANGES.keys() - MODELS[path].model_fields.keys()):
+    for name in sorted(MODELS[path].refused.keys() - MODELS[path].model_fields.keys()):
         for neutral in CHANGES[name]:
             reply = await asked(proxy, path, **{name: neutral})
             assert reply.status == 200, (name, neutral, reply.body)
@@ -119,6 +118,16 @@ async def test_what_would_change_the_reply_is_refused_by_name_unless_its_value_c
         assert reply.status == 400, name
         assert f"'{name}'" in error(reply)["message"]
         assert not session.record.turns
+
+
+async def test_a_prompt_is_counted_whatever_would_be_sampled_after_it(proxy: Proxy) -> None:
+    path = "messages/count_tokens"
+    counted = json.loads((await asked(proxy, path)).body)
+    for name in sorted(REPLY):
+        for value in (*REPLY[name], {"x": 1}, [1], "1", -1, 1e30):
+            reply = await asked(proxy, path, **{name: value})
+            assert (reply.status, json.loads(reply.body)) == (200, counted), (name, value)
+            assert IGNORED_HEADER not in reply.headers, name
 
 
 LABELS = {"metadata", "model", "store", "stream", "stream_options", "user"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import logging
 import os
@@ -238,17 +237,13 @@ async def test_the_document_describes_what_the_proxy_answers(nano_format: ChatFo
 
 
 @pytest.mark.slow
-async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(
-    nano_format: ChatFormat, request: pytest.FixtureRequest
-) -> None:
+@pytest.mark.usefixtures("no_garbage_collection")
+async def test_logprobs_of_a_long_reply_are_written_beside_the_event_loop(nano_format: ChatFormat) -> None:
     """The loop's thread computes much less than it takes to read and write such a reply once."""
     async with opened(ChatFormat(nano_format.tokenizer, nano_format.renderer, 50_000)) as (engine, proxy):
         engine.tokens = 10_000
         body = {**CHAT, "logprobs": True, "top_logprobs": 20, "max_tokens": 10_000, "n": 2}
         computed_s: dict[bool, float] = {}
-        gc.collect()
-        request.addfinalizer(gc.enable)
-        gc.disable()  # its searches are of all threads, and come to this one as chance has it
         for stream in (False, True):
             before_s = time.thread_time()
             headers = {"x-api-key": proxy.open_session().key}

@@ -1,7 +1,7 @@
 """What a field of a request means decides what becomes of it, whether we know the field or not.
 
 declared in the dialect's model                          honoured
-changes what is sampled, or the prompt (`CHANGES`)       refused with 400, unless its value changes nothing: that of another dialect too
+changes the prompt or the reply (`CHANGES`)              refused with 400, unless its value changes nothing: that of another dialect too
 anything else: labels, caching, budgets, unknown ones    ignored, and named once a session
 
 A field that is null is a field that is absent, everywhere.
@@ -11,13 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from agentrl.proxy.api_error import ApiError
 
-CHANGES: dict[str, tuple[Any, ...]] = {
+_Harmless = dict[str, tuple[Any, ...]]
+"""Fields, with the values at which each changes nothing where the dialect does not declare it."""
+
+REPLY: _Harmless = {
     # What is sampled.
     "adapter": (),
     "allowed_token_ids": ([],),
@@ -76,7 +79,17 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "typical_p": (1,),
     "use_beam_search": (False,),
     "xtc_probability": (0,),
-    # What the prompt is.
+    # How the reply comes.
+    "background": (False,),
+    "include_stop_str_in_output": (False,),
+    "modalities": (["text"],),
+    "no_stop_trim": (False,),
+    "parallel_tool_calls": (True,),
+    "skip_special_tokens": (True,),
+}
+"""Fields that would change how a reply is sampled, or how it comes."""
+
+PROMPT: _Harmless = {
     "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "audio": (),
@@ -87,6 +100,8 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "documents": ([],),
     "echo": (False,),
     "enable_thinking": (),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
     "input": (),
     "input_embeds": (),
     "input_ids": (),
@@ -102,17 +117,10 @@ CHANGES: dict[str, tuple[Any, ...]] = {
     "tool_choice": ("none", "auto", {"type": "none"}, {"type": "auto"}),
     "tools": ([],),
     "truncate_prompt_tokens": (),
-    # How the reply comes.
-    "background": (False,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "include_stop_str_in_output": (False,),
-    "modalities": (["text"],),
-    "no_stop_trim": (False,),
-    "parallel_tool_calls": (True,),
-    "skip_special_tokens": (True,),
 }
-"""Fields that would change the reply, with the values at which each changes nothing where the dialect does not declare it."""
+"""Fields that would change the prompt."""
+
+CHANGES = {**PROMPT, **REPLY}
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -135,15 +143,17 @@ class RequestBody(Part):
 
     model_config = ConfigDict(extra="allow")
 
+    refused: ClassVar[_Harmless] = CHANGES
+
     def ignored(self) -> list[str]:
         """Return the names of what the client asked for and does not get.
 
         Raises:
-            ApiError: A field would change the reply.
+            ApiError: A field that is not honoured would change what is asked for.
         """
         asked = self.model_extra or {}
         for name, value in asked.items():
-            if name in CHANGES and value not in CHANGES[name]:
+            if name in self.refused and value not in self.refused[name]:
                 message = f"Unsupported parameter: '{name}'. It would change the reply; leave it out."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
         return plain_names(name for name in asked if name not in CHANGES)

@@ -13,13 +13,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
-from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.fields import CHANGES, PROMPT, Part, RequestBody
 from agentrl.proxy.dialects.tools import OtherTool, left_out
 
 
@@ -207,13 +207,8 @@ class CountRequest(RequestBody):
     tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
     tool_choice: _ToolChoice | None = None
     thread: _Thread | None = None
-    max_tokens: Tokens | None = None
-    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
-    stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    output_config: _OutputConfig | None = None
-    output_format: _SchemaFormat | None = None
+
+    refused: ClassVar = PROMPT
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
@@ -241,6 +236,14 @@ class MessagesRequest(CountRequest):
     """Anthropic's request; `RequestBody` says what becomes of a field that is not here."""
 
     max_tokens: Tokens
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(fail_fast=True)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    output_config: _OutputConfig | None = None
+    output_format: _SchemaFormat | None = None
+
+    refused: ClassVar = CHANGES
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
