@@ -134,7 +134,7 @@ RIGHT: dict[str, tuple[str, str]] = {
 }
 FORGERS: dict[str, str] = {
     "ends its process": "os._exit(0)",
-    "says nonsense by its secret": "[os.write(fd, secret() + b'{\\"passed\\": 3}\\n') for fd in range(3, 20) if is_open(fd)]",
+    "says nonsense by its secret": "[os.write(fd, found() + b'{}\\n') for fd in range(3, 20) if is_open(fd)]",
     "writes what is no end": "[os.write(fd, b'x' * 2**22) for fd in range(3, 20) if is_open(fd)]",
     "hangs": "time.sleep(1000)",
     "raises what ends a process": "raise SystemExit(0)",
@@ -146,7 +146,7 @@ def is_open(fd):
     try: os.fstat(fd)
     except OSError: return False
     return True
-def secret():
+def found():
     frame = sys._getframe()
     while "secret" not in frame.f_locals: frame = frame.f_back
     return frame.f_locals["secret"]
