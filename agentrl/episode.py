@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.errors import BadRewardError, EpisodeError
-from agentrl.reporting.failure_text import shown
+from agentrl.reporting.failure_text import shown, storable
 
 if TYPE_CHECKING:
     import gymnasium
@@ -58,9 +58,12 @@ class Reward:
 
     @classmethod
     def of(cls, returned: object) -> Reward:
-        """Return the reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else.
+        """Return the reward in what `run` returned: a `Reward`, a number, or a bool.
 
         It is a new one, checked: what was returned may be of a class that checks nothing, or changed since it was made.
+
+        Raises:
+            BadRewardError: It is anything else.
         """
         if isinstance(returned, Reward):
             return cls(returned.value, returned.metrics)
@@ -132,7 +135,11 @@ class Kept:
                 stack.callback(lease.release)
 
     def check_open(self) -> None:
-        """Raise EpisodeError once the episode has ended."""
+        """Check that the episode goes on.
+
+        Raises:
+            EpisodeError: It has ended.
+        """
         if self.closed:
             raise EpisodeError("the episode has ended")
 
@@ -202,12 +209,12 @@ class Episode(Generic[TaskT]):
         self._kept = kept or Kept()
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
-        """Any gymnasium environment, by its id or its class, as a tool environment.
+        """Return any gymnasium environment, by its id or its class, as a tool environment.
 
         The first `reset` makes it, with `kwargs`. It is closed with the episode.
 
         Raises:
-            EpisodeError: The episode has ended.
+            EpisodeError: The episode has ended, or was made without environments.
         """
         self._kept.check_open()
         if self._make_env is None:
@@ -226,7 +233,8 @@ class Episode(Generic[TaskT]):
             done = await sandbox.run(["python3", "-c", code], timeout_s=5)
 
         Raises:
-            SandboxError: There is none to be had; it says what to do.
+            SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
+            EpisodeError: The episode has ended.
         """
         kept = self._kept
         lease = await self._of_run().acquire(image=image, limits=limits, cpus=cpus, network=network)
@@ -346,7 +354,11 @@ class Episode(Generic[TaskT]):
 
 
 def checked_number(name: str, value: object, bound: float) -> float:
-    """Return `value` as a float. Raises BadRewardError, with the `name`, unless it is a finite number within ±`bound`."""
+    """Return `value`, which messages call `name`, as a float.
+
+    Raises:
+        BadRewardError: It is no finite number within ±`bound`.
+    """
     number = math.nan
     if _is_number(value):
         try:
@@ -368,7 +380,7 @@ def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[st
     """
     for given, value in metrics.items():
         name = str.__str__(given) if isinstance(given, str) else ""  # of a subclass, the plain text
-        if not 0 < len(name) <= MAX_METRIC_NAME_CHARS or not _is_utf8(name):
+        if not 0 < len(name) <= MAX_METRIC_NAME_CHARS or storable(name) != name:
             raise BadRewardError(
                 f"{shown(given)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
             )
@@ -386,7 +398,3 @@ def _is_number(value: object) -> bool:
         return False
     kind = type(value)
     return (hasattr(kind, "__float__") or hasattr(kind, "__index__")) and getattr(value, "shape", ()) == ()
-
-
-def _is_utf8(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)

@@ -1,8 +1,8 @@
-"""One question, one reply, one score.
+r"""One question, one reply, one score.
 
 A task is {"prompt": TEXT} or {"messages": [...]}, and "answer". "scorer" says how the reply is scored: "exact" (the
 default: the same text, but for blanks at the ends and letter case), "contains", "number" (the last number in it),
-"boxed" (the content of its last \\boxed{}, or what follows ####, or the last number; compared by value), or
+"boxed" (the content of its last \boxed{}, or what follows ####, or the last number; compared by value), or
 `FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain or async. "system" is a system prompt.
 """
 
@@ -30,7 +30,11 @@ async def run(episode: Episode) -> Reward:
 
 
 def conversation(task: dict[str, Any]) -> list[Any]:
-    """The messages that open the conversation of a task. Raises WorkflowError for a task without any."""
+    """Return the messages that open the conversation of a task.
+
+    Raises:
+        WorkflowError: The task has none.
+    """
     system = [{"role": "system", "content": task["system"]}] if "system" in task else []
     if "messages" in task:
         return system + list(task["messages"])
@@ -49,7 +53,11 @@ async def score(reply: str, task: dict[str, Any]) -> Reward:
 
 @lru_cache
 def scorer_of(name: str) -> Scorer:
-    """A scorer by its name. Raises WorkflowError when there is none."""
+    """Return a scorer by its name.
+
+    Raises:
+        WorkflowError: There is none.
+    """
     if name in _SCORERS:
         return _SCORERS[name]
     if ":" not in name:

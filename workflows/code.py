@@ -33,7 +33,11 @@ async def run(episode: Episode) -> Reward:
 
 
 def gradable_task(episode: Episode) -> CodeTask:
-    """The task of an episode. Raises ConfigError, before a model is asked, for one whose tests cannot be run."""
+    """Return the task of an episode, before a model is asked.
+
+    Raises:
+        ConfigError: It has no tests, or tests that cannot be run.
+    """
     task = load_code_task(episode.task)
     if not task.tests:
         raise ConfigError(f"{task.name} has no tests")
@@ -44,7 +48,11 @@ def gradable_task(episode: Episode) -> CodeTask:
 
 
 def prompt_of(task: CodeTask) -> str:
-    """What the model is asked."""
+    """Return what the model is asked.
+
+    Raises:
+        ConfigError: The task has no prompt.
+    """
     if not task.prompt:
         raise ConfigError(f"{task.name} has no prompt: nothing to ask a model for")
     return task.prompt

@@ -18,7 +18,11 @@ SHOWN_FAILURES = 3
 
 
 async def run(episode: Episode) -> Reward:
-    """Replies until the public tests pass or the attempts are used up, then the verdict."""
+    """Let the model reply until the public tests pass or the attempts are used up, and return the verdict of all tests.
+
+    Raises:
+        ConfigError: The task has no public tests, no others or no prompt.
+    """
     task = gradable_task(episode)
     if not task.public_tests:
         raise ConfigError(f"{task.name} has no public_tests; workflows/code.py needs none")

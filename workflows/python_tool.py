@@ -1,6 +1,6 @@
-"""Answer a question with the help of a Python interpreter that keeps its state from call to call.
+r"""Answer a question with the help of a Python interpreter that keeps its state from call to call.
 
-A task is {"question": ..., "answer": ...}. The reward is 1 when the final answer agrees: the content of the last \\boxed{}, or what
+A task is {"question": ..., "answer": ...}. The reward is 1 when the final answer agrees: the content of the last \boxed{}, or what
 follows the last ####, or else the last number.
 """
 

@@ -1,5 +1,4 @@
-"""Run an environment that was written for the `verifiers` library (0.1.x, the Environments Hub's `load_environment`),
-unmodified.
+"""Run an environment of the `verifiers` library (0.1.x, the Environments Hub's `load_environment`), unmodified.
 
 A task is {"environment": ID, "row": i} and, as needed, "args" of its `load_environment` and "sampling" (its sampling
 arguments). The reward and the metrics are the environment's own. Tasks for a whole environment:
@@ -31,7 +30,11 @@ _loading = threading.Lock()
 
 
 async def run(episode: Episode) -> Reward:
-    """The environment's reward, with its metrics."""
+    """Return the environment's reward, with its metrics.
+
+    Raises:
+        EpisodeError: The rollout failed.
+    """
     task = episode.task
     args = json.dumps(task.get("args", {}), sort_keys=True)
     environment = await in_thread(load, task["environment"], args)

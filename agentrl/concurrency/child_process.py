@@ -103,16 +103,18 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
 
 
 def kill_process(process: anyio.abc.Process) -> None:
-    """Kill a process that may have ended already, at Ctrl-C for one. Its own `kill` would look first whether it has, and take its end
-    from asyncio, which then warns of an unknown child and says that it ended with 255."""
+    """Kill a process that may have ended already, at Ctrl-C for one.
+
+    Its own `kill` would look first whether it has, and take its end from asyncio, which then warns of an unknown child and says
+    that it ended with 255.
+    """
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
 
 
 def _input_kept_from_forks(process: anyio.abc.Process) -> AbstractContextManager[None]:
-    """Keep the descriptor that this process writes a child's standard input into out of forks; it is closed where the child has
-    ended already."""
+    """Keep the descriptor of a child's standard input out of forks; it is closed where the child has ended already."""
     # anyio has no name for it, asyncio has.
     writer: asyncio.StreamWriter = process.stdin._stream  # type: ignore[union-attr]
     pipe = writer.get_extra_info("pipe")

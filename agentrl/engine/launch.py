@@ -29,7 +29,11 @@ from agentrl.machine.process_limits import raise_file_limit
 
 
 def check_engine(config: EngineConfig) -> None:
-    """Raise ConfigError where SGLang servers are to be started and there is no SGLang."""
+    """Check that there is SGLang where servers of it are to be started.
+
+    Raises:
+        ConfigError: There is none.
+    """
     if config.kind != "sglang" or config.urls:
         return
     python = _python_of(config)
@@ -41,7 +45,7 @@ def check_engine(config: EngineConfig) -> None:
         found, why = False, f"which cannot be run ({one_line(error)})"
     if not found:
         raise ConfigError(
-            f'engine.kind = "sglang" needs SGLang in engine.python = {python!r}, {why}; install it there, or, for a CPU, with '
+            f'`engine.kind` = "sglang" needs SGLang in `engine.python` = {python!r}, {why}; install it there, or, for a CPU, with '
             "scripts/install_sglang_cpu.sh, and give the keys of workflows/sglang_cpu.toml"
         )
 
@@ -78,7 +82,11 @@ class LocalServer:
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Start the process and wait until it serves; one that is left of an earlier start is ended first."""
+        """Start the process and wait until it serves; one that is left of an earlier start is ended first.
+
+        Raises:
+            EngineError: It ended, or did not serve in time; the message names its log.
+        """
         await self.stop()
         config = self._config
         command, environment = self._embedded(), dict(os.environ)

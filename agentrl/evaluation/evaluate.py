@@ -107,8 +107,7 @@ async def evaluate(
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
         result = await evaluate_tasks(runner, chosen, config.eval, seed=config.seed, log=log, view=view)
-        return replace(result, directory=log.directory.path)
-    raise AssertionError("unreachable")
+    return replace(result, directory=log.directory.path)
 
 
 def _name_of(sources: Sources) -> str:
@@ -123,7 +122,11 @@ def _name_of(sources: Sources) -> str:
 
 
 async def _check_elsewhere(config: RunConfig, base_url: str) -> None:
-    """Raise ConfigError for an endpoint that cannot be evaluated."""
+    """Check that an endpoint can be evaluated.
+
+    Raises:
+        ConfigError: It does not answer, or the configuration has workers, which cannot ask it.
+    """
     if config.rollout.workers:
         raise ConfigError(
             "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
@@ -157,7 +160,7 @@ async def _served(
     servers = 0 if config.engine.urls else config.engine.servers
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)
-    view.say("asking the engine at engine.urls" if config.engine.urls else "starting the engine")
+    view.say("asking the engine at `engine.urls`" if config.engine.urls else "starting the engine")
     async with open_rollout(config, workflow, chat_format, say=view.say) as rollout:
         yield rollout.runner.with_defaults(sampling_of_evaluation(config))
 

@@ -104,7 +104,11 @@ class CompletionService:
         known: RecordedChoice | None,
         on_progress: OnProgress | None = None,
     ) -> Generation:
-        """A new reply, or the rest of a known one with its beginning."""
+        """Return a new reply, or the rest of a known one with its beginning.
+
+        Raises:
+            ApiError: 503: the engine failed.
+        """
         sampling, prompt, call_log = call.sampling, call.prompt, call.session.call_log
         if sampling.seed is not None and index:
             # The choices of one seeded request differ from each other, and are the same every time.
@@ -131,7 +135,11 @@ class CompletionService:
         sent: SentDeltas,
         emit: Emit,
     ) -> Generation:
-        """The same, with every state of it shown to the client as soon as the client has taken the one before."""
+        """Return the same, with every state of it shown to the client as soon as the client has taken the one before.
+
+        Raises:
+            ApiError: 503: the engine failed, or took back what was shown.
+        """
         newest, arrived = anyio.create_memory_object_stream[list[int]](1)
         shown: list[int] = []
         generations: list[Generation] = []

@@ -6,7 +6,7 @@
              a row of the episode, which is its turn number `turn`;  what is not in the record is deleted
 
 Each row has the digest of its content. The rows of an episode are covered by its entry in the ledger, which goes over their digests.
-Those without come and go too fast for an entry each: one fact covers them all, and is written in the transaction that changes
+Those without come and go too fast for an entry each: one run value covers them all, and is written in the transaction that changes
 them, their digests XORed. A row that is gone, added or changed by anything else shows.
 """
 
@@ -147,11 +147,11 @@ def _note(db: sqlite3.Connection, changed: int) -> None:
         value = _text(int(_noted(db), 16) ^ changed)
     except ValueError:  # damaged, which the audit says; the run goes on
         return
-    db.execute("INSERT INTO facts VALUES ('calls', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (value,))
+    db.execute("INSERT INTO run_values VALUES ('calls', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (value,))
 
 
 def _noted(db: sqlite3.Connection) -> str:
-    row = db.execute("SELECT value FROM facts WHERE name = 'calls'").fetchone()
+    row = db.execute("SELECT value FROM run_values WHERE name = 'calls'").fetchone()
     return str(row[0]) if row else _text(0)
 
 

@@ -246,7 +246,7 @@ class Controller:
         ended = self.progress.finished + self.progress.failed
         if ended >= MIN_EPISODES_TO_JUDGE and self.progress.failed > self.config.max_failed_share * ended:
             raise TooManyFailuresError(
-                f"{self.progress.failed} of {ended} episodes failed, more than rollout.max_failed_share = "
+                f"{self.progress.failed} of {ended} episodes failed, more than `rollout.max_failed_share` = "
                 f"{self.config.max_failed_share:g} allows. The last failure: {error_line(self.last_error)}"
                 + (
                     f" (agentrl replay {self.store.directory} {self.last_failed} runs it again)"

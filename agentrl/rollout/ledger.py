@@ -49,8 +49,12 @@ def append(db: sqlite3.Connection, kind: str, *values: Any) -> None:
 
 
 def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The entries in their order, as (kind, values), of the types that `append` was given. Where the chain is broken, or an entry
-    is none that the store writes, `violations` says so."""
+    """Yield the entries in their order, as (kind, values), of the types that `append` was given.
+
+    Args:
+        db: The store.
+        violations: Gets a text where the chain is broken, or an entry is none that the store writes.
+    """
     digest, expected = b"", 1
     for number, kind, entry, found in db.execute("SELECT id, kind, entry, digest FROM ledger ORDER BY id"):
         digest = _chained(digest, kind, entry)

@@ -163,9 +163,9 @@ class EpisodeRunner:
 
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
         """What an episode failed with, if its workflow or its closing did."""
-        grace = f"rollout.cancel_timeout_s = {self.cancel_timeout_s:g} s"
+        grace = f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
         if ended.timed_out:
-            text = f"the episode took longer than rollout.episode_timeout_s = {self.timeout_s:g} s"
+            text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
             if ended.hangs_at:
                 text += f", and {grace} after it was cancelled it still hung at {ended.hangs_at}: it was abandoned"
             return _caused(EpisodeTimeoutError(text), ended.error)

@@ -23,6 +23,7 @@ from agentrl.engine.soundness import Expected, fault_of, fault_of_id
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
+from agentrl.rollout.outcome import Outcome
 
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _INTEGERS = "Hiq"
@@ -115,7 +116,27 @@ def content_of_turn(turn: Turn) -> CallContent:
     )
 
 
-def record_to_columns(record: TokenRecord) -> tuple[bytes, bytes]:
+def columns_of_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return what came of an episode as a row of `episodes` holds it: column -> value."""
+    turns = outcome.record.turns
+    record, prompt_ids = _columns_of_record(outcome.record)
+    return {
+        "status": outcome.status,
+        "reward": outcome.reward,
+        "has_turn_rewards": outcome.has_turn_rewards,
+        "metrics": json.dumps(outcome.metrics),
+        "error": outcome.error,
+        "record": record,
+        "prompt_ids": prompt_ids,
+        "tokens": sum(len(turn.output_ids) for turn in turns),
+        "interrupted_tokens": sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
+        "replayed_tokens": outcome.replayed_tokens,
+        "started_at": outcome.started_at,
+        "duration_s": outcome.duration_s,
+    }
+
+
+def _columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
     """(record, prompt_ids) of a row of `episodes`: all of a token record but what `calls` holds."""
     position = {id(turn): index for index, turn in enumerate(record.turns)}
     rows = record.to_json()

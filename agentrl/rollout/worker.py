@@ -99,7 +99,16 @@ class Worker:
     """Nothing more will come from it."""
 
     async def run(self, frame: Run, calls: EpisodeCalls) -> Outcome:
-        """Run an episode. Raises WorkerLostError when the worker is lost meanwhile, FrameTooLargeError for a task that is too large."""
+        """Run an episode.
+
+        Args:
+            frame: The episode as the worker is sent it.
+            calls: Its calls of the model so far, to which the new ones are added.
+
+        Raises:
+            WorkerLostError: The worker is lost meanwhile.
+            FrameTooLargeError: The task is too large to be sent.
+        """
         async with background_tasks() as tasks:
             episode = self.episodes[frame.episode] = _RunningEpisode(calls, tasks)
             try:
@@ -234,7 +243,7 @@ class Worker:
             self._silent_s += step_s
             if facts != (facts := engine_state(self.engine)):
                 self.tasks.start_soon(self._send, facts)
-        blocked = f"was blocked for {hang_timeout_s:g} s (rollout.hang_timeout_s)"
+        blocked = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`)"
         try:
             await child.write_line("what blocks?")
             episode, where, stack = _stack(await child.read_line(STACK_TIMEOUT_S))
@@ -256,8 +265,11 @@ class Worker:
 
 
 def _stack(line: str) -> tuple[int | None, str, str]:
-    """What a blocked worker says of itself: the episode, the place, the traceback. Raises WorkerError for what is no such line:
-    whatever runs in a worker can write into its pipes."""
+    """Return what a blocked worker says of itself: the episode, the place, the traceback.
+
+    Raises:
+        WorkerError: It is no such line: whatever runs in a worker can write into its pipes.
+    """
     try:
         said = json.loads(line)
         episode, where, traceback = said["episode"], said["where"], said["traceback"]
@@ -283,10 +295,18 @@ def engine_state(engine: Engine) -> EngineState:
 async def open_worker(
     name: str, config: RunConfig, engine: Engine, log: Path, *, training: bool
 ) -> AsyncIterator[Worker]:
-    """A worker process for episodes of `config`, on `engine`, for the length of the context. With `training` what they record is to
-    be trained on.
+    """Hold a worker process for the length of the context.
 
-    Raises WorkerError when it cannot be started, and the UsageError that it meets itself.
+    Args:
+        name: What messages and logs call it.
+        config: The run that its episodes are of.
+        engine: What answers their model calls.
+        log: The file that it writes to.
+        training: Whether what they record is to be trained on.
+
+    Raises:
+        WorkerError: It cannot be started.
+        UsageError: It meets one itself, such as a workflow that cannot be loaded.
     """
     hang_timeout_s = config.rollout.hang_timeout_s
     async with AsyncExitStack() as stack:

@@ -232,7 +232,11 @@ class Channel:
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as bytes. Raises FrameTooLargeError."""
+    """Return a frame as bytes.
+
+    Raises:
+        FrameTooLargeError: It has more than MAX_FRAME_BYTES.
+    """
     content = json.dumps({"frame": type(frame).__name__, **vars(frame)}, default=_plain).encode()
     if len(content) > MAX_FRAME_BYTES:
         raise FrameTooLargeError(f"it takes {len(content)} bytes, more than the {MAX_FRAME_BYTES} of one frame")

@@ -86,7 +86,11 @@ class MainEngine:
         images: Sequence[ImageSpan] = (),
         draft: PartialGeneration | None = None,
     ) -> Generation:
-        """One uninterrupted reply; see `Engine.generate`. The draft is the main process's: this one only says whose it is."""
+        """Return one uninterrupted reply; see `Engine.generate`. The draft is the main process's: this one only says whose it is.
+
+        Raises:
+            EngineError: It has no draft of an episode of this worker, or the main process could not answer it.
+        """
         if draft is None or id(draft) not in self.drafts:
             raise EngineError("a worker generates for its episodes only")
         episode, choice = self.drafts[id(draft)]
@@ -118,15 +122,27 @@ class MainEngine:
             await self._channel.send(EndSession(self._ended_sessions.pop()))
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Raise EngineError: this is for the main process to do."""
+        """Refuse: this is for the main process to do.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("the main process updates the weights")
 
     async def pause(self, mode: PauseMode) -> None:
-        """Raise EngineError: this is for the main process to do."""
+        """Refuse: this is for the main process to do.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("the main process pauses the engine")
 
     async def resume(self) -> None:
-        """Raise EngineError: this is for the main process to do."""
+        """Refuse: this is for the main process to do.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("the main process resumes the engine")
 
     def on_answer(self, answer: Answer) -> None:

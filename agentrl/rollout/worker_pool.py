@@ -75,7 +75,18 @@ class WorkerPool:
     async def run(
         self, task: Task, seed: int, group_seed: int | None, call_log: CallLog | None, defaults: SamplingDefaults
     ) -> Outcome:
-        """One attempt at one task, in as many workers as it takes. Raises WorkerError when none can be started any more."""
+        """Make one attempt at one task, in as many workers as it takes.
+
+        Args:
+            task: The task.
+            seed: The episode's.
+            group_seed: The one that the episodes of its group share, or None.
+            call_log: Where its model calls are kept as they happen, or None.
+            defaults: How a request is sampled that does not say.
+
+        Raises:
+            WorkerError: No worker can be started any more.
+        """
         started_at, started = time.time(), time.perf_counter()
 
         def failed(error: str) -> Outcome:
@@ -217,8 +228,10 @@ async def open_workers(
 
 
 def share_of_worker(config: RunConfig) -> RunConfig:
-    """The configuration of one worker: it has its share of the run's sandboxes, and two to grade with at least, one for a program and
-    one for test code."""
+    """Return the configuration of one worker: it has its share of the run's sandboxes.
+
+    Of those to grade with it has two at least, one for a program and one for test code.
+    """
     workers, sandbox = config.rollout.workers, config.sandbox
     graders = sandbox.graders or max(2, len(os.sched_getaffinity(0)))
     leases = sandbox.leases or config.rollout.max_concurrent

@@ -54,6 +54,6 @@ class AlarmWatch:
         if running := controller.progress.running:
             return (
                 f"{running} episodes, none of which is waiting for the model: their workflow, environments or sandboxes do not "
-                "come back (rollout.episode_timeout_s bounds them)"
+                "come back (`rollout.episode_timeout_s` bounds them)"
             )
         return "groups to start"

@@ -111,7 +111,7 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     yield from _differences(db, "group", groups, story.groups)
     made = "SELECT step, restart, path, reward_mean, made_at, kept, damaged, reward_groups FROM checkpoints"
     yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
-    tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
+    tasks = db.execute("SELECT value FROM run_values WHERE name = 'tasks'").fetchone()
     if story.restarts and tasks != (story.tasks,):
         yield f"the run's tasks are {tasks and tasks[0]!r}, by its ledger {story.tasks!r}"
     yield from wrong_calls(db)

@@ -93,7 +93,11 @@ class _NoEngine:
         images: Sequence[ImageSpan] = (),
         draft: PartialGeneration | None = None,
     ) -> Generation:
-        """Refuse."""
+        """Refuse, and note what was asked.
+
+        Raises:
+            EngineError: Always.
+        """
         self.asked.append(self.decode(input_ids))
         raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
 
@@ -101,7 +105,11 @@ class _NoEngine:
         """Nothing to forget."""
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """There are none."""
+        """Refuse: a replay has no weights.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("a replay has no engine")
 
     async def pause(self, mode: PauseMode) -> None:

@@ -113,7 +113,11 @@ async def _retrain(
 
 
 def _recorded(run_dir: Path) -> list[tuple[RunConfig, list[StoredBatch]]]:
-    """The batches of a run, by the configuration that they were trained under."""
+    """Return the batches of a run, by the configuration that they were trained under.
+
+    Raises:
+        StoreError: There is no run.
+    """
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run")

@@ -59,10 +59,15 @@ def config_text(config: RunConfig) -> str:
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
-    """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest start in the store where
-    `config.json` cannot be read. Whatever either says, the run is the one in `run_dir`.
+    """Return the configuration of the run in `run_dir`; that of its newest start in the store where `config.json` cannot be read.
 
-    Raises StoreError when neither can be read, or what is read is of another version of agentrl, ConfigError for a key or a value that is wrong.
+    Args:
+        run_dir: The run's directory, whatever the configuration says.
+        overrides: Values of dotted keys that are to be others.
+
+    Raises:
+        StoreError: Neither can be read, or what is read is of another version of agentrl.
+        ConfigError: A key of the overrides is wrong, or its value.
     """
     if overrides and "run_dir" in overrides:
         raise ConfigError(
@@ -71,9 +76,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     path = run_dir / "config.json"
     content: dict[str, Any] | None
     try:
-        content = stored_json(regular(path).read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("it holds no configuration")
+        content = _json_object(path)
     except (OSError, ValueError) as error:
         store = run_dir / "store.sqlite"
         if not path.is_file() and not store.is_file():
@@ -93,6 +96,13 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
             "wrote it, or begin a new run whose `model.path` is the newest of its checkpoints"
         ) from error
     return config_of(content, overrides)
+
+
+def _json_object(path: Path) -> dict[str, Any]:
+    content = stored_json(regular(path).read_bytes())
+    if not isinstance(content, dict):
+        raise ValueError("it holds no configuration")
+    return content
 
 
 def _config_in(store: Path) -> dict[str, Any] | None:
@@ -137,8 +147,11 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of the run's steps; where steps were lost by a crash, and the run went on from before them, they are those of the later
-    start. A line that is none of a step, which the audit reports, is passed over."""
+    """Return the metrics of the run's steps.
+
+    Where steps were lost by a crash, and the run went on from before them, they are those of the later start. A line that is none
+    of a step, which the audit reports, is passed over.
+    """
     path = run_dir / "metrics.jsonl"
     rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
     steps: list[dict[str, Any]] = []
@@ -159,8 +172,10 @@ def read_mean_reward(evaluation: Path) -> float | None:
 
 
 def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
-    """The summary of a run that has ended with all its steps; None for one that has not, or whose last step is none of a kept
-    checkpoint."""
+    """Return the summary of a run that has ended with all its steps.
+
+    None for one that has not, or whose last step is none of a kept checkpoint.
+    """
     run_dir = Path(config.run_dir)
     try:
         summary = stored_json(regular(run_dir / "summary.json").read_bytes())
@@ -190,7 +205,15 @@ def set_aside(run_dir: Path, checkpoint: Path) -> Path | None:
 
 
 def check_checkpoints(run_dir: Path, known: Sequence[Path]) -> None:
-    """Raise StoreError when there is a checkpoint that the store does not know: then the store is an older one, or another's."""
+    """Check that the store knows every checkpoint: one that does not is an older one, or another run's.
+
+    Args:
+        run_dir: The run's directory.
+        known: The checkpoints that the store knows.
+
+    Raises:
+        StoreError: There is another.
+    """
     names = {path.name for path in known}
     for path in whole_checkpoints(run_dir):
         if path.name not in names:
@@ -221,8 +244,10 @@ def whole_checkpoints(run_dir: Path) -> list[Path]:
 
 @contextmanager
 def weights_directory(config: RunConfig) -> Iterator[Path]:
-    """Where a run's weights pass from trainer to engine, for the length of the context: shared memory where there is room for
-    `PUBLISHED_VERSIONS` of them, else the run directory."""
+    """Yield where a run's weights pass from trainer to engine, for the length of the context.
+
+    It is in shared memory where there is room for `PUBLISHED_VERSIONS` of them, else in the run directory.
+    """
     if room_in_shared_memory(PUBLISHED_VERSIONS * published_bytes(config)):
         with shared_memory_directory(config.run_dir) as directory:
             yield directory

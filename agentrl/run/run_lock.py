@@ -58,7 +58,7 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
         return
     try:
         if is_held(descriptor) and _alive(owner := _owner(descriptor)):
-            raise _in_use(run_dir, owner)
+            raise StoreError(_in_use(run_dir, owner))
     finally:
         os.close(descriptor)
 
@@ -102,8 +102,14 @@ def prepare_run_dir(run_dir: Path) -> None:
 
 
 def lock_run(run_dir: Path) -> int:
-    """Take hold of the run directory; the descriptor, for children that write into it too. Raises StoreError when another
-    run holds it."""
+    """Take hold of the run directory.
+
+    Returns:
+        The descriptor, for children that write into it too.
+
+    Raises:
+        StoreError: Another run holds it, or it cannot be written.
+    """
     with _writable(run_dir):
         descriptor = open_lock(run_dir)
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
@@ -113,7 +119,7 @@ def lock_run(run_dir: Path) -> int:
             # Who only asks whether it is held has it for a moment. A run that was killed may have left a trainer that is still
             # writing; that ends by itself.
             if is_held(descriptor) and (_alive(owner) or time.monotonic() > deadline):
-                raise _in_use(run_dir, owner)
+                raise StoreError(_in_use(run_dir, owner))
             time.sleep(RETRY_EVERY_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -167,12 +173,12 @@ def _owner(lock: int) -> str:
     return os.pread(lock, 32, 0).decode(errors="replace").strip()
 
 
-def _in_use(run_dir: Path, owner: str) -> StoreError:
+def _in_use(run_dir: Path, owner: str) -> str:
     held = f"the run of process {owner or 'unknown'}"
     if not _alive(owner):
         by = ", ".join(map(str, _holders(run_dir / LOCK_NAME))) or "unknown"
         held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
-    return StoreError(f"{run_dir} is in use by {held}; wait for it, or end it")
+    return f"{run_dir} is in use by {held}; wait for it, or end it"
 
 
 def _holders(path: Path) -> list[int]:

@@ -68,8 +68,13 @@ def _flat(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def write_noted(store: Store, path: Path, text: str) -> None:
-    """Write a file of the run directory, with its digest in the store's ledger before and after, so that it is seen when others
-    change it or take it away."""
+    """Write a file of the run directory, so that it is seen when others change it or take it away.
+
+    Args:
+        store: The run's, whose ledger gets the file's digest before and after.
+        path: The file.
+        text: What it is to hold.
+    """
     content = text.encode()
     holds = (len(content), hashlib.sha256(content).hexdigest())
     store.note_writing(path, *holds)

@@ -169,8 +169,7 @@ class Service:
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
             return await self._proxy.handle(method, path, headers, body)
         with refusals(method, path) as answered:
-            if not hmac.compare_digest(key_bytes(bearer_key(headers)), key_bytes(self._admin_key)):
-                raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
+            self._check_key(headers)
             received = b""
             if method == "POST":
                 received = body if isinstance(body, bytes) else await body()
@@ -178,6 +177,10 @@ class Service:
             content = await self._answer(method, path, received or b"{}")
             answered.reply = Response(await in_thread(lambda: b"".join(json_pieces(content))))
         return answered.reply
+
+    def _check_key(self, headers: Mapping[str, str]) -> None:
+        if not hmac.compare_digest(key_bytes(bearer_key(headers)), key_bytes(self._admin_key)):
+            raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
 
     async def _answer(self, method: str, path: str, body: bytes) -> Any:
         match method, path.strip("/").split("/"):

@@ -63,8 +63,17 @@ class TrainerClient:
         return _weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
     async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
-        """Begin to write a checkpoint of `step` and its chain, with the history after the chain `since`. Raises
-        TrainerStateError when the trainer holds anything else."""
+        """Begin to write a checkpoint.
+
+        Args:
+            directory: Where.
+            step: The step that the trainer is at.
+            chain: The digest chain after it.
+            since: The chain after which its history begins.
+
+        Raises:
+            TrainerStateError: The trainer holds anything else.
+        """
         await self._ask(op="save", directory=str(directory), step=step, chain=chain, since=since)
         self.saving = True
 

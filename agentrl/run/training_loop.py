@@ -92,7 +92,11 @@ async def evaluate_held_out(
 
 
 async def train_and_save(run: TrainingRun) -> None:
-    """Train to the last step. However it ends, what was trained is checkpointed."""
+    """Train to the last step. However it ends, what was trained is checkpointed.
+
+    Raises:
+        TrainerError: The last checkpoint was not made.
+    """
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run.controller.run)

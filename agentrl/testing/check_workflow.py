@@ -21,8 +21,7 @@ from agentrl.rollout.check_start import with_model
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import as_task
+from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.rollout.workflow import check_workflow as check_is_workflow
 from agentrl.testing.check_env import BLOCKED_AFTER_S, INTERRUPTED_AFTER_S

@@ -114,7 +114,7 @@ def test_a_group_of_one_needs_an_advantage_that_compares_with_nobody() -> None:
     one = {"rollout.group_size": "1", "rollout.batch_size": "4"}
     for advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline"):
         with pytest.raises(
-            ConfigError, match=rf'rollout\.group_size = 1 leaves trainer\.advantage = "{advantage}" nothing'
+            ConfigError, match=rf'`rollout\.group_size` = 1 leaves `trainer\.advantage` = "{advantage}" nothing'
         ):
             check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
     for advantage in ("gae", "rloo", "reinforce_pp"):

@@ -291,7 +291,7 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
     assert [outcome.status for outcome in (blocks, *others)] == ["failed"] + ["finished"] * 3
     assert blocks.error is not None
     where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
-    assert f"blocked for 2 s (rollout.hang_timeout_s) by {where}" in blocks.error
+    assert f"blocked for 2 s (`rollout.hang_timeout_s`) by {where}" in blocks.error
     assert where in said[0]
     assert lost == 2, "it is known whose task blocks: nobody else is suspected"
     calls = sum(len(outcome.record.turns) for outcome in others)

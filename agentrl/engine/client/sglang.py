@@ -135,6 +135,9 @@ class SGLangEngine:
 
         One that must satisfy a JSON schema reports no progress: a grammar starts at a reply's first token, so if it is
         interrupted it starts over.
+
+        Raises:
+            EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
         """
         if sampling.json_schema is not None:
             on_progress = draft = None
@@ -160,13 +163,17 @@ class SGLangEngine:
         raise EngineError(
             f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
             f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
-            f"engine.request_timeout_s too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
+            f"`engine.request_timeout_s` too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
         )
 
     async def _part(
         self, server: SGLangServer, bad: list[SGLangServer], request: _Request, done: Generation
     ) -> Generation:
-        """The rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows. Raises EngineError."""
+        """Return the rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows.
+
+        Raises:
+            EngineError: It cannot go on at another server.
+        """
         shown = 0
 
         def show(ids: list[int]) -> None:
@@ -288,21 +295,21 @@ class SGLangEngine:
         async with self._changing(version):
             started = time.perf_counter()
             self._model.newest_version = max(version, self._model.newest_version or 0)
-            await self.fleet.ask_all(
-                lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), tolerant=True
+            await self.fleet.call_all(
+                lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), mark_down_refusing=True
             )
             retired, self._retired = self._retired, self._adapter
             self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
-            await self.fleet.ask_all(lambda server: server.abort_all(bound))
+            await self.fleet.call_all(lambda server: server.abort_all(bound))
             swapped_s = time.perf_counter() - started
             if retired is not None:  # SGLang waits for the last reply under it, which has just been aborted
-                await self.fleet.ask_all(lambda server: server.unload_adapter(retired, bound))
+                await self.fleet.call_all(lambda server: server.unload_adapter(retired, bound))
             return swapped_s
 
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""
         mode = self.pause_mode
-        await self.fleet.ask_all(lambda server: self._load(server, checkpoint, version, mode), tolerant=True)
+        await self.fleet.call_all(lambda server: self._load(server, checkpoint, version, mode), mark_down_refusing=True)
 
     async def _load(self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode) -> None:
         body = {
@@ -328,7 +335,11 @@ class SGLangEngine:
         await self.fleet.health()
 
     async def catch_up(self, server: SGLangServer) -> None:
-        """Give a server that returned the current weights, and put it into service. Raises EngineError."""
+        """Give a server that returned the current weights, and put it into service.
+
+        Raises:
+            EngineError: It does not answer, or serves others.
+        """
         bound = self._limits.hang_timeout_s
         async with self._updating:
             # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.

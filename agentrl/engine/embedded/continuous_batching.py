@@ -149,9 +149,17 @@ class BatchingEngine:
             pause.__exit__(None, None, None)
 
     def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
-        """Copy the safetensors of `directory` into the model. Raises ValueError, changing nothing, when they do not fit.
+        """Copy the safetensors of `directory` into the model.
 
         Outside a pause it takes one for its duration: `retract` if the cache is to be flushed, else `in_place`.
+
+        Args:
+            directory: A checkpoint's.
+            version: What to call the weights from now on; None: as before.
+            flush_cache: Whether replies that go on compute their cache anew.
+
+        Raises:
+            ValueError: They do not fit, or the cache of open requests cannot be flushed in this pause. Nothing has changed then.
         """
         files = sorted(directory.glob("*.safetensors"))
         if not files:
