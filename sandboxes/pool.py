@@ -74,7 +74,7 @@ class Lease:
         return self._released.is_set()
 
     def release(self) -> None:
-        """The sandbox may be reset and leased to the next."""
+        """Note that the sandbox may be reset and leased to the next."""
         self._released.set()
 
     async def wait_released(self) -> None:

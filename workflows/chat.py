@@ -24,7 +24,7 @@ Scorer = Callable[[str, dict[str, Any]], Any]
 
 
 async def run(episode: Episode) -> Reward:
-    """The score of the reply."""
+    """Return the score of the reply."""
     reply = await episode.client.chat.completions.create(model=episode.model, messages=conversation(episode.task))
     return await score(reply.choices[0].message.content or "", episode.task)
 
@@ -44,7 +44,7 @@ def conversation(task: dict[str, Any]) -> list[Any]:
 
 
 async def score(reply: str, task: dict[str, Any]) -> Reward:
-    """The reward of a reply, by the task's scorer. A plain function runs in a thread."""
+    """Return the reward of a reply, by the task's scorer. A plain function runs in a thread."""
     scorer = await in_thread(scorer_of, task.get("scorer", "exact"))
     if inspect.iscoroutinefunction(scorer):
         return Reward.of(await scorer(reply, task))

@@ -67,7 +67,7 @@ async def graded(
     fail_fast: bool = False,
     partial: bool = False,
 ) -> Verdict | None:
-    """The verdict on the last program in a reply; None when there is no program in it."""
+    """Return the verdict on the last program in a reply; None when there is no program in it."""
     source = extract_code(text, TAGS[task.language])
     if source is None:
         return None
@@ -75,7 +75,7 @@ async def graded(
 
 
 def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:
-    """The reward of a verdict, with what became of the program as metrics."""
+    """Return the reward of a verdict, with what became of the program as metrics."""
     if verdict is None:
         return Reward(0.0, {"has_code": 0.0})
     value = verdict.fraction if partial else float(verdict.passed)

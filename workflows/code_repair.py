@@ -45,7 +45,7 @@ async def run(episode: Episode) -> Reward:
 
 
 def feedback(verdict: Verdict | None) -> str:
-    """What the model is told of its public tests."""
+    """Return what the model is told of its public tests."""
     if verdict is None:
         return "There is no program in your reply. Write it in one fenced code block."
     if verdict.results and verdict.results[0].status == "build_error":

@@ -114,7 +114,7 @@ class Judge:
 
 
 async def run(episode: Episode) -> Reward:
-    """The judge's score."""
+    """Return the judge's score."""
     task = episode.task
     messages = conversation(task)
     reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)

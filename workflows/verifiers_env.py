@@ -47,7 +47,7 @@ async def run(episode: Episode) -> Reward:
 
 
 def load(name: str, args: str) -> Any:
-    """An environment by its id; `args` is JSON. Each is loaded once. Raises EpisodeError."""
+    """Return an environment by its id; `args` is JSON. Each is loaded once. Raises EpisodeError."""
     with _loading:
         return _load(name, args)
 

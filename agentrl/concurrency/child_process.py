@@ -49,7 +49,7 @@ class ChildProcess:
             raise await self._died() from None
 
     async def read_line(self, timeout_s: float) -> str:
-        """The next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
+        """Return the next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
         try:
             with anyio.fail_after(timeout_s):
                 return (await self._lines.receive_until(b"\n", MAX_LINE_BYTES)).decode()

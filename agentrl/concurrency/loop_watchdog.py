@@ -139,7 +139,7 @@ class LoopWatchdog:
 
 
 def _step_of(frame: FrameType | None) -> tuple[Handle | None, list[FrameType]]:
-    """The step of the loop that `frame` is in, with its frames from outside in; None: the loop waits."""
+    """Return the step of the loop that `frame` is in, with its frames from outside in; None: the loop waits."""
     frames: list[FrameType] = []
     while frame is not None and frame.f_code is not _RUN_HANDLE:
         frames.insert(0, frame)

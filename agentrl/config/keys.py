@@ -152,7 +152,7 @@ def _last(key: str) -> str:
 
 
 def _with_section(key: str) -> str:
-    """The name of a key with that of its innermost section before it: `lora_rank`."""
+    """Return the name of a key with that of its innermost section before it: `lora_rank`."""
     return "_".join(key.split(".")[-2:])
 
 

@@ -51,7 +51,7 @@ def check_engine(config: EngineConfig) -> None:
 
 
 def _python_of(config: EngineConfig) -> str:
-    """The Python that SGLang servers run in."""
+    """Return the Python that SGLang servers run in."""
     return os.path.expanduser(config.python) or sys.executable
 
 

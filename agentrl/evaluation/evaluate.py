@@ -111,7 +111,7 @@ async def evaluate(
 
 
 def _name_of(sources: Sources) -> str:
-    """The workflow's name in the log of an evaluation."""
+    """Return the workflow's name in the log of an evaluation."""
     if sources.workflow is None:
         return sources.config.workflow
     given: Any = sources.workflow
@@ -136,7 +136,7 @@ async def _check_elsewhere(config: RunConfig, base_url: str) -> None:
 
 @asynccontextmanager
 async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key: str) -> AsyncIterator[Runner]:
-    """A runner whose episodes ask an endpoint elsewhere."""
+    """Yield a runner whose episodes ask an endpoint elsewhere."""
     async with (
         open_run_sandboxes(config) as sandboxes,
         remote_runner(
@@ -156,7 +156,7 @@ async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key:
 async def _served(
     config: RunConfig, workflow: Workflow, chat_format: ChatFormat, *, view: EvaluationView
 ) -> AsyncIterator[Runner]:
-    """A runner whose episodes ask the model of the configuration, which is served meanwhile."""
+    """Yield a runner whose episodes ask the model of the configuration, which is served meanwhile."""
     servers = 0 if config.engine.urls else config.engine.servers
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)

@@ -28,7 +28,7 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def shared_memory_directory(owner: str = "") -> Iterator[Path]:
-    """A new directory in shared memory, for the length of the context. Raises OSError when there is none to be had.
+    """Yield a new directory in shared memory, for the length of the context. Raises OSError when there is none to be had.
 
     Args:
         owner: what it is for; written into its file `owner`.

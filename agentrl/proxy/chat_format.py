@@ -249,7 +249,7 @@ class _Processor:
 
 
 def _renderer_of(model_type: str) -> str:
-    """The renderer of a `model_type`: transformers writes qwen3_vl and qwen3_5, renderers qwen3-vl and qwen3.5."""
+    """Return the renderer of a `model_type`: transformers writes qwen3_vl and qwen3_5, renderers qwen3-vl and qwen3.5."""
     for name in (model_type, model_type.replace("_", "-"), model_type.replace("_", ".")):
         with suppress(KeyError, ValueError):
             config_from_name(name)

@@ -83,7 +83,7 @@ class CompletionService:
         return reply
 
     def _known(self, call: PreparedCompletion, index: int) -> RecordedChoice | None:
-        """The recorded reply, whole or the beginning of one; None: it is generated from its first token on."""
+        """Return the recorded reply, whole or the beginning of one; None: it is generated from its first token on."""
         known = call.recorded.get(index)
         if known is None:
             return None
@@ -168,7 +168,7 @@ class CompletionService:
         return generation
 
     async def _up_to_stop(self, call: PreparedCompletion, generation: Generation) -> Generation:
-        """A reply without what follows its first stop string.
+        """Return a reply without what follows its first stop string.
 
         A server looks for one in what it makes itself: in a reply that went on from tokens of before, it misses one that began in
         them.

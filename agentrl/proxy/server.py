@@ -362,7 +362,7 @@ def _error_json(error: ApiError, path: str) -> Json:
 
 
 def _event_json(error: ApiError, path: str, sent: int) -> Json:
-    """The event that ends a stream, in the words of the API of `path`, after `sent` others."""
+    """Return the event that ends a stream, in the words of the API of `path`, after `sent` others."""
     return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)
 
 

@@ -220,7 +220,7 @@ class Session:
         return turns
 
     def role(self, name: str) -> SessionRole:
-        """This session as one of its roles, which is made when it is first asked for.
+        """Return this session as one of its roles, which is made when it is first asked for.
 
         Raises:
             EpisodeError: the name is no word, or the session has as many roles as it may have.

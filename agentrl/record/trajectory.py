@@ -188,7 +188,7 @@ class TokenRecord:
         return turn
 
     def leaves(self) -> list[Turn]:
-        """Turns that no other turn continues."""
+        """Return the turns that no other turn continues."""
         parents = {id(turn.parent) for turn in self.turns}
         return [turn for turn in self.turns if id(turn) not in parents]
 

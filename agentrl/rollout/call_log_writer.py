@@ -75,7 +75,7 @@ class CallLogWriter:
     _drafts_at: float = 0.0
 
     def episode(self, group_id: int, episode_index: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
-        """The call log of one attempt, which answers again what is `recorded`."""
+        """Return the call log of one attempt, which answers again what is `recorded`."""
         return EpisodeCallLog(recorded, writer=self, group_id=group_id, episode_index=episode_index)
 
     async def keep(self, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
@@ -118,7 +118,7 @@ class CallLogWriter:
 
 @asynccontextmanager
 async def open_call_log(store: Store) -> AsyncIterator[CallLogWriter]:
-    """A writer for the length of the context. What is left at its end is written then."""
+    """Yield a writer for the length of the context. What is left at its end is written then."""
     writer = CallLogWriter(store)
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)

@@ -105,18 +105,18 @@ def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int,
 
 
 def logged(db: sqlite3.Connection, group_id: int, episode_index: int) -> list[tuple[Any, ...]]:
-    """The contents of the replies of an episode that has not ended, in the order in which they were first logged."""
+    """Return the contents of the replies of an episode that has not ended, in the order in which they were first logged."""
     query = f"SELECT {_CONTENT} FROM calls WHERE {_LOGGED} ORDER BY rowid"
     return db.execute(query, (group_id, episode_index)).fetchall()
 
 
 def turns(db: sqlite3.Connection, episode: int) -> list[tuple[Any, ...]]:
-    """The contents of the turns of an episode, in their order."""
+    """Return the contents of the turns of an episode, in their order."""
     return db.execute(f"SELECT {_CONTENT} FROM calls WHERE episode = ? ORDER BY turn", (episode,)).fetchall()
 
 
 def episode_digest(db: sqlite3.Connection, row: Sequence[Any]) -> str:
-    """The digest of an episode, of which `row` is all that the table of episodes holds: the row, and its turns."""
+    """Return the digest of an episode, of which `row` is all that the table of episodes holds: the row, and its turns."""
     found = db.execute("SELECT turn, digest FROM calls WHERE episode = ? ORDER BY turn", (row[0],))
     return row_digest([*row, *(value for turn in found for value in turn)])
 

@@ -140,7 +140,7 @@ def reading(what: str, run_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-    """A transaction: all of it, or nothing. `durable`: also after a power cut.
+    """Yield a transaction: all of it, or nothing. `durable`: also after a power cut.
 
     Raises DiskError when the disk does not take it, StoreError when the file is damaged.
     """

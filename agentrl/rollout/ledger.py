@@ -68,7 +68,7 @@ def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str
 
 
 def row_digest(row: Sequence[Any]) -> str:
-    """The digest of a row of a table, as SQLite returns it."""
+    """Return the digest of a row of a table, as SQLite returns it."""
     digest = hashlib.sha256()
     for value in row:
         content = value if isinstance(value, bytes) else repr(value).encode()

@@ -82,7 +82,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises CheckpointError when it is not there, or damaged."""
+    """Return the manifest of a checkpoint. Raises CheckpointError when it is not there, or damaged."""
     return _read(directory)[0]
 
 

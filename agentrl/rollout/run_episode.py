@@ -47,11 +47,11 @@ class Runner(Protocol):
         ...
 
     def with_defaults(self, defaults: SamplingDefaults) -> Runner:
-        """The same runner with other defaults of sampling."""
+        """Return the same runner with other defaults of sampling."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Sums since the run began."""
+        """Return sums since the run began."""
         ...
 
 
@@ -139,11 +139,11 @@ class EpisodeRunner:
         )
 
     def with_defaults(self, defaults: SamplingDefaults) -> EpisodeRunner:
-        """The same runner with other defaults of sampling."""
+        """Return the same runner with other defaults of sampling."""
         return replace(self, defaults=defaults)
 
     def metrics(self) -> dict[str, float]:
-        """Sums since the run began, of a run that has used sandboxes."""
+        """Return sums since the run began, of a run that has used sandboxes."""
         return self.sandboxes.metrics() if self.sandboxes else {}
 
     async def _contained(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> Ended[T]:
@@ -162,7 +162,7 @@ class EpisodeRunner:
         return Outcome(status="finished", reward=ended.value.value, metrics=add_metrics(metrics, ended.value.metrics))
 
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
-        """What an episode failed with, if its workflow or its closing did."""
+        """Return what an episode failed with, if its workflow or its closing did."""
         grace = f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
         if ended.timed_out:
             text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
@@ -206,7 +206,7 @@ async def local_runner(
     defaults: SamplingDefaults,
     sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """A runner whose episodes reach `proxy` inside this process."""
+    """Yield a runner whose episodes reach `proxy` inside this process."""
     transport = proxy.in_process_transport()
     async with (
         httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
@@ -238,7 +238,7 @@ async def remote_runner(
     cancel_timeout_s: float = CANCEL_TIMEOUT_S,
     sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """A runner whose episodes reach any OpenAI-compatible endpoint."""
+    """Yield a runner whose episodes reach any OpenAI-compatible endpoint."""
     # Making a client reads certificates, and imports its transport the first time.
     async with (
         await in_thread(DefaultAsyncHttpxClient) as http,

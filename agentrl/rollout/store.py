@@ -208,7 +208,7 @@ class Store:
             calls.log(db, rows)
 
     def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
-        """The replies of an episode that did not end, in the order in which they were first kept."""
+        """Return the replies of an episode that did not end, in the order in which they were first kept."""
         with self._lock:
             rows = calls.logged(self._db, group_id, episode_index)
         return [found for row in rows if (found := choice_of(row)) is not None]
@@ -250,7 +250,7 @@ class Store:
             return str(error)
 
     def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
-        """The finished episodes of some groups, by group and episode_index."""
+        """Return the finished episodes of some groups, by group and episode_index."""
         marks = ", ".join("?" * len(group_ids))
         with self._lock:
             rows = self._db.execute(
@@ -310,7 +310,7 @@ class Store:
             batches.note_first_chain(db, chain)
 
     def batches(self, after: int = 0) -> list[StoredBatch]:
-        """The batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
+        """Return the batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
         with self._lock:
             return batches.batches(self._db, after)
 
@@ -336,7 +336,7 @@ class Store:
         return [self._path.parent / path for _, path, _ in old]
 
     def kept_checkpoints(self) -> list[Path]:
-        """The directories of the checkpoints that are kept, oldest first."""
+        """Return the directories of the checkpoints that are kept, oldest first."""
         return self._directories("SELECT path FROM checkpoints WHERE kept ORDER BY step")
 
     def unwanted_checkpoints(self) -> list[Path]:
@@ -350,7 +350,7 @@ class Store:
         return [path for path in found if path.name not in kept]
 
     def known_checkpoints(self) -> list[Path]:
-        """The directories of all checkpoints that were ever committed, or that were begun."""
+        """Return the directories of all checkpoints that were ever committed, or that were begun."""
         return self._directories("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
 
     def _directories(self, query: str) -> list[Path]:
@@ -366,7 +366,7 @@ class Store:
         return (row[0], self._path.parent / row[1]) if row else None
 
     def pending_groups(self) -> list[PendingGroup]:
-        """Groups that no checkpoint contains and that were not rejected, oldest first."""
+        """Return the groups that no checkpoint contains and that were not rejected, oldest first."""
         with self._lock:
             return pending_groups(self._db)
 
@@ -376,12 +376,12 @@ class Store:
             return query(self._db)
 
     def task_digests(self) -> list[str]:
-        """What tells the tasks of the groups 0, 1, ... from others."""
+        """Return what tells the tasks of the groups 0, 1, ... from others."""
         with reporting(self._path), self._lock:
             return [digest for (digest,) in self._db.execute("SELECT task_digest FROM groups ORDER BY id")]
 
     def task_digest(self, group_id: int) -> str | None:
-        """The same of one group; None: there is none."""
+        """Return the same of one group; None: there is none."""
         with reporting(self._path), self._lock:
             row = self._db.execute("SELECT task_digest FROM groups WHERE id = ?", (group_id,)).fetchone()
         return None if row is None else str(row[0])
@@ -392,6 +392,6 @@ class Store:
             return int(self._db.execute("SELECT COALESCE(MAX(id) + 1, 0) FROM groups").fetchone()[0])
 
     def totals(self) -> Totals:
-        """Counts over the whole run."""
+        """Return counts over the whole run."""
         with self._lock:
             return totals(self._db)

@@ -82,7 +82,7 @@ class TaskList:
         return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
-        """The task of a group."""
+        """Return the task of a group."""
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
             return None
@@ -381,10 +381,10 @@ def _order(task_count: int, seed: int, epoch: int) -> list[int]:
 
 
 def episode_seed(seed: int, group_id: int, episode_index: int) -> int:
-    """The seed of one attempt."""
+    """Return the seed of one attempt."""
     return random.Random(f"{seed}/{group_id}/{episode_index}").getrandbits(31)  # noqa: S311
 
 
 def group_seed(seed: int, group_id: int) -> int:
-    """The seed that the attempts of a group share."""
+    """Return the seed that the attempts of a group share."""
     return random.Random(f"{seed}/{group_id}").getrandbits(31)  # noqa: S311

@@ -52,12 +52,12 @@ class TrainedStep:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The step as JSON."""
+        """Return the step as JSON."""
         return vars(self) | {"groups": list(self.groups), "minibatches": list(self.minibatches)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TrainedStep:
-        """The step that `to_json` gave. Raises ValueError for anything else."""
+        """Return the step that `to_json` gave. Raises ValueError for anything else."""
         return _READER.validate_python(value)
 
 
@@ -77,14 +77,14 @@ def trained_step(
     optimizer_steps: int,
     digest: str,
 ) -> TrainedStep:
-    """The step that follows the chain `before`. `minibatches`: the (group id, number of the sequence in it) of each."""
+    """Return the step that follows the chain `before`. `minibatches`: the (group id, number of the sequence in it) of each."""
     compact = tuple(_compact(part) for part in minibatches)
     chain = _chained(before, step, groups, compact, optimizer_steps, digest)
     return TrainedStep(step, groups, compact, optimizer_steps, digest, chain)
 
 
 def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
-    """What is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
+    """Yield what is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
     sizes = dict(trained.groups)
     found: dict[int, list[tuple[int, int]]] = {}
     for part in trained.minibatches:

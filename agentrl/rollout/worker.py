@@ -279,7 +279,7 @@ def _stack(line: str) -> tuple[int | None, str, str]:
 
 
 def _signal_name(number: int) -> str:
-    """The name of a signal, or its number: most of those for real time have no name."""
+    """Return the name of a signal, or its number: most of those for real time have no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -287,7 +287,7 @@ def _signal_name(number: int) -> str:
 
 
 def engine_state(engine: Engine) -> EngineState:
-    """What a worker's proxy has to know of an engine."""
+    """Return what a worker's proxy has to know of an engine."""
     return EngineState(engine.version, engine.has_grammar, engine.takes_images, engine.vocabulary)
 
 

@@ -219,7 +219,7 @@ class Channel:
             await self.stream.send(len(content).to_bytes(LENGTH_BYTES) + content)
 
     async def receive(self) -> Frame | None:
-        """The next frame; None when the other end is gone, or cannot be understood."""
+        """Return the next frame; None when the other end is gone, or cannot be understood."""
         try:
             size = int.from_bytes(await self._received.receive_exactly(LENGTH_BYTES))
             if size > MAX_FRAME_BYTES:
@@ -244,7 +244,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(content: bytes) -> Frame:
-    """The inverse of `encode`."""
+    """Read a frame that `encode` wrote."""
     values: dict[str, Any] = json.loads(content)
     kind = _KINDS[values.pop("frame")]
     return kind(**{name: _NESTED.get(name, _same)(value) for name, value in values.items()})  # type: ignore[no-any-return]

@@ -200,11 +200,11 @@ class WorkerRunner:
         return await self.pool.run(task, seed, group_seed, call_log, self.defaults)
 
     def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:
-        """The same workers with other defaults of sampling."""
+        """Return the same workers with other defaults of sampling."""
         return WorkerRunner(self.pool, defaults)
 
     def metrics(self) -> dict[str, float]:
-        """Sums since the run began."""
+        """Return sums since the run began."""
         return self.pool.metrics()
 
 
@@ -212,7 +212,7 @@ class WorkerRunner:
 async def open_workers(
     config: RunConfig, engine: Engine, *, training: bool, logs: Path, say: Callable[[str], None]
 ) -> AsyncIterator[WorkerRunner]:
-    """A runner over `rollout.workers` processes, started, for the length of the context.
+    """Yield a runner over `rollout.workers` processes, started, for the length of the context.
 
     They write `worker-N.log` in the directory `logs`; `say` is told of each that is lost. Raises WorkerError, and the
     UsageErrors that a worker meets, such as a workflow that cannot be imported.

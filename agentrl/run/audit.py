@@ -124,7 +124,7 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
 
 
 def _violations(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
-    """What is wrong by the tables, and by the files beside them but for the checkpoints."""
+    """Return what is wrong by the tables, and by the files beside them but for the checkpoints."""
     return [
         *wrong_objects(db),
         *_wrong_tasks(db),

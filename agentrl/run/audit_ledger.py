@@ -147,7 +147,7 @@ def _wrong_files(run_dir: Path, story: _Story) -> Iterator[str]:
 
 
 def _wrong_metrics(run_dir: Path, starts: set[int], restarts: int) -> Iterator[str]:
-    """Steps follow each other in metrics.jsonl; a restart goes on from a checkpoint."""
+    """Check that steps follow each other in metrics.jsonl, and a restart goes on from a checkpoint."""
     path = run_dir / "metrics.jsonl"
     last, jumps = 0, 0
     for line in whole_lines(path.read_bytes()) if path.is_file() else []:

@@ -119,7 +119,7 @@ class _NoEngine:
         """Nothing is paused."""
 
     async def health(self) -> None:
-        """It never fails."""
+        """Do nothing: it never fails."""
 
 
 async def replay(

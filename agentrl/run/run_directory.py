@@ -54,7 +54,7 @@ def write_config(config: RunConfig) -> None:
 
 
 def config_text(config: RunConfig) -> str:
-    """What config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    """Return what config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
     return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
 
 
@@ -106,7 +106,7 @@ def _json_object(path: Path) -> dict[str, Any]:
 
 
 def _config_in(store: Path) -> dict[str, Any] | None:
-    """The configuration of the newest start in a store, None where there is none."""
+    """Return the configuration of the newest start in a store, None where there is none."""
     try:
         db = sqlite3.connect(reading_uri(store), uri=True)
         try:
@@ -120,7 +120,7 @@ def _config_in(store: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Any]:
-    """A file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
+    """Yield a file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
     with open_private(path, "ab") as file:
         file.truncate(sum(map(len, whole_lines(path.read_bytes()))))
     sync(path.parent)
@@ -133,7 +133,7 @@ def appending(path: Path) -> Iterator[Any]:
 
 
 def whole_lines(content: bytes) -> list[bytes]:
-    """The lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
+    """Return the lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
     lines = []
     for line in content.splitlines(keepends=True):
         try:
@@ -164,7 +164,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def read_mean_reward(evaluation: Path) -> float | None:
-    """The mean reward of an evaluation that a start of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
+    """Return the mean reward of an evaluation that a start of the run wrote; None where there is none that can be read."""
     try:
         return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -236,7 +236,7 @@ def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
 
 
 def whole_checkpoints(run_dir: Path) -> list[Path]:
-    """The directories that are called what a checkpoint is called, oldest first."""
+    """Return the directories that are called what a checkpoint is called, oldest first."""
     folder = run_dir / "checkpoints"
     found = [path for path in folder.iterdir() if _WHOLE.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
@@ -278,7 +278,7 @@ def _in_float32(safetensors: Path) -> int:
 
 @contextmanager
 def empty_directory(directory: Path) -> Iterator[Path]:
-    """A new directory, for the length of the context."""
+    """Yield a new directory, for the length of the context."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700, parents=True)
     try:

@@ -152,7 +152,7 @@ def _check_model(config: RunConfig) -> None:
 
 
 def _lost_store(run_dir: Path) -> str:
-    """What to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
+    """Return what to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
     found = whole_checkpoints(run_dir)
     return f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
 
@@ -169,7 +169,7 @@ def _writable(run_dir: Path) -> Iterator[None]:
 
 
 def _owner(lock: int) -> str:
-    """The process that took the lock last."""
+    """Return the process that took the lock last."""
     return os.pread(lock, 32, 0).decode(errors="replace").strip()
 
 

@@ -37,13 +37,13 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
 
 
 def known_tasks(run_dir: Path) -> list[str]:
-    """What tells the tasks of a run's groups 0, 1, ... from others. Raises StoreError."""
+    """Return what tells the tasks of a run's groups 0, 1, ... from others. Raises StoreError."""
     with Store(run_dir / "store.sqlite", must_exist=True) as store:
         return store.task_digests()
 
 
 def changed_settings(store: Store, after: int) -> str:
-    """The trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
+    """Return the trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
 
     def settings(restart: int) -> dict[str, Any]:
         return _flat(stored_json(store.configuration(restart).encode()).get("trainer", {}), "trainer")

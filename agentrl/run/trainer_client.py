@@ -48,7 +48,7 @@ class TrainerClient:
         await running.aclose()
 
     async def start_again(self) -> None:
-        """A new process in place of one that was lost. It knows nothing: `load` comes next."""
+        """Start a new process in place of one that was lost. It knows nothing: `load` comes next."""
         await self.stop()
         await self.start()
 
@@ -137,7 +137,7 @@ async def open_trainer(
     config: Path | None = None,
     log: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
-    """A trainer of so many ranks for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`.
+    """Yield a trainer of so many ranks for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`.
 
     `config` and `log`, where given, stand in for those of the run.
     """

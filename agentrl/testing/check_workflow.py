@@ -215,7 +215,7 @@ async def _check_cancellation(
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without what says nothing."""
+    """Return a message without what says nothing."""
     return {name: value for name, value in message.items() if value is not None}
 
 

@@ -364,7 +364,7 @@ def _with_single_placeholders(input_ids: list[int], images: Sequence[ImageSpan])
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The JSON of server-sent events, however long."""
+    """Yield the JSON of server-sent events, however long."""
     pieces: list[bytes] = []
     async for data in content.iter_any():
         *complete, rest = data.split(b"\n\n")

@@ -238,7 +238,7 @@ class BatchingEngine:
 
     @contextmanager
     def _parked(self) -> Iterator[None]:
-        """Generation stopped, with no request and no cached prefix left."""
+        """Hold generation stopped, with no request and no cached prefix left."""
         own_pause = self._pause is None
         before = self._pause_mode
         self.pause("abort")

@@ -199,7 +199,7 @@ class EmbeddedServer:
         *,
         finished: bool = True,
     ) -> dict[str, Any]:
-        """The reply's state when it had `count` tokens; of these, those from `start` on.
+        """Return the reply's state when it had `count` tokens; of these, those from `start` on.
 
         The generation thread goes on meanwhile, so that what was `finished` and counted before is what is told.
         """
