@@ -47,7 +47,15 @@ async def run(episode: Episode) -> Reward:
 
 
 def load(name: str, args: str) -> Any:
-    """Return an environment by its id; `args` is JSON. Each is loaded once. Raises EpisodeError."""
+    """Return an environment by its id; each is loaded once.
+
+    Args:
+        name: The id.
+        args: The arguments of its `load_environment`, as JSON.
+
+    Raises:
+        EpisodeError: It cannot be loaded.
+    """
     with _loading:
         return _load(name, args)
 

@@ -68,7 +68,7 @@ class RolloutConfig(Section):
     episodes go on elsewhere from their log."""
 
     @model_validator(mode="after")
-    def _fits(self) -> RolloutConfig:
+    def _check_keys_together(self) -> RolloutConfig:
         if self.batch_size % self.group_size:
             below = self.batch_size - self.batch_size % self.group_size
             use = " or ".join(str(size) for size in (below, below + self.group_size) if size)
@@ -104,7 +104,7 @@ class EngineConfig(Section):
     """How a weight update interrupts replies in flight."""
     transfer: Literal["disk", "broadcast"] = "disk"
     """How weights reach the servers: as files (in shared memory where there is some), or by NCCL or gloo from the trainer."""
-    spill: NotNegative = 8
+    balance_threshold: NotNegative = 8
     """A session leaves its server when that has so many more replies in flight than the least busy one."""
     request_timeout_s: Seconds = 600
     """Bound of one reply."""
@@ -122,7 +122,7 @@ class EngineConfig(Section):
     """KV cache of an embedded server, in tokens."""
 
     @model_validator(mode="after")
-    def _fits(self) -> EngineConfig:
+    def _check_keys_together(self) -> EngineConfig:
         if self.flags and (self.kind != "sglang" or self.urls):
             raise ValueError('flags go to SGLang servers that are started: they need kind = "sglang" and no urls')
         if self.transfer == "broadcast" and self.kind == "embedded" and not self.urls:
@@ -203,7 +203,7 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
 
     @model_validator(mode="after")
-    def _fits(self) -> RunConfig:
+    def _check_keys_together(self) -> RunConfig:
         if self.engine.transfer == "broadcast" and self.trainer.lora is not None:
             raise ValueError(
                 '`engine.transfer` = "broadcast" sends whole weights, and `trainer.lora` publishes an adapter alone; use '

@@ -205,7 +205,7 @@ async def open_engine(
         request_timeout_s=config.request_timeout_s,
         hang_timeout_s=config.hang_timeout_s,
         health_interval_s=config.health_interval_s,
-        spill=config.spill,
+        balance_threshold=config.balance_threshold,
     )
     raise_file_limit()
     async with AsyncExitStack() as stack:

@@ -96,7 +96,11 @@ class Controller:
         self._slots = anyio.Semaphore(self.config.max_concurrent)
 
     async def run(self) -> None:
-        """Start groups whenever the gate allows. Raises TooManyFailuresError when too large a share failed."""
+        """Start groups whenever the gate allows.
+
+        Raises:
+            TooManyFailuresError: Too large a share of the episodes failed.
+        """
         async with open_call_log(self.store) as call_log, anyio.create_task_group() as groups:
             self._call_log = call_log if self.config.log_calls else None
             counted = self.rewards.counted

@@ -140,9 +140,16 @@ def reading(what: str, run_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-    """Yield a transaction: all of it, or nothing. `durable`: also after a power cut.
+    """Yield a transaction: all of it, or nothing.
 
-    Raises DiskError when the disk does not take it, StoreError when the file is damaged.
+    Args:
+        db: The store.
+        path: Its file, for messages.
+        durable: Whether it is there after a power cut too.
+
+    Raises:
+        DiskError: The disk does not take it.
+        StoreError: The file is damaged.
     """
     with reporting(path):
         db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")

@@ -66,8 +66,17 @@ async def open_runner(
 ) -> AsyncIterator[Runner]:
     """Yield the runner that `rollout.workers` asks for, for the length of the context.
 
-    `chat_format`: that of the configuration's model, where it is loaded already. With `training` what the episodes record is to be
-    trained on. Workers write their logs into the directory `logs`; `say` takes what a user should read. Raises AgentRLErrors.
+    Args:
+        config: The run.
+        workflow: The workflow; workers load it themselves.
+        engine: What answers the model calls.
+        chat_format: That of the configuration's model, where it is loaded already.
+        training: Whether what the episodes record is to be trained on.
+        logs: Directory of the workers' logs.
+        say: Takes what a user should read.
+
+    Raises:
+        AgentRLError: The model's tokenizer cannot be loaded, there is no sandbox, or no worker can be started.
     """
     if config.rollout.workers == 0:
         async with in_process_runner(config, workflow, engine, chat_format=chat_format, training=training) as runner:

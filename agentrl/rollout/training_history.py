@@ -57,7 +57,11 @@ class TrainedStep:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TrainedStep:
-        """Return the step that `to_json` gave. Raises ValueError for anything else."""
+        """Return the step that `to_json` gave.
+
+        Raises:
+            ValueError: It gave nothing like this.
+        """
         return _READER.validate_python(value)
 
 

@@ -38,9 +38,9 @@ from agentrl.rollout.worker_channel import (
     CancelCall,
     Channel,
     Done,
-    Ended,
     EndSession,
     EngineState,
+    EpisodeEnded,
     Failed,
     Frame,
     Generate,
@@ -145,7 +145,7 @@ class Worker:
             match frame:
                 case Beat():
                     self.metrics = frame.metrics
-                case Ended() if frame.episode in self.episodes:
+                case EpisodeEnded() if frame.episode in self.episodes:
                     episode = self.episodes[frame.episode]
                     episode.outcome = frame.outcome
                     episode.ended.set()
@@ -182,18 +182,18 @@ class Worker:
                 newest.send_nowait(ids)
 
         async def generate() -> Answer:
-            draft = PartialGeneration(frame.start)
+            growing = PartialGeneration(frame.start)
             async with background_tasks() as tasks:
                 if frame.progress:
                     tasks.start_soon(self._send_progress, frame.call, arrived)
-                with calls.watch(frame.choice, draft):
+                with calls.watch(frame.choice, growing):
                     generation = await self.engine.generate(
                         frame.input_ids,
                         frame.sampling,
                         frame.session,
                         progress if frame.progress else None,
                         images=frame.images,
-                        draft=draft,
+                        partial=growing,
                     )
             calls.generated(frame.choice, generation)
             return Generated(frame.call, generation)
@@ -237,12 +237,12 @@ class Worker:
         Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
         """
         step_s = min(MAX_STEP_S, hang_timeout_s / 10)
-        facts = engine_state(self.engine)
+        state = engine_state(self.engine)
         while self._silent_s < hang_timeout_s:
             await anyio.sleep(step_s)
             self._silent_s += step_s
-            if facts != (facts := engine_state(self.engine)):
-                self.tasks.start_soon(self._send, facts)
+            if state != (state := engine_state(self.engine)):
+                self.tasks.start_soon(self._send, state)
         blocked = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`)"
         try:
             await child.write_line("what blocks?")

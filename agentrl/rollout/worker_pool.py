@@ -214,8 +214,16 @@ async def open_workers(
 ) -> AsyncIterator[WorkerRunner]:
     """Yield a runner over `rollout.workers` processes, started, for the length of the context.
 
-    They write `worker-N.log` in the directory `logs`; `say` is told of each that is lost. Raises WorkerError, and the
-    UsageErrors that a worker meets, such as a workflow that cannot be imported.
+    Args:
+        config: The run.
+        engine: What answers the model calls of their episodes.
+        training: Whether what these record is to be trained on.
+        logs: Directory of their logs, `worker-N.log`.
+        say: Is told of each worker that is lost.
+
+    Raises:
+        WorkerError: One cannot be started.
+        UsageError: A worker meets it, such as a workflow that cannot be imported.
     """
     rollout = config.rollout
     async with background_tasks() as tasks:

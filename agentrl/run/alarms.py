@@ -1,6 +1,6 @@
 """Lines that warn when a run is not healthy, with the likely reason and what to do.
 
-What a run has done is a `Health`, and `alarms` is a function of it. An `AlarmLog` says each alarm when it begins, repeats it
+What a run has done is a `Health`, and `current_alarms` is a function of it. An `AlarmLog` says each alarm when it begins, repeats it
 rarely while it lasts, and counts.
 """
 
@@ -40,7 +40,7 @@ class Alarm:
     text: str
 
 
-def alarms(health: Health, config: RunConfig, staleness_bound: int | None) -> Iterator[Alarm]:
+def current_alarms(health: Health, config: RunConfig, staleness_bound: int | None) -> Iterator[Alarm]:
     """Yield what says that the run is not healthy."""
     yield from _of_rollout(health, config)
     yield from _of_training(health, config, staleness_bound)

@@ -124,7 +124,7 @@ class DurableTrainer:
         with anyio.CancelScope(shield=True):
             await self._commit(MAX_FAILURES)
 
-    async def save_the_rest(self) -> str | None:
+    async def save_remaining(self) -> str | None:
         """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
 
         A trainer that holds something else, such as a step whose answer nobody waited for, is started again once and goes
@@ -179,7 +179,7 @@ class DurableTrainer:
         while True:
             try:
                 if failures:
-                    await self._start_again()
+                    await self._restart()
                 return await ask()
             except TrainerLostError as lost:
                 failures += 1
@@ -189,10 +189,10 @@ class DurableTrainer:
                     f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"
                 )
 
-    async def _start_again(self) -> None:
+    async def _restart(self) -> None:
         """Start a process that holds what the one before held; a checkpoint that no commit names is deleted."""
         self._saving = None
-        await self.client.start_again()
+        await self.client.restart()
         unwanted = await in_thread(self._store.unwanted_checkpoints)
         await in_thread(remove_unfinished, self._run_dir, unwanted)
         await self._restore()

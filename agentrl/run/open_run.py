@@ -67,7 +67,11 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration of its newest start. Raises StoreError when it cannot be read."""
+        """The configuration of its newest start.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
         return read_config(self.path)
 
     @property
@@ -155,7 +159,11 @@ class Run:
         return self._listed(chosen)
 
     def episode(self, episode_id: int) -> RunEpisode:
-        """Return one episode, by its id. Raises StoreError when there is none."""
+        """Return one episode, by its id.
+
+        Raises:
+            StoreError: There is none of this id, or the run has no store.
+        """
         found = self._listed(EpisodeFilter(id=episode_id))
         if not found:
             with self.open_store() as store, reading(f"episode {episode_id}", self.path):

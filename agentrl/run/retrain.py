@@ -56,7 +56,9 @@ class Retrained:
 async def retrain(run_dir: Path) -> Retrained:
     """Train the recorded batches of the run in `run_dir` again. It writes nothing there.
 
-    Raises StoreError where the record is not enough to do so, TrainerError when the trainer fails.
+    Raises:
+        StoreError: The record is not enough to do so.
+        TrainerError: The trainer fails.
     """
     parts = await in_thread(_recorded, run_dir)
     recorded = [batch.trained for _, batches in parts for batch in batches]

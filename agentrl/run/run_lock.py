@@ -93,7 +93,11 @@ def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.s
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Make the run directory, if it is not there. Raises StoreError where nothing can be written into it."""
+    """Make the run directory, if it is not there.
+
+    Raises:
+        StoreError: Nothing can be written into it.
+    """
     with _writable(run_dir):
         make_directory(run_dir, 0o700)
         # A disk that is full takes a file, and nothing in it.

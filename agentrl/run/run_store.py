@@ -16,10 +16,17 @@ from agentrl.run.run_directory import check_checkpoints, remove_unfinished
 
 
 def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
-    """Open the store of a run that starts, or starts again with this `config`, and delete what its last start left half made.
+    """Open the store of a run that starts, or starts again, and delete what its last start left half made.
 
-    Raises StoreError, before anything is deleted, for a store that is missing, empty, damaged, older than the checkpoints
-    beside it, or of other tasks.
+    Args:
+        run_dir: The run's directory.
+        tasks: What tells the run's tasks from others.
+        config: The configuration, as JSON.
+        resume: Whether the run goes on.
+
+    Raises:
+        StoreError: The store is missing, empty, damaged, older than the checkpoints beside it, or of other tasks. Nothing has been
+            deleted then.
     """
     store = Store(run_dir / "store.sqlite", must_exist=resume)
     try:

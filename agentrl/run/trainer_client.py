@@ -47,7 +47,7 @@ class TrainerClient:
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
 
-    async def start_again(self) -> None:
+    async def restart(self) -> None:
         """Start a new process in place of one that was lost. It knows nothing: `load` comes next."""
         await self.stop()
         await self.start()

@@ -48,7 +48,7 @@ class EngineLimits:
     """A server that answers neither a health check nor a pause within this is taken for dead."""
     health_interval_s: float = 5
     """Time between two looks at a server."""
-    spill: int = 8
+    balance_threshold: int = 8
     """A session leaves its server when that has so many more replies in flight than the least busy one."""
 
 
@@ -57,7 +57,7 @@ class Fleet:
 
     def __init__(self, servers: Sequence[SGLangServer], limits: EngineLimits, restart: Restart | None) -> None:
         self.servers = servers
-        self.router = Router[SGLangServer](limits.spill)
+        self.router = Router[SGLangServer](limits.balance_threshold)
         self.running = anyio.Event()
         """Set while the servers are not paused."""
         self.running.set()

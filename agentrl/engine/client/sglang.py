@@ -64,7 +64,7 @@ class _Request:
     session: str
     images: Sequence[ImageSpan]
     on_progress: OnProgress | None
-    draft: PartialGeneration | None
+    partial: PartialGeneration | None
 
 
 class SGLangEngine:
@@ -129,7 +129,7 @@ class SGLangEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
         """Return one uninterrupted reply; see `Engine.generate`.
 
@@ -140,9 +140,9 @@ class SGLangEngine:
             EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
         """
         if sampling.json_schema is not None:
-            on_progress = draft = None
-        request = _Request(input_ids, sampling, session, images, on_progress, draft)
-        done = (draft and draft.start) or _NOTHING
+            on_progress = partial = None
+        request = _Request(input_ids, sampling, session, images, on_progress, partial)
+        done = (partial and partial.start) or _NOTHING
         if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
             done = _NOTHING
         bad: list[SGLangServer] = []
@@ -207,17 +207,17 @@ class SGLangEngine:
         return part
 
     async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
-        partial, sampling, draft = done.output_ids, request.sampling, request.draft
+        sampling, partial = request.sampling, request.partial
 
         def watch(so_far: Callable[[], Generation]) -> None:
-            if draft is not None:
-                draft.so_far = lambda: join(done, so_far())
+            if partial is not None:
+                partial.so_far = lambda: join(done, so_far())
 
         adapter = self._adapter
         try:
             return await server.generate(
-                request.input_ids + partial,
-                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
+                request.input_ids + done.output_ids,
+                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done.output_ids)),
                 session=request.session,
                 images=request.images,
                 adapter=adapter,

@@ -197,7 +197,9 @@ class BatchingEngine:
     def load_adapter(self, name: str, directory: Path) -> None:
         """Compute with the LoRA adapter in `directory` from now on, in place of one that is there. Open requests are aborted.
 
-        Raises ValueError or OSError when there is none, or none that fits the model, which then has no adapter.
+        Raises:
+            ValueError: It is no LoRA adapter, or does not fit the model, which then has no adapter.
+            OSError: There is none, and the one that was there stays.
         """
         config, tensors = read_adapter_config(directory), read_adapter(directory)
         with self._parked():
