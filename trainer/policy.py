@@ -110,7 +110,7 @@ class Policy:
         """Take one training step: K optimizer steps of decoupled PPO over the sequences, in an order drawn from the version.
 
         Args:
-            sequences: The batch.
+            sequences: [sequence] the batch, each of T tokens.
 
         Returns:
             What the step did.
