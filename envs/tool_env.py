@@ -62,7 +62,7 @@ class MessageSpace(spaces.Space[list[Message]]):
         self.roles = roles
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> list[Message]:
-        """One message of a random role with a few random digits as its content."""
+        """Return one message of a random role with a few random digits as its content."""
         role = self.roles[int(self.np_random.integers(len(self.roles)))]
         return [{"role": role, "content": str(self.np_random.integers(1000))}]
 

@@ -67,7 +67,16 @@ async def graded(
     fail_fast: bool = False,
     partial: bool = False,
 ) -> Verdict | None:
-    """Return the verdict on the last program in a reply; None when there is no program in it."""
+    """Return the verdict on the last program in a reply; None when there is no program in it.
+
+    Args:
+        episode: What grades.
+        task: The task, which names the language.
+        text: The reply.
+        tests: What the program must pass.
+        fail_fast: Stop at the first test that fails.
+        partial: Count what the program passes of the tests.
+    """
     source = extract_code(text, TAGS[task.language])
     if source is None:
         return None

@@ -93,6 +93,6 @@ def last_number(text: str) -> str:
 
 
 def agrees(given: str, answer: str) -> bool:
-    """Whether two answers are the same text, or the same number, whatever the commas, dollar and per cent signs in it."""
+    """Return whether two answers are the same text, or the same number, whatever the commas, dollar and per cent signs in it."""
     plain = [re.sub(r"[,$%\s]|\\!|\\,", "", value.rpartition("####")[2]) for value in (given, answer)]
     return bool(plain[0]) and not Floats(absolute=1e-6, relative=1e-6)(plain[0], plain[1])

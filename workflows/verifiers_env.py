@@ -81,7 +81,7 @@ def _load(name: str, args: str) -> Any:
 
 
 def row_of(environment: Any, index: int, split: str = "train") -> dict[str, Any]:
-    """One row of an environment's dataset, as its rollouts take it."""
+    """Return one row of an environment's dataset, as its rollouts take it."""
     dataset = environment.get_eval_dataset() if split == "eval" else environment.get_dataset()
     row = dict(dataset[index])
     return {name: row[name] for name in ("prompt", "example_id", "task", "answer", "info") if row.get(name) is not None}

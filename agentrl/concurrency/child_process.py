@@ -131,10 +131,18 @@ async def child_process(
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> AsyncIterator[ChildProcess]:
-    """Run `command` for the length of the context; its standard error goes to `log`.
+    """Run a command for the length of the context.
 
     It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
-    good order, by closing its standard input. `pass_fds` stay open in it. Raises `error` when it cannot be started.
+    good order, by closing its standard input.
+
+    Args:
+        name: What messages call it.
+        command: The program and its arguments.
+        log: The file that its standard error goes to.
+        error: The class of its errors. One is raised when it cannot be started.
+        env: Its environment; None: this process's.
+        pass_fds: Descriptors that stay open in it.
     """
     with open_private(log, "ab") as stderr:
         try:

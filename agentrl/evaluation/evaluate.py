@@ -179,9 +179,18 @@ async def evaluate_tasks(
     log: KeptEpisodes | None = None,
     view: EvaluationView | None = None,
 ) -> Evaluation:
-    """Run every task `config.samples` times on a runner that is open, but for the episodes that `log` has.
+    """Run every task `config.samples` times on a runner that is open.
 
-    The same `seed` gives the same episode seeds.
+    Args:
+        runner: Runs the episodes.
+        tasks: The tasks.
+        config: How often, how many at once, and which figures.
+        seed: The same seed gives the same episode seeds.
+        log: Keeps the episodes. Those that it has are not run again.
+        view: What shows the progress; None: nothing does.
+
+    Returns:
+        The figures and the episodes, those that the log had included.
     """
     view = view or EvaluationView()
     done = log.done if log else []

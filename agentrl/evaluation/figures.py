@@ -198,7 +198,13 @@ def mean_metrics(episodes: Sequence[EvaluatedEpisode]) -> dict[str, float]:
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """Return the chance that k of n episodes, drawn without putting back, hold one of the `passed`."""
+    """Return the chance that k of n episodes, drawn without putting back, hold one that passed.
+
+    Args:
+        n: Episodes.
+        passed: How many of them passed.
+        k: How many are drawn.
+    """
     return 1 - math.comb(n - passed, k) / math.comb(n, k)
 
 

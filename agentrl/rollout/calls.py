@@ -79,7 +79,12 @@ def log(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
 def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int, turns: Sequence[CallContent]) -> None:
     """Make the logged replies of an episode that has ended its turns, and delete those that are none.
 
-    What is stored is what `turns` say: a reply that was logged otherwise, or never, is written now.
+    Args:
+        db: The store, in a transaction.
+        group_id: The episode's group.
+        episode_index: Its number in the group.
+        episode: Its id, which it has by now.
+        turns: What is stored: a reply that was logged otherwise, or never, is written now.
     """
     logged = (group_id, episode_index)
     changed = 0

@@ -78,7 +78,7 @@ def row_digest(row: Sequence[Any]) -> str:
 
 
 def file_digest(path: Path, size: int | None = None) -> tuple[int, str]:
-    """(bytes, digest) of a file, or of its first `size` bytes."""
+    """Return (bytes, digest) of a file, or of its first `size` bytes."""
     content = path.read_bytes()[:size]
     return len(content), hashlib.sha256(content).hexdigest()
 

@@ -82,7 +82,11 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Return the manifest of a checkpoint. Raises CheckpointError when it is not there, or damaged."""
+    """Return the manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: It is not there, or damaged.
+    """
     return _read(directory)[0]
 
 

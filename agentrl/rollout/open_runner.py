@@ -19,7 +19,11 @@ from agentrl.rollout.workflow import Workflow
 
 
 async def chat_format_of(model: ModelConfig) -> ChatFormat:
-    """Return the chat format of a run's model, read in a thread. Raises ConfigError."""
+    """Return the chat format of a run's model, read in a thread.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
     return await in_thread(
         lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
     )

@@ -39,10 +39,16 @@ class Runner(Protocol):
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
-        """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled.
+        """Make one attempt at one task.
 
-        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own. `call_log`
-        keeps the model calls as they happen, and answers those it has again.
+        Args:
+            task: The task.
+            seed: The attempt's.
+            group_seed: Shared by the attempts that are compared with each other; default: the attempt's own.
+            call_log: Keeps the model calls as they happen, and answers those it has again.
+
+        Returns:
+            What came of it, whatever the workflow does, unless the attempt is cancelled.
         """
         ...
 
@@ -81,7 +87,7 @@ class EpisodeRunner:
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
-        """One attempt at one task; see `Runner.run`."""
+        """Make one attempt at one task; see `Runner.run`."""
         started_at, started = time.time(), time.perf_counter()
         try:
             session = self.proxy.open_session(self.defaults, call_log) if self.proxy else None
@@ -206,7 +212,16 @@ async def local_runner(
     defaults: SamplingDefaults,
     sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """Yield a runner whose episodes reach `proxy` inside this process."""
+    """Yield a runner whose episodes reach `proxy` inside this process.
+
+    Args:
+        workflow: What it runs.
+        proxy: What answers the model calls.
+        timeout_s: Bound of an episode.
+        cancel_timeout_s: Bound of its end, when it has been cancelled.
+        defaults: How a request is sampled that does not say.
+        sandboxes: Those that episodes get; None: none.
+    """
     transport = proxy.in_process_transport()
     async with (
         httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
@@ -238,7 +253,17 @@ async def remote_runner(
     cancel_timeout_s: float = CANCEL_TIMEOUT_S,
     sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """Yield a runner whose episodes reach any OpenAI-compatible endpoint."""
+    """Yield a runner whose episodes reach any OpenAI-compatible endpoint.
+
+    Args:
+        workflow: What it runs.
+        base_url: The endpoint.
+        api_key: Its key.
+        model: The model's name there.
+        timeout_s: Bound of an episode.
+        cancel_timeout_s: Bound of its end, when it has been cancelled.
+        sandboxes: Those that episodes get; None: none.
+    """
     # Making a client reads certificates, and imports its transport the first time.
     async with (
         await in_thread(DefaultAsyncHttpxClient) as http,

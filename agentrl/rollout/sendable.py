@@ -38,7 +38,7 @@ def check_for_workers(workflow: Workflow | None, tasks: Tasks, held_out: Sequenc
 
 
 def unsendable(name: str, task: Task) -> str:
-    """Why a task cannot be sent to a worker process."""
+    """Say why a task cannot be sent to a worker process."""
     key = next((key for key, value in task.items() if not is_json({key: value})), None)
     value = type(task[key]).__name__ if key is not None else "value"
     return (

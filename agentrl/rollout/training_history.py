@@ -81,7 +81,16 @@ def trained_step(
     optimizer_steps: int,
     digest: str,
 ) -> TrainedStep:
-    """Return the step that follows the chain `before`. `minibatches`: the (group id, number of the sequence in it) of each."""
+    """Return the step that follows another, with its digest chain.
+
+    Args:
+        before: The chain that it follows.
+        step: Its number.
+        groups: The ids of its groups, and how many sequences each had.
+        minibatches: [minibatch][sequence] (group id, number of the sequence in the group).
+        optimizer_steps: How many it took.
+        digest: Of the weights after it.
+    """
     compact = tuple(_compact(part) for part in minibatches)
     chain = _chained(before, step, groups, compact, optimizer_steps, digest)
     return TrainedStep(step, groups, compact, optimizer_steps, digest, chain)

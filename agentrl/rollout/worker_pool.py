@@ -196,7 +196,7 @@ class WorkerRunner:
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
-        """One attempt at one task; see `Runner.run`."""
+        """Make one attempt at one task; see `Runner.run`."""
         return await self.pool.run(task, seed, group_seed, call_log, self.defaults)
 
     def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:

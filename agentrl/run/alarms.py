@@ -41,7 +41,13 @@ class Alarm:
 
 
 def current_alarms(health: Health, config: RunConfig, staleness_bound: int | None) -> Iterator[Alarm]:
-    """Yield what says that the run is not healthy."""
+    """Yield what says that the run is not healthy.
+
+    Args:
+        health: What the run has done lately.
+        config: The run's, which has the bounds.
+        staleness_bound: How stale a batch may be; None: as stale as it gets.
+    """
     yield from _of_rollout(health, config)
     yield from _of_training(health, config, staleness_bound)
 

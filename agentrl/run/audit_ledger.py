@@ -80,7 +80,7 @@ class _Story:
 
 
 def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
-    """Where the tables, or the files that the ledger names, are not what it says."""
+    """Yield where the tables, or the files that the ledger names, are not what it says."""
     violations: list[str] = []
     story = _Story()
     changed = {values[0]: values[1] for kind, values in ledger.entries(db, []) if kind == "set aside"}

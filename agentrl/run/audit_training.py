@@ -58,7 +58,7 @@ def _wrong_chain(db: sqlite3.Connection, trained: list[TrainedStep]) -> Iterator
 
 
 def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
-    """(step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be."""
+    """Yield (step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be."""
     try:
         trained = {batch.trained.step: batch.trained for batch in batches(db)}
     except StoreError:

@@ -186,12 +186,16 @@ def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
 
 
 def checkpoint_directory(run_dir: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """Return where the checkpoint of a step is."""
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
 def set_aside(run_dir: Path, checkpoint: Path) -> Path | None:
-    """Move what is left of a damaged checkpoint out of the way, into `damaged/`; where it is now, None: nothing was left here."""
+    """Move what is left of a damaged checkpoint out of the way, into `damaged/`.
+
+    Returns:
+        Where it is now; None: nothing was left here.
+    """
     folder = run_dir / "damaged"
     folder.mkdir(exist_ok=True)
     target = next(

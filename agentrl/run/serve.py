@@ -163,7 +163,17 @@ class Service:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
-        """Answer one HTTP request, the model APIs included. Its body is read once its key is known to be good."""
+        """Answer one HTTP request, the model APIs included.
+
+        Args:
+            method: Its method.
+            path: Its path.
+            headers: Its headers.
+            body: Its body, which is read once its key is known to be good.
+
+        Returns:
+            The response, which tells what is refused too.
+        """
         if (method, path) == ("GET", "/openapi.json"):
             return Response(to_json(_document()))
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
