@@ -48,7 +48,7 @@ def check_count(field: str, things: str, count: int, limit: int, setting: str) -
         ApiError: 400 that names the field and the setting.
     """
     if count > limit:
-        raise invalid(field, f"{count} {things} are more than the {limit} that proxy.{setting} allows")
+        raise invalid(field, f"{count} {things} are more than the {limit} that `proxy.{setting}` allows")
 
 
 def check_conversation(
