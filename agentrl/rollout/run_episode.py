@@ -15,11 +15,12 @@ import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Reward, Task, add_metrics
+from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Task
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.failure_text import describe
+from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.outcome import Outcome

@@ -12,8 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agentrl.episode import Episode, Reward
+from agentrl.episode import Episode
 from agentrl.errors import WorkflowError, one_line
+from agentrl.reward import Reward
 
 Workflow = Callable[[Episode[Any]], Awaitable[float | Reward]]
 

@@ -33,7 +33,6 @@ from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
-from agentrl.episode import MAX_REWARD
 from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
 from agentrl.proxy.api_error import ApiError, read_body
@@ -43,6 +42,7 @@ from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.record.returns import turn_returns
+from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.open_rollout import open_model
 from agentrl.rollout.open_runner import open_model_proxy

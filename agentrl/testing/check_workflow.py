@@ -15,8 +15,9 @@ import anyio
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.episode import Episode, Reward
+from agentrl.episode import Episode
 from agentrl.errors import UsageError, error_line, one_line
+from agentrl.reward import Reward
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
