@@ -1,4 +1,4 @@
-"""What a workflow sees: one `Episode`, and the `Reward` it may return."""
+"""What a workflow sees: one `Episode`, with its roles, environments and sandboxes."""
 
 from __future__ import annotations
 
