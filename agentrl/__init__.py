@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from agentrl.envs import ToolEnv as ToolEnv
     from agentrl.envs import tool as tool
     from agentrl.episode import Episode as Episode
-    from agentrl.episode import Reward as Reward
     from agentrl.episode import Role as Role
     from agentrl.errors import AgentRLError as AgentRLError
     from agentrl.errors import BadRewardError as BadRewardError
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from agentrl.evaluation.evaluate import evaluate as evaluate
     from agentrl.evaluation.figures import Evaluation as Evaluation
     from agentrl.record.trajectory import Trajectory as Trajectory
+    from agentrl.reward import Reward as Reward
     from agentrl.rubric import Rubric as Rubric
     from agentrl.run.open_run import Run as Run
     from agentrl.run.open_run import open_run as open_run
@@ -81,7 +81,7 @@ _ERRORS = (
 _PLACES = {
     "Episode": "agentrl.episode",
     "Evaluation": "agentrl.evaluation.figures",
-    "Reward": "agentrl.episode",
+    "Reward": "agentrl.reward",
     "Role": "agentrl.episode",
     "Rubric": "agentrl.rubric",
     "Run": "agentrl.run.open_run",

@@ -1,20 +1,19 @@
-"""What a workflow sees: one `Episode`, and the `Reward` it may return."""
+"""What a workflow sees: one `Episode`, with its roles, environments and sandboxes."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from numbers import Complex, Real
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 from typing_extensions import TypeVar
 
 from agentrl.concurrency.forgotten_await import says_await
-from agentrl.errors import BadRewardError, EpisodeError
+from agentrl.errors import EpisodeError
 from agentrl.reporting.failure_text import shown
+from agentrl.reward import MAX_REWARD, add_metrics, checked_number
 
 if TYPE_CHECKING:
     import gymnasium
@@ -29,50 +28,6 @@ if TYPE_CHECKING:
 Task = dict[str, Any]
 """One line of the task file."""
 TaskT = TypeVar("TaskT", default=Task)
-
-MAX_REWARD = 1e6
-"""Bound of |reward|. The square of a larger one loses its last digits in float32, in which the trainer computes."""
-MAX_METRIC = 1e30
-"""Bound of |metric|: the sum of squares of as many as there will ever be is finite."""
-MAX_METRICS = 256
-"""Metrics of one episode that are kept; how many more it logged is the metric `metrics_left_out`."""
-MAX_METRIC_NAME_CHARS = 100
-METRICS_LEFT_OUT = "metrics_left_out"
-
-
-@dataclass(frozen=True)
-class Reward:
-    """What an episode was worth, with numbers to chart beside it.
-
-    A number is a float, an int, a bool, or what converts to a float: a scalar of NumPy, a tensor without dimensions. Raises
-    BadRewardError for all else, for a number that is not finite, for a |value| above `MAX_REWARD` or a |metric| above
-    `MAX_METRIC`, and for a metric whose name is no text of up to `MAX_METRIC_NAME_CHARS` characters.
-    """
-
-    value: float
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "value", checked_number("the reward", self.value, MAX_REWARD))
-        object.__setattr__(self, "metrics", add_metrics({}, self.metrics))
-
-    @classmethod
-    def of(cls, returned: object) -> Reward:
-        """Return the reward in what `run` returned: a `Reward`, a number, or a bool. Raises BadRewardError for all else.
-
-        It is a new one, checked: what was returned may be of a class that checks nothing, or changed since it was made.
-        """
-        if isinstance(returned, Reward):
-            return cls(returned.value, returned.metrics)
-        if _is_number(returned):
-            return cls(returned)  # type: ignore[arg-type]
-        missing = ""
-        if isinstance(returned, Coroutine):
-            returned.close()
-            missing = "; an await is missing before what it returns"
-        raise BadRewardError(
-            f"run(episode) returned {shown(returned)} of type {type(returned).__name__}; return a number or a Reward{missing}"
-        )
 
 
 class EnvFactory(Protocol):
@@ -132,7 +87,11 @@ class Kept:
                 stack.callback(lease.release)
 
     def check_open(self) -> None:
-        """Raise EpisodeError once the episode has ended."""
+        """Check that the episode goes on.
+
+        Raises:
+            EpisodeError: It has ended.
+        """
         if self.closed:
             raise EpisodeError("the episode has ended")
 
@@ -202,12 +161,12 @@ class Episode(Generic[TaskT]):
         self._kept = kept or Kept()
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
-        """Any gymnasium environment, by its id or its class, as a tool environment.
+        """Return any gymnasium environment, by its id or its class, as a tool environment.
 
         The first `reset` makes it, with `kwargs`. It is closed with the episode.
 
         Raises:
-            EpisodeError: The episode has ended.
+            EpisodeError: The episode has ended, or was made without environments.
         """
         self._kept.check_open()
         if self._make_env is None:
@@ -225,8 +184,15 @@ class Episode(Generic[TaskT]):
             sandbox = await episode.sandbox()
             done = await sandbox.run(["python3", "-c", code], timeout_s=5)
 
+        Args:
+            image: Docker image; None: `sandbox.image`.
+            limits: What a program in it may use; None: the limits of the run.
+            cpus: CPUs that its programs have together.
+            network: Whether they reach the network.
+
         Raises:
-            SandboxError: There is none to be had; it says what to do.
+            SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
+            EpisodeError: The episode has ended, or was made without sandboxes.
         """
         kept = self._kept
         lease = await self._of_run().acquire(image=image, limits=limits, cpus=cpus, network=network)
@@ -251,12 +217,21 @@ class Episode(Generic[TaskT]):
     ) -> Verdict:
         """Run a program against tests in a sandbox: see `agentrl.sandboxes.grade`.
 
-        With `partial`, the verdict has a `fraction` to reward: tests that programs pass which do nothing count for nothing
-        (`agentrl.sandboxes.grade_partial`).
+        Args:
+            source: The program.
+            tests: The tests.
+            language: The program's; None: Python.
+            image: Docker image; None: `sandbox.image`.
+            limits: What the program may use; None: the limits of the run.
+            fail_fast: Stop at the first test that does not pass.
+            partial: Give the verdict a `fraction` to reward: tests that programs pass which do nothing count for nothing
+                (`agentrl.sandboxes.grade_partial`).
+            deadline_s: Bound of the whole; None: one that follows from the tests' own.
 
         Raises:
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
-            ConfigError: The tests make no sense; or, for `partial`, nothing is left to earn.
+            ConfigError: The tests make no sense; or, for `partial`, nothing is left to earn, or `fail_fast` is asked for too.
+            EpisodeError: The episode has ended, or was made without sandboxes.
         """
         return await self._of_run().grade(
             source,
@@ -343,50 +318,3 @@ class Episode(Generic[TaskT]):
         """
         self._kept.check_open()
         add_metrics(self._kept.metrics, metrics)
-
-
-def checked_number(name: str, value: object, bound: float) -> float:
-    """Return `value` as a float. Raises BadRewardError, with the `name`, unless it is a finite number within ±`bound`."""
-    number = math.nan
-    if _is_number(value):
-        try:
-            number = float(value)  # type: ignore[arg-type]
-        except Exception as error:
-            raise BadRewardError(
-                f"{name} is {shown(value)}, which does not convert to a float: {shown(error)}"
-            ) from error
-    if not abs(number) <= bound:
-        raise BadRewardError(f"{name} is {shown(value)}; it must be a finite number from {-bound:g} to {bound:g}")
-    return number
-
-
-def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
-    """Add metrics to `kept`, which is returned, and count those beyond `MAX_METRICS`.
-
-    Raises:
-        BadRewardError: As `Reward` does.
-    """
-    for given, value in metrics.items():
-        name = str.__str__(given) if isinstance(given, str) else ""  # of a subclass, the plain text
-        if not 0 < len(name) <= MAX_METRIC_NAME_CHARS or not _is_utf8(name):
-            raise BadRewardError(
-                f"{shown(given)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
-            )
-        number = checked_number(f"the metric {name!r}", value, MAX_METRIC)
-        if name in kept or name == METRICS_LEFT_OUT or len(kept) < MAX_METRICS:
-            kept[name] = number
-        else:
-            kept[METRICS_LEFT_OUT] = kept.get(METRICS_LEFT_OUT, 0.0) + 1
-    return kept
-
-
-def _is_number(value: object) -> bool:
-    """Whether a value stands for one real number: no text, no array, nothing complex."""
-    if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
-        return False
-    kind = type(value)
-    return (hasattr(kind, "__float__") or hasattr(kind, "__index__")) and getattr(value, "shape", ()) == ()
-
-
-def _is_utf8(text: str) -> bool:
-    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)

@@ -9,8 +9,8 @@ from typing import Any, Generic, ParamSpec
 import anyio
 
 from agentrl.concurrency.threads import in_users_thread
-from agentrl.episode import MAX_METRIC, Reward, checked_number
 from agentrl.errors import RewardFunctionError, WorkflowError
+from agentrl.reward import MAX_METRIC, Reward, checked_number
 
 P = ParamSpec("P")
 

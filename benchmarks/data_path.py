@@ -61,7 +61,7 @@ class RandomEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
         count = self._tokens
         ids = [self._random.randrange(24, 34) for _ in range(count - 1)] + [STOP]

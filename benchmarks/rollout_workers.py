@@ -56,7 +56,7 @@ class Instant:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
         """Return 32 tokens."""
         return Generation(

@@ -90,7 +90,7 @@ TOOL = tool_of(CalculatorEnv.calculator).schema
 
 
 def distinct_tasks(count: int, seed: int) -> list[dict[str, Any]]:
-    """`count` chain_sum entries with pairwise different expressions."""
+    """Return `count` chain_sum entries with pairwise different expressions."""
     import reasoning_gym
 
     dataset = reasoning_gym.create_dataset("chain_sum", size=10 * count, seed=seed, **DIFFICULTY)

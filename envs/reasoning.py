@@ -186,7 +186,14 @@ def dataset(name: str, config: str = "{}", level: int | None = None) -> Any:
 
 
 def tasks(names: Sequence[str], count: int, first: int = 0, make: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-    """`count` tasks of every family, for `workflows/tool_loop.py`; `make` goes to the environment."""
+    """Return tasks of reasoning-gym, for `workflows/tool_loop.py`.
+
+    Args:
+        names: The families.
+        count: Tasks of each family.
+        first: Index of the first.
+        make: Goes to the environment.
+    """
     made = {"make": make} if make else {}
     return [
         {"env": "agentrl/ReasoningGym-v0", "dataset": name, "index": index, **made}

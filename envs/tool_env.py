@@ -62,7 +62,7 @@ class MessageSpace(spaces.Space[list[Message]]):
         self.roles = roles
 
     def sample(self, mask: Any | None = None, probability: Any | None = None) -> list[Message]:
-        """One message of a random role with a few random digits as its content."""
+        """Return one message of a random role with a few random digits as its content."""
         role = self.roles[int(self.np_random.integers(len(self.roles)))]
         return [{"role": role, "content": str(self.np_random.integers(1000))}]
 
@@ -206,25 +206,25 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return loop.portal.call(call)
 
     async def _call(self, function: dict[str, Any]) -> Result:
-        """Return the result of one call; what is wrong with it in words for the model.
-
-        Raises:
-            ToolCallError: There is no such tool, or the tool refuses the call.
-        """
+        """Return the result of one call; what is wrong with it in words for the model."""
         name = str(function.get("name"))
-        known = {tool.name: tool for tool in self.toolset}
         try:
-            if name not in known:
-                raise ToolCallError(f"no tool {name!r}; the tools are {', '.join(known)}")
-            arguments = known[name].arguments(function.get("arguments"))
+            tool = self._tool(name)
+            arguments = tool.arguments(function.get("arguments"))
             with anyio.fail_after(self.tool_timeout_s):
-                return _result(await self._do(name, partial(known[name].run, **arguments)))
+                return _result(await self._do(name, partial(tool.run, **arguments)))
         except TimeoutError as error:
             reason = str(error) or f"{name} took longer than {self.tool_timeout_s:g} s and was given up"
         except Exception as error:
             reason = str(error) or type(error).__name__
         self.info["failed_calls"] += 1
         return Result(f"error: {reason}")
+
+    def _tool(self, name: str) -> Tool:
+        known = {tool.name: tool for tool in self.toolset}
+        if name not in known:
+            raise ToolCallError(f"no tool {name!r}; the tools are {', '.join(known)}")
+        return known[name]
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs.

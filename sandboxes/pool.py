@@ -74,7 +74,7 @@ class Lease:
         return self._released.is_set()
 
     def release(self) -> None:
-        """The sandbox may be reset and leased to the next."""
+        """Note that the sandbox may be reset and leased to the next."""
         self._released.set()
 
     async def wait_released(self) -> None:
@@ -143,7 +143,7 @@ class SandboxPool:
         """
         if count > self.size:
             raise ConfigError(
-                f"{count} sandboxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or sandbox.graders = {count}"
+                f"{count} sandboxes at once from a pool of {self.size}, as test code needs them; open_pool(size={count}), or `sandbox.graders` = {count}"
             )
         if self.closed:
             raise SandboxError("this pool of sandboxes is closed; use it within `async with open_pool()`")

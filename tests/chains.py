@@ -28,7 +28,7 @@ def trained(before: str, step: int, groups: Sequence[int], digest_: str = "d") -
 def manifest_of(store: Store, step: int, batches: Sequence[Batch], digest_: str = "d") -> Manifest:
     """The manifest of the checkpoint of `step`, which contains `batches` beside those that the store knows."""
     with store._lock:
-        rows = store._db.execute("SELECT value FROM facts WHERE name = 'chain'").fetchall()
+        rows = store._db.execute("SELECT value FROM run_values WHERE name = 'chain'").fetchall()
     since = store.batches()[-1].trained.chain if store.batches() else (rows[0][0] if rows else "")
     history: list[TrainedStep] = []
     for number, groups in batches:

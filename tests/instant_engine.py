@@ -39,7 +39,7 @@ class InstantEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
         self.order.append(session)
         self.in_flight += 1

@@ -33,7 +33,7 @@ class PolicyByPrompt:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
         said = self.reply(self._format.decode(input_ids)) + "<|im_end|>"
         ids = self._format.tokenizer.encode(said, add_special_tokens=False)

@@ -31,7 +31,7 @@ class ScriptedEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
         self.calls += 1
         await anyio.lowlevel.checkpoint()

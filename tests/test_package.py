@@ -153,7 +153,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "rollout": "batch_size group_size max_staleness order window max_concurrent temperature top_p max_tokens "
         "episode_timeout_s cancel_timeout_s retries max_failed_share alarm_stall_s drop_uniform_groups log_calls workers "
         "hang_timeout_s",
-        "engine": "kind servers urls python gpus_per_server flags pause_mode transfer spill request_timeout_s "
+        "engine": "kind servers urls python gpus_per_server flags pause_mode transfer balance_threshold request_timeout_s "
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
         "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logprobs "
         "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads strict "

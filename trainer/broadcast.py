@@ -18,12 +18,16 @@ from torch.distributed import distributed_c10d as c10d
 
 @dataclass(frozen=True)
 class Bucket:
-    """Some tensors. `data`: [bytes] uint8."""
+    """Some tensors that are sent at once."""
 
     names: list[str]
+    """[tensor]."""
     dtypes: list[str]
+    """[tensor]."""
     shapes: list[list[int]]
+    """[tensor][axis]."""
     data: torch.Tensor
+    """[bytes] uint8: the tensors one after another."""
 
     def manifest(self) -> dict[str, Any]:
         """Return what a receiver must know before the bytes come."""

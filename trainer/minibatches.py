@@ -26,13 +26,13 @@ class Minibatch:
     """What one optimizer step is over."""
 
     packs: list[Pack]
-    """This rank's."""
+    """[pack] this rank's."""
     token_count: int
     """Trained tokens of all its sequences, on all ranks, also of those that are not computed."""
     sequence_count: int
     """Sequences with a trained token, likewise."""
     sequence_numbers: list[int]
-    """Which sequences of the batch are in it, on all ranks."""
+    """[sequence] numbers in the batch of those that are in it, on all ranks."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ def deal_minibatches(
     Neighbours in tree order are dealt together, so that they share in one pack. Sequences without a gradient are counted and not packed.
 
     Args:
-        sequences: The batch.
+        sequences: [sequence] the batch.
         config: How many minibatches, and how large a pack is.
         version: The policy version before the step.
         ranks: The trainer's ranks.
 
     Returns:
-        The minibatches that have a sequence.
+        [minibatch] those that have a sequence.
     """
     numbers = {id(sequence): number for number, sequence in enumerate(sequences)}
     ordered = in_tree_order(sequences)

@@ -189,7 +189,7 @@ def pack_sequences(sequences: Sequence[TrainingSequence], budget: int, *, ordere
         ordered: Whether `sequences` are in tree order already.
 
     Returns:
-        The packs.
+        [pack], each of M trained tokens of S sequences.
     """
     if not sequences:
         return []

@@ -110,7 +110,7 @@ class Policy:
         """Take one training step: K optimizer steps of decoupled PPO over the sequences, in an order drawn from the version.
 
         Args:
-            sequences: The batch.
+            sequences: [sequence] the batch, each of T tokens.
 
         Returns:
             What the step did.
@@ -266,7 +266,7 @@ class Policy:
             self._skipped_in_a_row += 1
             if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
                 raise FloatingPointError(
-                    f"the gradient was not finite in {self._skipped_in_a_row} optimizer steps in a row; lower trainer.optimizer.lr, or "
+                    f"the gradient was not finite in {self._skipped_in_a_row} optimizer steps in a row; lower `trainer.optimizer.lr`, or "
                     f"look at the rewards of the last batches"
                 )
             return None

@@ -33,7 +33,7 @@ HIDDEN = ("answer", "scorer")
 
 
 async def run(episode: Episode) -> Reward:
-    """The score of what the program prints."""
+    """Return the score of what the program prints."""
     task = episode.task
     done = await (_in_a_sandbox(episode) if task.get("sandbox") else _here(episode))
     metrics = {"exit_code": float(-1 if done.exit_code is None else done.exit_code)}
@@ -44,7 +44,7 @@ async def run(episode: Episode) -> Reward:
 
 
 def model_environment(url: str, key: str, model: str) -> dict[str, str]:
-    """The variables in which OpenAI's and Anthropic's clients look for their server, its key and the model."""
+    """Return the variables in which OpenAI's and Anthropic's clients look for their server, its key and the model."""
     return {
         "OPENAI_BASE_URL": f"{url}/v1",
         "OPENAI_API_KEY": key,
@@ -56,7 +56,7 @@ def model_environment(url: str, key: str, model: str) -> dict[str, str]:
 
 
 def shown(task: dict[str, Any]) -> bytes:
-    """What the program is told of its task: all but how it is scored."""
+    """Return what the program is told of its task: all but how it is scored."""
     return json.dumps({name: value for name, value in task.items() if name not in HIDDEN}).encode()
 
 

@@ -1,8 +1,8 @@
-"""One question, one reply, one score.
+r"""One question, one reply, one score.
 
 A task is {"prompt": TEXT} or {"messages": [...]}, and "answer". "scorer" says how the reply is scored: "exact" (the
 default: the same text, but for blanks at the ends and letter case), "contains", "number" (the last number in it),
-"boxed" (the content of its last \\boxed{}, or what follows ####, or the last number; compared by value), or
+"boxed" (the content of its last \boxed{}, or what follows ####, or the last number; compared by value), or
 `FILE_OR_MODULE:NAME` of a function (reply, task) -> float | Reward, plain or async. "system" is a system prompt.
 """
 
@@ -24,13 +24,17 @@ Scorer = Callable[[str, dict[str, Any]], Any]
 
 
 async def run(episode: Episode) -> Reward:
-    """The score of the reply."""
+    """Return the score of the reply."""
     reply = await episode.client.chat.completions.create(model=episode.model, messages=conversation(episode.task))
     return await score(reply.choices[0].message.content or "", episode.task)
 
 
 def conversation(task: dict[str, Any]) -> list[Any]:
-    """The messages that open the conversation of a task. Raises WorkflowError for a task without any."""
+    """Return the messages that open the conversation of a task.
+
+    Raises:
+        WorkflowError: The task has none.
+    """
     system = [{"role": "system", "content": task["system"]}] if "system" in task else []
     if "messages" in task:
         return system + list(task["messages"])
@@ -40,7 +44,7 @@ def conversation(task: dict[str, Any]) -> list[Any]:
 
 
 async def score(reply: str, task: dict[str, Any]) -> Reward:
-    """The reward of a reply, by the task's scorer. A plain function runs in a thread."""
+    """Return the reward of a reply, by the task's scorer. A plain function runs in a thread."""
     scorer = await in_thread(scorer_of, task.get("scorer", "exact"))
     if inspect.iscoroutinefunction(scorer):
         return Reward.of(await scorer(reply, task))
@@ -49,7 +53,11 @@ async def score(reply: str, task: dict[str, Any]) -> Reward:
 
 @lru_cache
 def scorer_of(name: str) -> Scorer:
-    """A scorer by its name. Raises WorkflowError when there is none."""
+    """Return a scorer by its name.
+
+    Raises:
+        WorkflowError: There is none.
+    """
     if name in _SCORERS:
         return _SCORERS[name]
     if ":" not in name:

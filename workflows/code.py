@@ -33,7 +33,11 @@ async def run(episode: Episode) -> Reward:
 
 
 def gradable_task(episode: Episode) -> CodeTask:
-    """The task of an episode. Raises ConfigError, before a model is asked, for one whose tests cannot be run."""
+    """Return the task of an episode, before a model is asked.
+
+    Raises:
+        ConfigError: It has no tests, or tests that cannot be run.
+    """
     task = load_code_task(episode.task)
     if not task.tests:
         raise ConfigError(f"{task.name} has no tests")
@@ -44,7 +48,11 @@ def gradable_task(episode: Episode) -> CodeTask:
 
 
 def prompt_of(task: CodeTask) -> str:
-    """What the model is asked."""
+    """Return what the model is asked.
+
+    Raises:
+        ConfigError: The task has no prompt.
+    """
     if not task.prompt:
         raise ConfigError(f"{task.name} has no prompt: nothing to ask a model for")
     return task.prompt
@@ -59,7 +67,16 @@ async def graded(
     fail_fast: bool = False,
     partial: bool = False,
 ) -> Verdict | None:
-    """The verdict on the last program in a reply; None when there is no program in it."""
+    """Return the verdict on the last program in a reply; None when there is no program in it.
+
+    Args:
+        episode: What grades.
+        task: The task, which names the language.
+        text: The reply.
+        tests: What the program must pass.
+        fail_fast: Stop at the first test that fails.
+        partial: Count what the program passes of the tests.
+    """
     source = extract_code(text, TAGS[task.language])
     if source is None:
         return None
@@ -67,7 +84,7 @@ async def graded(
 
 
 def reward_of(verdict: Verdict | None, *, partial: bool) -> Reward:
-    """The reward of a verdict, with what became of the program as metrics."""
+    """Return the reward of a verdict, with what became of the program as metrics."""
     if verdict is None:
         return Reward(0.0, {"has_code": 0.0})
     value = verdict.fraction if partial else float(verdict.passed)

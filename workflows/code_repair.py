@@ -18,7 +18,11 @@ SHOWN_FAILURES = 3
 
 
 async def run(episode: Episode) -> Reward:
-    """Replies until the public tests pass or the attempts are used up, then the verdict."""
+    """Let the model reply until the public tests pass or the attempts are used up, and return the verdict of all tests.
+
+    Raises:
+        ConfigError: The task has no public tests, no others or no prompt.
+    """
     task = gradable_task(episode)
     if not task.public_tests:
         raise ConfigError(f"{task.name} has no public_tests; workflows/code.py needs none")
@@ -41,7 +45,7 @@ async def run(episode: Episode) -> Reward:
 
 
 def feedback(verdict: Verdict | None) -> str:
-    """What the model is told of its public tests."""
+    """Return what the model is told of its public tests."""
     if verdict is None:
         return "There is no program in your reply. Write it in one fenced code block."
     if verdict.results and verdict.results[0].status == "build_error":

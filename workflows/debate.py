@@ -27,7 +27,7 @@ DECISION = (
 
 
 async def run(episode: Episode) -> Reward:
-    """The score of the verdict."""
+    """Return the score of the verdict."""
     task = episode.task
     async with AsyncExitStack() as stack:
         speakers = {ROLES[0]: _policy(episode, ROLES[0]), ROLES[1]: await _second(episode, stack)}
@@ -65,7 +65,7 @@ async def _second(episode: Episode, stack: AsyncExitStack) -> Speaker:
 
 
 async def _argue(task: dict[str, Any], speakers: dict[str, Speaker]) -> dict[str, str]:
-    """What each debater says last."""
+    """Return what each debater says last."""
     talks: dict[str, list[Any]] = {
         role: [{"role": "user", "content": OPENING.format(prompt=task["prompt"], number=number)}]
         for number, role in enumerate(ROLES, 1)

@@ -65,8 +65,12 @@ class Judge:
         self._slots = anyio.Semaphore(self.max_concurrent)
 
     async def score(self, prompt: str) -> float:
-        """The judge's score of a prompt, from 0 to 1. Raises EpisodeError when it gives none, openai's errors when it
-        fails."""
+        """Return the judge's score of a prompt, from 0 to 1.
+
+        Raises:
+            EpisodeError: It gives none.
+            openai.OpenAIError: It fails.
+        """
         key = hashlib.sha256(json.dumps([self.base_url, self.model, prompt]).encode()).hexdigest()
         async with self._locks.setdefault(key, anyio.Lock()):
             if not self._loaded:
@@ -110,7 +114,7 @@ class Judge:
 
 
 async def run(episode: Episode) -> Reward:
-    """The judge's score."""
+    """Return the judge's score."""
     task = episode.task
     messages = conversation(task)
     reply = await episode.client.chat.completions.create(model=episode.model, messages=messages)
@@ -125,7 +129,14 @@ async def run(episode: Episode) -> Reward:
 
 @lru_cache
 def judge_of(settings: str) -> Judge:
-    """The judge of a task's settings (JSON), completed by the environment. Raises EpisodeError when there is none."""
+    """Return the judge of a task.
+
+    Args:
+        settings: The task's, as JSON, completed by the environment's variables.
+
+    Raises:
+        EpisodeError: Neither names one.
+    """
     given: dict[str, Any] = json.loads(settings)
     named = {
         name: given.get(name) or os.environ.get(f"AGENTRL_JUDGE_{name.upper()}")

@@ -1,6 +1,6 @@
-"""Answer a question with the help of a Python interpreter that keeps its state from call to call.
+r"""Answer a question with the help of a Python interpreter that keeps its state from call to call.
 
-A task is {"question": ..., "answer": ...}. The reward is 1 when the final answer agrees: the content of the last \\boxed{}, or what
+A task is {"question": ..., "answer": ...}. The reward is 1 when the final answer agrees: the content of the last \boxed{}, or what
 follows the last ####, or else the last number.
 """
 
@@ -34,7 +34,7 @@ TIMEOUT_S = 10.0
 
 
 async def run(episode: Episode) -> Reward:
-    """Turns until a reply without a call, then the comparison of its answer."""
+    """Take turns until a reply without a call, and compare its answer."""
     messages: list[Any] = [
         {"role": "system", "content": SYSTEM},
         {"role": "user", "content": episode.task["question"]},
@@ -63,7 +63,7 @@ async def run(episode: Episode) -> Reward:
 
 
 def code_of(call: Any) -> str | None:
-    """The code of a tool call; None when the call makes no sense."""
+    """Return the code of a tool call; None when the call makes no sense."""
     try:
         code = json.loads(call.function.arguments)["code"]
     except (ValueError, KeyError, TypeError):
@@ -72,7 +72,7 @@ def code_of(call: Any) -> str | None:
 
 
 def final_answer(text: str) -> str:
-    """The answer in a reply; "" without one."""
+    """Return the answer in a reply; "" without one."""
     start = text.rfind("\\boxed{")
     if start >= 0:
         depth, begin = 1, start + len("\\boxed{")
@@ -87,12 +87,12 @@ def final_answer(text: str) -> str:
 
 
 def last_number(text: str) -> str:
-    """The last number in a text; "" without one."""
+    """Return the last number in a text; "" without one."""
     numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
     return numbers[-1] if numbers else ""
 
 
 def agrees(given: str, answer: str) -> bool:
-    """Whether two answers are the same text, or the same number, whatever the commas, dollar and per cent signs in it."""
+    """Return whether two answers are the same text, or the same number, whatever the commas, dollar and per cent signs in it."""
     plain = [re.sub(r"[,$%\s]|\\!|\\,", "", value.rpartition("####")[2]) for value in (given, answer)]
     return bool(plain[0]) and not Floats(absolute=1e-6, relative=1e-6)(plain[0], plain[1])

@@ -17,7 +17,7 @@ FEEDBACK = "That is not right. Think about what is wrong, and answer again."
 
 
 async def run(episode: Episode) -> Reward:
-    """The best score of all replies."""
+    """Return the best score of all replies."""
     task = episode.task
     messages: list[Any] = conversation(task)
     best, attempts = 0.0, 0

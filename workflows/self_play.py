@@ -23,7 +23,7 @@ class Game(Protocol):
     """A game for two, in turns, whose loser loses what the winner wins."""
 
     def prompt(self) -> str:
-        """What the player to move is told."""
+        """Return what the player to move is told."""
         ...
 
     def play(self, text: str) -> float | None:
@@ -38,7 +38,7 @@ class Nim:
         self.stones = stones
 
     def prompt(self) -> str:
-        """The number of stones."""
+        """Return the number of stones."""
         return f"There are {self.stones} stones. Take 1, 2 or 3; who takes the last one wins. Say how many you take."
 
     def play(self, text: str) -> float | None:
@@ -52,7 +52,7 @@ class Nim:
 
 
 async def run(episode: Episode) -> Reward:
-    """What the first player earned."""
+    """Return what the first player earned."""
     task = episode.task
     game = await in_thread(_game, task.get("game", "agentrl.workflows.self_play:Nim"), task.get("options", {}))
     seats = [episode.role(name) for name in SEATS]

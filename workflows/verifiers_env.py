@@ -1,5 +1,4 @@
-"""Run an environment that was written for the `verifiers` library (0.1.x, the Environments Hub's `load_environment`),
-unmodified.
+"""Run an environment of the `verifiers` library (0.1.x, the Environments Hub's `load_environment`), unmodified.
 
 A task is {"environment": ID, "row": i} and, as needed, "args" of its `load_environment` and "sampling" (its sampling
 arguments). The reward and the metrics are the environment's own. Tasks for a whole environment:
@@ -31,7 +30,11 @@ _loading = threading.Lock()
 
 
 async def run(episode: Episode) -> Reward:
-    """The environment's reward, with its metrics."""
+    """Return the environment's reward, with its metrics.
+
+    Raises:
+        EpisodeError: The rollout failed.
+    """
     task = episode.task
     args = json.dumps(task.get("args", {}), sort_keys=True)
     environment = await in_thread(load, task["environment"], args)
@@ -44,7 +47,15 @@ async def run(episode: Episode) -> Reward:
 
 
 def load(name: str, args: str) -> Any:
-    """An environment by its id; `args` is JSON. Each is loaded once. Raises EpisodeError."""
+    """Return an environment by its id; each is loaded once.
+
+    Args:
+        name: The id.
+        args: The arguments of its `load_environment`, as JSON.
+
+    Raises:
+        EpisodeError: It cannot be loaded.
+    """
     with _loading:
         return _load(name, args)
 
@@ -70,7 +81,7 @@ def _load(name: str, args: str) -> Any:
 
 
 def row_of(environment: Any, index: int, split: str = "train") -> dict[str, Any]:
-    """One row of an environment's dataset, as its rollouts take it."""
+    """Return one row of an environment's dataset, as its rollouts take it."""
     dataset = environment.get_eval_dataset() if split == "eval" else environment.get_dataset()
     row = dict(dataset[index])
     return {name: row[name] for name in ("prompt", "example_id", "task", "answer", "info") if row.get(name) is not None}

@@ -19,7 +19,10 @@ def config(
     What is printed can be given to `--config` again, but for the credentials in addresses, which are shown as ***.
 
     Args:
+        workflow: Python file with `async def run(episode)`.
         schema: Print the JSON schema of every key instead.
+        config: TOML files of keys.
+        keys: The keys that were typed.
     """
     run = configuration(keys, config, workflow)
     print(json.dumps(RunConfig.model_json_schema(), indent=2) if schema else toml_of(run).rstrip())

@@ -46,7 +46,8 @@ def run_configuration(
         run_dir: the directory of a run that none is named for, as `time.strftime` takes it.
 
     Raises:
-        UsageError: The configuration is wrong, or the run cannot be resumed.
+        ConfigError: The configuration is wrong, what may not be given beside `--resume` is, or the run was started from Python.
+        UsageError: The run cannot be resumed.
     """
     from agentrl.run.run_directory import read_config, with_run_dir
 

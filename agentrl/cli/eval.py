@@ -28,12 +28,15 @@ def evaluate(
     """Run a workflow over tasks, without training. Exit code 1: every episode failed.
 
     Args:
+        workflow: Python file with `async def run(episode)`.
         base_url: An OpenAI-compatible endpoint, for which `--model` is a name. Default: the model is served here.
         api_key: The endpoint's key. Default: $OPENAI_API_KEY.
         out: Directory that keeps the episodes, with what was said in them. Given again, the evaluation goes on where it was
             interrupted. Default: one in `evaluations/` that is named by the time.
         per_task: Print a table of the tasks too, the hardest first.
         as_json: Print everything as JSON, and no table.
+        config: TOML files of keys.
+        keys: The keys that were typed.
     """
     from agentrl.cli.evaluation_view import evaluation_view, show_evaluation
     from agentrl.cli.foreground import run_until_signal

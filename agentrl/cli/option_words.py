@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from agentrl.config import config_keys
+from agentrl.config import config_fields
 
 _ARGUMENTS = ("base_url", "out", "admin_key")
 """Arguments of functions that are options, and no keys."""
@@ -23,7 +23,8 @@ _NAMED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`|`resume=True`(?: in (\S*[^\s.,;:
 
 def in_options(text: str) -> str:
     """Return a message with the options for the keys and arguments that it names in backquotes. Other backquotes stay."""
-    keys = set(config_keys())
+    fields = list(config_fields())
+    keys = {key.name for key in fields} | {key.name.rpartition(".")[0] for key in fields if key.short}
 
     def words(found: re.Match[str]) -> str:
         name = found[1]

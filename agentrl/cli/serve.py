@@ -20,6 +20,11 @@ def serve(
 
     Args:
         admin_key: Key of the session API. Default: $AGENTRL_ADMIN_KEY, or a new one, which is printed.
+        config: TOML files of keys.
+        keys: The keys that were typed.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted before it served anything.
     """
     from agentrl.cli.foreground import run_until_signal
     from agentrl.run.serve import print_address

@@ -34,9 +34,11 @@ class TerminalView(RunView):
         self._console = console
 
     def say(self, text: str) -> None:
+        """Print a line above the live table."""
         self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=True)
 
     def on_step(self, metrics: dict[str, Any]) -> None:
+        """Note a step's metrics, and print them as a line where the output is no terminal."""
         super().on_step(metrics)
         if not self._console.is_terminal:
             self.say(step_line(metrics, self.tokens_per_s()))

@@ -38,6 +38,12 @@ def vet(
         runs: How often each reference is run, to see if it always passes.
         timeout_s: CPU seconds of a test that has no limits of its own.
         as_json: Print the report as JSON, and no table.
+        config: TOML files of keys.
+        keys: The keys of sandboxes that were typed.
+
+    Raises:
+        ConfigError: A number is not more than 0, or a key or a file cannot be used.
+        UsageError: There is no sandbox to run the tasks in.
     """
     from agentrl.cli.foreground import run_until_signal
     from agentrl.cli.vetting import check_files, finish_vetting, run_vetting

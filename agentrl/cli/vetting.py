@@ -52,7 +52,7 @@ async def run_vetting(
     ) as pool:
         image = f", image {spec.image}" if pool.backend.name == "docker" else ""
         print(
-            f"graded with {pool.backend.name}{image}; vet with the sandbox.backend that you train with",
+            f"graded with {pool.backend.name}{image}; vet with the `sandbox.backend` that you train with",
             file=sys.stderr,
         )
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
@@ -93,7 +93,15 @@ def finish_vetting(
 
 
 def check_files(tasks: str, *files: Path | None) -> None:
-    """Raise ConfigError where a file that is to be written cannot be, or is the task file itself."""
+    """Check that the files which are to be written can be.
+
+    Args:
+        tasks: The source of the tasks, which may be a file.
+        files: The files to write; None: one that nobody asked for.
+
+    Raises:
+        ConfigError: A file cannot be written, is the task file itself, or is named twice.
+    """
     for file in files:
         if file is None:
             continue

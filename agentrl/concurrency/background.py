@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup
 
 @asynccontextmanager
 async def background_tasks() -> AsyncIterator[TaskGroup]:
-    """A task group that is cancelled when its block ends. What the block raises comes out as itself, not in a group."""
+    """Yield a task group that is cancelled when its block ends. What the block raises comes out as itself, not in a group."""
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
         try:

@@ -49,7 +49,7 @@ class ChildProcess:
             raise await self._died() from None
 
     async def read_line(self, timeout_s: float) -> str:
-        """The next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
+        """Return the next line. Raises the child's error when it ends, or says nothing for `timeout_s`."""
         try:
             with anyio.fail_after(timeout_s):
                 return (await self._lines.receive_until(b"\n", MAX_LINE_BYTES)).decode()
@@ -103,16 +103,18 @@ async def start_process(command: Sequence[str], **options: Any) -> anyio.abc.Pro
 
 
 def kill_process(process: anyio.abc.Process) -> None:
-    """Kill a process that may have ended already, at Ctrl-C for one. Its own `kill` would look first whether it has, and take its end
-    from asyncio, which then warns of an unknown child and says that it ended with 255."""
+    """Kill a process that may have ended already, at Ctrl-C for one.
+
+    Its own `kill` would look first whether it has, and take its end from asyncio, which then warns of an unknown child and says
+    that it ended with 255.
+    """
     if process.returncode is None:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGKILL)
 
 
 def _input_kept_from_forks(process: anyio.abc.Process) -> AbstractContextManager[None]:
-    """Keep the descriptor that this process writes a child's standard input into out of forks; it is closed where the child has
-    ended already."""
+    """Keep the descriptor of a child's standard input out of forks; it is closed where the child has ended already."""
     # anyio has no name for it, asyncio has.
     writer: asyncio.StreamWriter = process.stdin._stream  # type: ignore[union-attr]
     pipe = writer.get_extra_info("pipe")
@@ -129,10 +131,18 @@ async def child_process(
     env: Mapping[str, str] | None = None,
     pass_fds: Sequence[int] = (),
 ) -> AsyncIterator[ChildProcess]:
-    """Run `command` for the length of the context; its standard error goes to `log`.
+    """Run a command for the length of the context.
 
     It has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends the child in
-    good order, by closing its standard input. `pass_fds` stay open in it. Raises `error` when it cannot be started.
+    good order, by closing its standard input.
+
+    Args:
+        name: What messages call it.
+        command: The program and its arguments.
+        log: The file that its standard error goes to.
+        error: The class of its errors. One is raised when it cannot be started.
+        env: Its environment; None: this process's.
+        pass_fds: Descriptors that stay open in it.
     """
     with open_private(log, "ab") as stderr:
         try:

@@ -86,7 +86,7 @@ class _Loop(asyncio.SelectorEventLoop):
         self._check_ended("set_task_factory()")
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """A task that `asyncio.all_tasks()` has not."""
+        """Return a task that `asyncio.all_tasks()` has not."""
         task: asyncio.Task[Any] = super().create_task(coro, **options)
         _unregister_task(task)
         self.tasks.add(task)

@@ -116,7 +116,14 @@ class LoopWatchdog:
             )
 
     def interrupt(self, frame: FrameType | None) -> None:
-        """Raise LoopBlocked in the step that blocks the loop. It may have ended by now, and may be nobody's whom that would help."""
+        """Interrupt the step that blocks the loop, unless it has ended by now, or is no code of the user's.
+
+        Args:
+            frame: Where the main thread is.
+
+        Raises:
+            LoopBlocked: The step blocks the loop still.
+        """
         sent, self._sent = self._sent, False
         if not sent:
             return
@@ -126,13 +133,13 @@ class LoopWatchdog:
         users = [frame for frame in frames if not is_library(frame.f_code.co_filename)]
         if users and not any(str(f.f_globals.get("__name__")).partition(".")[0] in DEBUGGERS for f in frames):
             raise LoopBlocked(
-                f"{place_of(frames)} blocked the event loop for {self.interrupt_after_s:g} s (rollout.hang_timeout_s), and with it "
+                f"{place_of(frames)} blocked the event loop for {self.interrupt_after_s:g} s (`rollout.hang_timeout_s`), and with it "
                 "every episode. Await an asynchronous call there, such as one of episode.client, or call `asyncio.to_thread(...)`"
             )
 
 
 def _step_of(frame: FrameType | None) -> tuple[Handle | None, list[FrameType]]:
-    """The step of the loop that `frame` is in, with its frames from outside in; None: the loop waits."""
+    """Return the step of the loop that `frame` is in, with its frames from outside in; None: the loop waits."""
     frames: list[FrameType] = []
     while frame is not None and frame.f_code is not _RUN_HANDLE:
         frames.insert(0, frame)
@@ -149,9 +156,18 @@ def _interrupt(_signal: int, frame: FrameType | None) -> None:
 def watch_loop(
     blocked_after_s: float = BLOCKED_AFTER_S, interrupt_after_s: float | None = None
 ) -> Iterator[LoopWatchdog]:
-    """Watch the running event loop. Each place that blocks it is logged once, and at the end how often those did that did again.
-    One of the user's that blocks it for `interrupt_after_s` is interrupted, where the loop runs in the main thread. Several may watch
-    the same loop, and end in any order."""
+    """Watch the running event loop for the length of the context. Several may watch the same loop, and end in any order.
+
+    Each place that blocks the loop is logged once, and at the end how often those did that did so again.
+
+    Args:
+        blocked_after_s: Seconds that a step takes from which on it blocks the loop.
+        interrupt_after_s: Seconds after which a step of the user's code is interrupted, where the loop runs in the main thread;
+            None: never.
+
+    Yields:
+        The watchdog, which counts.
+    """
     watchdog = LoopWatchdog(asyncio.get_running_loop(), threading.get_ident(), blocked_after_s)
     ended = threading.Event()
     if interrupt_after_s is not None and threading.current_thread() is threading.main_thread():  # signals are its alone

@@ -50,7 +50,7 @@ class Resources:
         return held
 
     async def share(self, key: Hashable, open_it: Callable[[], AbstractAsyncContextManager[T]]) -> T:
-        """The thing of that key, opened by whoever comes first and closed with the run."""
+        """Return the thing of that key, opened by whoever comes first and closed with the run."""
         async with self._opening:
             if key not in self._shared:
                 self._shared[key] = (await self.hold(open_it)).value

@@ -27,7 +27,7 @@ class RunningTime:
             self._thread.start()
 
     def now(self) -> float:
-        """The time."""
+        """Return the time."""
         now = monotonic()
         seen, left_out = self._seen
         if now > seen + ALLOWED_S and self._thread.is_alive():

@@ -25,7 +25,7 @@ _TIMERS = {
 
 
 def begin_users_call() -> None:
-    """What the current task does from now on is a call of the user's code: what is raised there is its own failure."""
+    """Note that what the current task does from now on is a call of the user's code: what is raised there is its own failure."""
     _call.set(object())
 
 

@@ -60,7 +60,7 @@ class Overlong(Section):
     """The punishment rises from 0 over the last so many tokens before L."""
 
     @model_validator(mode="after")
-    def _fits(self) -> Overlong:
+    def _check_keys_together(self) -> Overlong:
         if self.margin > self.tokens:
             raise ValueError(f"margin = {self.margin} is more than tokens = {self.tokens}; lower it")
         return self

@@ -57,8 +57,16 @@ REQUIRED = PydanticUndefined
 
 
 def config_fields(section: type[Section] = RunConfig, prefix: str = "", documentation: str = "") -> Iterator[Key]:
-    """Yield every key: first those of the section itself, then those of the sections in it. A key that several kinds of a section have
-    comes once."""
+    """Yield every key: first those of the section itself, then those of the sections in it.
+
+    Args:
+        section: The section.
+        prefix: What stands before the names of its keys.
+        documentation: Of the section, for the keys in it.
+
+    Yields:
+        Each key; one that several kinds of a section have comes once.
+    """
     within: list[Iterator[Key]] = []
     for name, own in section.model_fields.items():
         sections = sections_of(own)
@@ -144,7 +152,7 @@ def _last(key: str) -> str:
 
 
 def _with_section(key: str) -> str:
-    """The name of a key with that of its innermost section before it: `lora_rank`."""
+    """Return the name of a key with that of its innermost section before it: `lora_rank`."""
     return "_".join(key.split(".")[-2:])
 
 

@@ -68,7 +68,7 @@ class RolloutConfig(Section):
     episodes go on elsewhere from their log."""
 
     @model_validator(mode="after")
-    def _fits(self) -> RolloutConfig:
+    def _check_keys_together(self) -> RolloutConfig:
         if self.batch_size % self.group_size:
             below = self.batch_size - self.batch_size % self.group_size
             use = " or ".join(str(size) for size in (below, below + self.group_size) if size)
@@ -104,7 +104,7 @@ class EngineConfig(Section):
     """How a weight update interrupts replies in flight."""
     transfer: Literal["disk", "broadcast"] = "disk"
     """How weights reach the servers: as files (in shared memory where there is some), or by NCCL or gloo from the trainer."""
-    spill: NotNegative = 8
+    balance_threshold: NotNegative = 8
     """A session leaves its server when that has so many more replies in flight than the least busy one."""
     request_timeout_s: Seconds = 600
     """Bound of one reply."""
@@ -122,7 +122,7 @@ class EngineConfig(Section):
     """KV cache of an embedded server, in tokens."""
 
     @model_validator(mode="after")
-    def _fits(self) -> EngineConfig:
+    def _check_keys_together(self) -> EngineConfig:
         if self.flags and (self.kind != "sglang" or self.urls):
             raise ValueError('flags go to SGLang servers that are started: they need kind = "sglang" and no urls')
         if self.transfer == "broadcast" and self.kind == "embedded" and not self.urls:
@@ -203,34 +203,46 @@ class RunConfig(Section):
     eval: EvalConfig = EvalConfig()
 
     @model_validator(mode="after")
-    def _fits(self) -> RunConfig:
+    def _check_keys_together(self) -> RunConfig:
         if self.engine.transfer == "broadcast" and self.trainer.lora is not None:
             raise ValueError(
-                'engine.transfer = "broadcast" sends whole weights, and trainer.lora publishes an adapter alone; use '
-                'engine.transfer = "disk"'
+                '`engine.transfer` = "broadcast" sends whole weights, and `trainer.lora` publishes an adapter alone; use '
+                '`engine.transfer` = "disk"'
             )
         if self.rollout.workers and self.proxy.port:
             raise ValueError(
-                f"proxy.port = {self.proxy.port} is one port, and each of rollout.workers = {self.rollout.workers} processes has "
-                "a proxy of its own; leave proxy.port out"
+                f"`proxy.port` = {self.proxy.port} is one port, and each of `rollout.workers` = {self.rollout.workers} processes has "
+                "a proxy of its own; leave `proxy.port` out"
             )
         return self
 
 
 def check_groups(config: RunConfig) -> None:
-    """Raise ConfigError when the advantages of a training run compare the episodes of groups that hold one each."""
+    """Check that a training run whose advantages compare the episodes of a group has groups of two or more.
+
+    Raises:
+        ConfigError: It has not, so every advantage would be 0.
+    """
     trainer = config.trainer
     compared = trainer.advantage.kind in ("grpo", "dr_grpo", "reinforce_pp_baseline")
     discounted = isinstance(trainer.advantage, GroupAdvantage) and trainer.advantage.turn_discount
     if config.rollout.group_size == 1 and compared and not (trainer.teacher or discounted):
         raise ConfigError(
-            f'rollout.group_size = 1 leaves trainer.advantage = "{trainer.advantage.kind}" nothing to compare an episode with: '
-            'every advantage would be 0. Use a group_size of 2 or more, or trainer.advantage = "gae", "reinforce_pp" or "rloo"'
+            f'`rollout.group_size` = 1 leaves `trainer.advantage` = "{trainer.advantage.kind}" nothing to compare an episode with: '
+            'every advantage would be 0. Use `rollout.group_size` = 2 or more, or `trainer.advantage` = "gae", "reinforce_pp" or "rloo"'
         )
 
 
 def check_set(config: RunConfig, *keys: str) -> None:
-    """Raise ConfigError unless the configuration has a value for each of the dotted `keys`."""
+    """Check that the configuration has a value for some keys that have no default.
+
+    Args:
+        config: The configuration.
+        keys: Dotted names.
+
+    Raises:
+        ConfigError: A key has no value.
+    """
     for key in keys:
         section, _, name = key.rpartition(".")
         if not getattr(getattr(config, section) if section else config, name):

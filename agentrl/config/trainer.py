@@ -115,7 +115,7 @@ class TrainerConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
 
     @model_validator(mode="after")
-    def _fits(self) -> TrainerConfig:
+    def _check_keys_together(self) -> TrainerConfig:
         if self.objective.kind in ("m2po", "likelihood") and self.importance.kind != "none":
             raise ValueError(
                 f'objective.kind = "{self.objective.kind}" has no proximal policy p, so there is no weight p/b, and '

@@ -69,7 +69,16 @@ def read_adapter_config(directory: Path) -> LoraConfig:
 
 
 def check_fit(parameters: Mapping[str, Any], tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Raise ValueError unless there is a tensor for every parameter, of its shape."""
+    """Check that there is a tensor for every parameter, of its shape.
+
+    Args:
+        parameters: Of a model, by name.
+        tensors: Of the same names.
+        where: The directory that they were read from.
+
+    Raises:
+        ValueError: There is not.
+    """
     missing = sorted(parameters.keys() - tensors.keys())
     wrong = sorted(n for n in parameters.keys() & tensors.keys() if parameters[n].shape != tensors[n].shape)
     if missing or wrong:

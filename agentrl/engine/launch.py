@@ -30,11 +30,15 @@ from agentrl.machine.process_limits import raise_file_limit
 
 
 def check_engine(config: EngineConfig) -> None:
-    """Raise ConfigError where servers are to be started and what they run on is not installed."""
+    """Check that what servers run on is installed, where they are to be started.
+
+    Raises:
+        ConfigError: It is not.
+    """
     if config.urls:
         return
     if config.kind != "sglang":
-        check_extra("train", 'engine.kind = "embedded"')
+        check_extra("train", '`engine.kind` = "embedded"')
         return
     python = _python_of(config)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"
@@ -45,13 +49,13 @@ def check_engine(config: EngineConfig) -> None:
         found, why = False, f"which cannot be run ({one_line(error)})"
     if not found:
         raise ConfigError(
-            f'engine.kind = "sglang" needs SGLang in engine.python = {python!r}, {why}; install it there, or, for a CPU, with '
+            f'`engine.kind` = "sglang" needs SGLang in `engine.python` = {python!r}, {why}; install it there, or, for a CPU, with '
             "scripts/install_sglang_cpu.sh, and give the keys of workflows/sglang_cpu.toml"
         )
 
 
 def _python_of(config: EngineConfig) -> str:
-    """The Python that SGLang servers run in."""
+    """Return the Python that SGLang servers run in."""
     return os.path.expanduser(config.python) or sys.executable
 
 
@@ -82,7 +86,11 @@ class LocalServer:
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:
-        """Start the process and wait until it serves; one that is left of an earlier start is ended first."""
+        """Start the process and wait until it serves; one that is left of an earlier start is ended first.
+
+        Raises:
+            EngineError: It ended, or did not serve in time; the message names its log.
+        """
         await self.stop()
         config = self._config
         command, environment = self._embedded(), dict(os.environ)
@@ -201,7 +209,7 @@ async def open_engine(
         request_timeout_s=config.request_timeout_s,
         hang_timeout_s=config.hang_timeout_s,
         health_interval_s=config.health_interval_s,
-        spill=config.spill,
+        balance_threshold=config.balance_threshold,
     )
     raise_file_limit()
     async with AsyncExitStack() as stack:

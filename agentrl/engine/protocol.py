@@ -84,15 +84,23 @@ class Engine(Protocol):
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
-        """Continue `input_ids`. Calls of one `session` prefer one server, for its prefix cache.
+        """Continue `input_ids`. Cancelling the call aborts the generation on the server.
 
-        `images` are those whose tokens are in `input_ids`, in order. With a `draft`, the reply goes on from its start,
-        which the returned reply includes.
+        Args:
+            input_ids: Ids of the prompt.
+            sampling: How to sample.
+            session: Calls of one session prefer one server, for its prefix cache.
+            on_progress: Called with all output ids so far while the reply grows; None: nobody looks.
+            images: Those whose tokens are in `input_ids`, in order.
+            partial: What the reply goes on from, which it includes, and where the engine shows what it has; None: it begins anew.
 
-        Returns one uninterrupted, sound reply (`agentrl.engine.soundness`), whatever weight updates happen meanwhile. Raises
-        EngineError when the servers refuse or fail. Cancelling the call aborts the generation on the server.
+        Returns:
+            One uninterrupted, sound reply (`agentrl.engine.soundness`), whatever weight updates happen meanwhile.
+
+        Raises:
+            EngineError: The servers refuse or fail.
         """
         ...
 

@@ -79,11 +79,11 @@ class KeptEpisodes:
             with _writable(path):
                 make_directory(path, 0o700)
                 if not (path / "store.sqlite").exists() and any(file.name != LOCK_NAME for file in path.iterdir()):
-                    raise _something_else(path)
+                    raise ConfigError(_something_else(path))
                 self._open.enter_context(_held(path))
                 self._store = self._open.enter_context(Store(path / "store.sqlite"))
             if self._store.restart and self._store.read(_tasks_of) != is_what:
-                raise _something_else(path)
+                raise ConfigError(_something_else(path))
             self._store.begin_restart(is_what, config.model_dump_json(exclude={"run_dir"}))
             with reading("the list of episodes", path):
                 listed = self._store.read(lambda db: list_episodes(db, EpisodeFilter(status="finished")))
@@ -121,7 +121,11 @@ class KeptEpisodes:
 
 
 def new_directory() -> Path:
-    """Make a directory that is named by the time, and that no other evaluation has. Raises ConfigError when it cannot be made."""
+    """Make a directory that is named by the time, and that no other evaluation has.
+
+    Raises:
+        ConfigError: It cannot be made.
+    """
     first = Path(time.strftime(NAMED_BY_TIME))
     with _writable(first):
         make_directory(first.parent)
@@ -135,11 +139,14 @@ def new_directory() -> Path:
 
 
 def check_no_evaluation(db: sqlite3.Connection, path: Path) -> None:
-    """Raise StoreError when a store is that of an evaluation.
+    """Check that a store is not that of an evaluation.
 
     Args:
         db: The store.
         path: The directory that it is in.
+
+    Raises:
+        StoreError: It is.
     """
     if (_tasks_of(db) or "").startswith(_EVALUATION):
         raise StoreError(
@@ -154,7 +161,11 @@ _EVALUATION = '{"evaluation": '
 
 @contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Hold the directory for the length of the context. No process that is forked meanwhile does."""
+    """Hold the directory for the length of the context. No process that is forked meanwhile does.
+
+    Raises:
+        ConfigError: Another evaluation holds it.
+    """
     lock = open_lock(path)
     try:
         while not take(lock):
@@ -176,10 +187,10 @@ def _writable(path: Path) -> Iterator[None]:
         raise ConfigError(f"`out` {path} cannot be written: {why}; name another directory") from error
 
 
-def _something_else(path: Path) -> ConfigError:
-    return ConfigError(f"`out` {path} holds something else than this evaluation; name another directory, or remove it")
+def _something_else(path: Path) -> str:
+    return f"`out` {path} holds something else than this evaluation; name another directory, or remove it"
 
 
 def _tasks_of(db: Any) -> str | None:
-    row = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
+    row = db.execute("SELECT value FROM run_values WHERE name = 'tasks'").fetchone()
     return None if row is None else str(row[0])

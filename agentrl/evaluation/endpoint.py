@@ -11,7 +11,14 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 async def check_endpoint(base_url: str) -> None:
-    """Raise ConfigError unless something answers at `base_url`, such as http://127.0.0.1:8000/v1; what it answers does not matter."""
+    """Check that something answers at an endpoint; what it answers does not matter.
+
+    Args:
+        base_url: Such as http://127.0.0.1:8000/v1.
+
+    Raises:
+        ConfigError: It is no URL, or nothing answers there.
+    """
     shown = without_secrets(base_url)
     if not base_url.startswith(("http://", "https://")):
         raise ConfigError(f"`base_url` {shown} is no URL; write it with its scheme, as in http://{shown}")

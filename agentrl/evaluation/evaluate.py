@@ -107,12 +107,11 @@ async def evaluate(
         # From here on, what blocks it is a workflow.
         stack.enter_context(watch_loop(interrupt_after_s=config.rollout.hang_timeout_s))
         result = await evaluate_tasks(runner, chosen, config.eval, seed=config.seed, log=log, view=view)
-        return replace(result, directory=log.directory.path)
-    raise AssertionError("unreachable")
+    return replace(result, directory=log.directory.path)
 
 
 def _name_of(sources: Sources) -> str:
-    """The workflow's name in the log of an evaluation."""
+    """Return the workflow's name in the log of an evaluation."""
     if sources.workflow is None:
         return sources.config.workflow
     given: Any = sources.workflow
@@ -123,7 +122,11 @@ def _name_of(sources: Sources) -> str:
 
 
 async def _check_elsewhere(config: RunConfig, base_url: str) -> None:
-    """Raise ConfigError for an endpoint that cannot be evaluated."""
+    """Check that an endpoint can be evaluated.
+
+    Raises:
+        ConfigError: It does not answer, or the configuration has workers, which cannot ask it.
+    """
     if config.rollout.workers:
         raise ConfigError(
             "`rollout.workers` runs workflows on the model that is served here; leave `base_url` out, or it"
@@ -133,7 +136,7 @@ async def _check_elsewhere(config: RunConfig, base_url: str) -> None:
 
 @asynccontextmanager
 async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key: str) -> AsyncIterator[Runner]:
-    """A runner whose episodes ask an endpoint elsewhere."""
+    """Yield a runner whose episodes ask an endpoint elsewhere."""
     async with (
         open_run_sandboxes(config) as sandboxes,
         remote_runner(
@@ -153,11 +156,11 @@ async def _remote(config: RunConfig, workflow: Workflow, base_url: str, api_key:
 async def _served(
     config: RunConfig, workflow: Workflow, chat_format: ChatFormat, *, view: EvaluationView
 ) -> AsyncIterator[Runner]:
-    """A runner whose episodes ask the model of the configuration, which is served meanwhile."""
+    """Yield a runner whose episodes ask the model of the configuration, which is served meanwhile."""
     servers = 0 if config.engine.urls else config.engine.servers
     for lacking in await in_thread(lambda: list(shortages(config.eval.max_concurrent, servers))):
         view.say(lacking)
-    view.say("asking the engine at engine.urls" if config.engine.urls else "starting the engine")
+    view.say("asking the engine at `engine.urls`" if config.engine.urls else "starting the engine")
     async with open_rollout(config, workflow, chat_format, say=view.say) as rollout:
         yield rollout.runner.with_defaults(sampling_of_evaluation(config))
 
@@ -176,9 +179,18 @@ async def evaluate_tasks(
     log: KeptEpisodes | None = None,
     view: EvaluationView | None = None,
 ) -> Evaluation:
-    """Run every task `config.samples` times on a runner that is open, but for the episodes that `log` has.
+    """Run every task `config.samples` times on a runner that is open.
 
-    The same `seed` gives the same episode seeds.
+    Args:
+        runner: Runs the episodes.
+        tasks: The tasks.
+        config: How often, how many at once, and which figures.
+        seed: The same seed gives the same episode seeds.
+        log: Keeps the episodes. Those that it has are not run again.
+        view: What shows the progress; None: nothing does.
+
+    Returns:
+        The figures and the episodes, those that the log had included.
     """
     view = view or EvaluationView()
     done = log.done if log else []

@@ -198,12 +198,18 @@ def mean_metrics(episodes: Sequence[EvaluatedEpisode]) -> dict[str, float]:
 
 
 def pass_at_k(n: int, passed: int, k: int) -> float:
-    """The chance that k of n episodes, drawn without putting back, hold one of the `passed`."""
+    """Return the chance that k of n episodes, drawn without putting back, hold one that passed.
+
+    Args:
+        n: Episodes.
+        passed: How many of them passed.
+        k: How many are drawn.
+    """
     return 1 - math.comb(n - passed, k) / math.comb(n, k)
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of independent draws and its interval; of a single draw, nothing but the draw."""
+    """Return the mean of independent draws and its interval; of a single draw, nothing but the draw."""
     mean = _mean(values)
     if len(values) < 2:
         return Interval(mean, mean, mean)
@@ -213,7 +219,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 def _chance(values: Sequence[float]) -> Interval:
-    """The interval of a probability, which ends at 0 and 1."""
+    """Return the interval of a probability, which ends at 0 and 1."""
     found = interval(values)
     return Interval(found.mean, max(0.0, found.low), min(1.0, found.high))
 

@@ -28,8 +28,12 @@ def sync_tree(directory: Path) -> None:
 
 
 def make_directory(path: Path, mode: int = 0o777) -> None:
-    """Make a folder of that mode, and those above it that are missing, each with its name on the disk. One that is there keeps its
-    mode."""
+    """Make a folder, and those above it that are missing, each with its name on the disk.
+
+    Args:
+        path: The folder; one that is there keeps its mode.
+        mode: The mode of a new one.
+    """
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(mode=mode, parents=True, exist_ok=True)
     for folder in missing:

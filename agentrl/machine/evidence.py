@@ -13,15 +13,22 @@ MAX_DEPTH = 200
 
 
 def regular(path: Path) -> Path:
-    """A file whose reading ends. Raises OSError for a pipe, a device or a folder, and where there is nothing."""
+    """Return the path of a file whose reading ends.
+
+    Raises:
+        OSError: It is a pipe, a device or a folder, or there is nothing.
+    """
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "it is no file", str(path))
     return path
 
 
 def stored_json(content: str | bytes) -> Any:
-    """Read JSON as Python writes it, with NaN and lone surrogates. Raises ValueError for anything else: also bytes that are no
-    UTF-8, more than 4,300 digits, and more than MAX_DEPTH levels."""
+    """Read JSON as Python writes it, with NaN and lone surrogates.
+
+    Raises:
+        ValueError: It is anything else: also bytes that are no UTF-8, more than 4,300 digits, and more than MAX_DEPTH levels.
+    """
     text = content if isinstance(content, str) else content.decode()
     try:
         value = json.loads(text)

@@ -9,8 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import within the context what the process keeps until it ends: nothing is searched meanwhile, nor this while it is frozen. Of the time that it
-    takes to import torch and transformers, searches are a sixth."""
+    """Import within the context what the process keeps until it ends.
+
+    The garbage collector searches nothing meanwhile, and what was imported never again. Of the time that it takes to import torch
+    and transformers, searches are a sixth.
+    """
     gc.disable()
     try:
         yield
@@ -21,8 +24,10 @@ def loading() -> Iterator[None]:
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """Search now, and leave all that is there out of every search within the context: one that looks at each object of all modules
-    and of a tokenizer holds the event loop up for a fifth of a second."""
+    """Search for garbage now, and leave all that is there out of every search within the context.
+
+    A search that looks at each object of all modules and of a tokenizer holds the event loop up for a fifth of a second.
+    """
     gc.collect()
     gc.freeze()
     try:

@@ -9,7 +9,7 @@ from typing import IO, Any
 
 
 def private(path: str, flags: int) -> int:
-    """A descriptor of a file that only its owner can read, and that is no symbolic link."""
+    """Return a descriptor of a file that only its owner can read, and that is no symbolic link."""
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
@@ -19,5 +19,5 @@ def open_private(path: Path, mode: str) -> IO[Any]:
 
 
 def without_secrets(text: str, instead: str = "") -> str:
-    """A text in which URLs have lost the user and password that they name, or have `instead` for them."""
+    """Return a text in which URLs have lost the user and password that they name, or have `instead` for them."""
     return re.sub(r"(?<=://)[^/@\s'\"]+@", instead, text)

@@ -28,10 +28,13 @@ _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def shared_memory_directory(owner: str = "") -> Iterator[Path]:
-    """A new directory in shared memory, for the length of the context. Raises OSError when there is none to be had.
+    """Yield a new directory in shared memory, for the length of the context.
 
     Args:
         owner: what it is for; written into its file `owner`.
+
+    Raises:
+        OSError: There is no shared memory, or it is full.
     """
     remove_abandoned()
     name = f"{PREFIX}{secrets.token_hex(16)}"

@@ -14,33 +14,35 @@ MAX_HEADER_BYTES = 100_000_000
 
 
 def check_checkpoint(path: str) -> None:
-    """Raise ConfigError unless `model.path` is the directory of a whole Hugging Face checkpoint.
+    """Check that `model.path` is the directory of a whole Hugging Face checkpoint.
 
     Reads its configuration, the names of its tokenizer's files, and the headers of its weights, not the weights themselves.
+
+    Raises:
+        ConfigError: It is not.
     """
-    directory = Path(path)
+    directory, named = Path(path), f"`model.path` = {path!r}"
     try:
         if not directory.is_dir():
-            raise _refusal(
-                path,
-                "is not a directory; give the directory of a Hugging Face checkpoint, which `hf download NAME --local-dir "
-                "DIRECTORY` writes for a model of the hub",
+            raise ConfigError(
+                f"{named} is not a directory; give the directory of a Hugging Face checkpoint, which `hf download NAME "
+                "--local-dir DIRECTORY` writes for a model of the hub"
             )
         if (directory / "store.sqlite").is_file():
-            raise _refusal(path, f"is the directory of a run; its checkpoints are in {directory / 'checkpoints'}")
+            raise ConfigError(f"{named} is the directory of a run; its checkpoints are in {directory / 'checkpoints'}")
         if not (directory / "config.json").is_file():
-            raise _refusal(path, "holds no config.json, so it is not a checkpoint")
+            raise ConfigError(f"{named} holds no config.json, so it is not a checkpoint")
         _json(directory / "config.json")
         if not any((directory / name).is_file() for name in TOKENIZER_FILES):
-            raise _refusal(
-                path, f"holds no tokenizer ({', '.join(TOKENIZER_FILES)}); copy it from the model it was made of"
+            raise ConfigError(
+                f"{named} holds no tokenizer ({', '.join(TOKENIZER_FILES)}); copy it from the model it was made of"
             )
-        _check_weights(directory)
+        _check_weights(directory, named)
     except OSError as error:
-        raise _refusal(path, f"cannot be read: {one_line(error)}") from error
+        raise ConfigError(f"{named} cannot be read: {one_line(error)}") from error
 
 
-def _check_weights(directory: Path) -> None:
+def _check_weights(directory: Path, named: str) -> None:
     index = directory / "model.safetensors.index.json"
     files = sorted(directory.glob("*.safetensors"))
     if index.is_file():
@@ -49,19 +51,22 @@ def _check_weights(directory: Path) -> None:
             raise ConfigError(f"{index} has no weight_map; copy the checkpoint again")
         missing = sorted({str(name) for name in shards.values()} - {file.name for file in files})
         if missing:
-            raise _refusal(directory, f"lacks {missing[0]}, which its index names; copy the checkpoint again")
+            raise ConfigError(f"{named} lacks {missing[0]}, which its index names; copy the checkpoint again")
     if not files:
-        raise _refusal(
-            directory,
-            "holds no weights as .safetensors; copy the checkpoint again. Other forms may be pickles, which run code when they are read: "
-            "if you trust them, convert them with transformers, save_pretrained(DIRECTORY)",
+        raise ConfigError(
+            f"{named} holds no weights as .safetensors; copy the checkpoint again. Other forms may be pickles, which run code when "
+            "they are read: if you trust them, convert them with transformers, save_pretrained(DIRECTORY)"
         )
     for file in files:
         _check_safetensors(file)
 
 
 def _check_safetensors(file: Path) -> None:
-    """Compare the file's size with what its header says: 8 bytes of length N, N bytes of JSON, then the tensors' bytes."""
+    """Compare a file's size with what its header says: 8 bytes of length N, N bytes of JSON, then the tensors' bytes.
+
+    Raises:
+        ConfigError: They differ.
+    """
     size = file.stat().st_size
     with file.open("rb") as content:
         length = int.from_bytes(content.read(8), "little")
@@ -84,7 +89,3 @@ def _json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{file} holds no JSON object; copy the checkpoint again")
     return content
-
-
-def _refusal(path: object, what: str) -> ConfigError:
-    return ConfigError(f"model.path = {str(path)!r} {what}")

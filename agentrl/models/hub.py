@@ -31,7 +31,7 @@ def hub_directory(model_id: str) -> Path:
         return Path(snapshot_download(model_id, allow_patterns=_FILES))
     except Exception as error:  # the client's, httpx's, the disk's
         raise ConfigError(
-            f"model.path = {model_id!r} is no directory, and no model that the Hugging Face hub gives: {type(error).__name__}: "
+            f"`model.path` = {model_id!r} is no directory, and no model that the Hugging Face hub gives: {type(error).__name__}: "
             f"{one_line(error).rstrip('.')}. Check the name; on a machine without a network, download it elsewhere and copy its directory"
         ) from error
 

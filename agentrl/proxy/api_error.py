@@ -58,7 +58,15 @@ def invalid(param: str, problem: str) -> ApiError:
 
 
 def read_body(model: type[Body], body: bytes) -> Body:
-    """Check a request body: sound JSON, of fields of the right types. Raises ApiError 400 that names the field at fault."""
+    """Check a request body: sound JSON, of fields of the right types.
+
+    Args:
+        model: The fields.
+        body: The body.
+
+    Raises:
+        ApiError: 400 that names the field at fault.
+    """
     try:
         read_json(body)
     except ValueError as error:

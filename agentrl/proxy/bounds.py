@@ -17,12 +17,16 @@ from agentrl.proxy.json_text import MAX_JSON_DEPTH, too_deep
 
 def too_large(limits: ProxyLimits) -> ApiError:
     """Return the refusal of a body beyond the limit."""
-    message = f"The request is larger than {limits.max_request_bytes} bytes (proxy.max_request_bytes)."
+    message = f"The request is larger than {limits.max_request_bytes} bytes (`proxy.max_request_bytes`)."
     return ApiError(413, message, code="request_too_large")
 
 
 def check_body(body: bytes, limits: ProxyLimits) -> None:
-    """Check what can be said of a body before it is read as JSON. Raises ApiError 400 and 413."""
+    """Check what can be said of a body before it is read as JSON.
+
+    Raises:
+        ApiError: 413 where it has too many bytes, 400 where it has too many items.
+    """
     if len(body) > limits.max_request_bytes:
         raise too_large(limits)
     if len(body) > 2 * limits.max_json_items:  # an item takes two bytes at least
@@ -31,15 +35,30 @@ def check_body(body: bytes, limits: ProxyLimits) -> None:
 
 
 def check_count(field: str, things: str, count: int, limit: int, setting: str) -> None:
-    """Raise ApiError 400 where there are more things in a field than a setting of the proxy allows."""
+    """Check that a field has no more things in it than a setting of the proxy allows.
+
+    Args:
+        field: Name of the field.
+        things: What is counted, in the plural.
+        count: How many there are.
+        limit: How many are allowed.
+        setting: Name of the setting in `proxy`.
+
+    Raises:
+        ApiError: 400 that names the field and the setting.
+    """
     if count > limit:
-        raise invalid(field, f"{count} {things} are more than the {limit} that proxy.{setting} allows")
+        raise invalid(field, f"{count} {things} are more than the {limit} that `proxy.{setting}` allows")
 
 
 def check_conversation(
     messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], stop: Sequence[str], limits: ProxyLimits
 ) -> None:
-    """Check the parts of a request. Raises ApiError 400 that names the field, its value and the limit."""
+    """Check the parts of a request.
+
+    Raises:
+        ApiError: 400 that names the field, its value and the limit.
+    """
     check_count("messages", "messages", len(messages), limits.max_messages, "max_messages")
     check_count("tools", "tools", len(tools), limits.max_tools, "max_tools")
     check_count("stop", "stop strings", len(stop), limits.max_stop_strings, "max_stop_strings")
@@ -62,7 +81,16 @@ def least_tokens(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, A
 
 
 def check_length(tokens: int, context_length: int, *, least: bool = False) -> None:
-    """Raise ApiError 400 where a prompt leaves no room for a reply. `least`: it has so many tokens, or more."""
+    """Check that a prompt leaves room for a reply.
+
+    Args:
+        tokens: Of the prompt.
+        context_length: Of the model, in tokens.
+        least: Whether the prompt has `tokens` or more.
+
+    Raises:
+        ApiError: 400, with OpenAI's code for it.
+    """
     if tokens < context_length:
         return
     raise ApiError(
@@ -75,7 +103,15 @@ def check_length(tokens: int, context_length: int, *, least: bool = False) -> No
 
 
 def check_images(urls: Sequence[str], limits: ProxyLimits) -> None:
-    """Check images before they are decoded. Raises ApiError 400."""
+    """Check images before they are decoded.
+
+    Args:
+        urls: `data:` URLs.
+        limits: How many are allowed, and of how many pixels.
+
+    Raises:
+        ApiError: 400: one cannot be read, or a limit is passed.
+    """
     check_count("messages", "images", len(urls), limits.max_images, "max_images")
     for url in urls:
         from PIL import Image

@@ -44,7 +44,7 @@ class CallLog(Protocol):
         """Keep a whole reply. Returns when it is safe."""
         ...
 
-    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> AbstractContextManager[None]:
+    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> AbstractContextManager[None]:
         """Keep what a reply has so far, now and then, while it is generated."""
         ...
 

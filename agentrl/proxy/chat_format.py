@@ -249,7 +249,7 @@ class _Processor:
 
 
 def _renderer_of(model_type: str) -> str:
-    """The renderer of a `model_type`: transformers writes qwen3_vl and qwen3_5, renderers qwen3-vl and qwen3.5."""
+    """Return the renderer of a `model_type`: transformers writes qwen3_vl and qwen3_5, renderers qwen3-vl and qwen3.5."""
     for name in (model_type, model_type.replace("_", "-"), model_type.replace("_", ".")):
         with suppress(KeyError, ValueError):
             config_from_name(name)
@@ -260,9 +260,17 @@ def _renderer_of(model_type: str) -> str:
 def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: Any) -> ChatFormat:
     """Return the chat format of the model at `model_path`.
 
-    `renderer` is a name of the `renderers` library; "auto" goes by the model's name, then by the `model_type` of its
-    config, then falls back to the tokenizer's own chat template. `options` go to the renderer's config. History keeps the
-    model's thinking by default (`thinking_retention="all"`), so that no recorded token is dropped or rendered again.
+    History keeps the model's thinking by default (`thinking_retention="all"`), so that no recorded token is dropped or rendered
+    again.
+
+    Args:
+        model_path: The directory of the model.
+        renderer: A name of the `renderers` library. "auto" goes by the model's name, then by the `model_type` of its config, then
+            falls back to the tokenizer's own chat template.
+        options: For the renderer's config.
+
+    Raises:
+        ConfigError: The model's files cannot be loaded, or there is no such renderer, or it has no such option.
     """
     from transformers import AutoConfig, AutoTokenizer  # loads torch, where there is one
 
@@ -272,7 +280,7 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
     except Exception as error:  # transformers and tokenizers raise what they like
         what = f"{type(error).__name__}: {one_line(error)}"
         raise ConfigError(
-            f"tokenizer and configuration of model.path = {str(model_path)!r} cannot be loaded: {what}"
+            f"tokenizer and configuration of `model.path` = {str(model_path)!r} cannot be loaded: {what}"
         ) from error
     tokenizer.model_max_length = sys.maxsize  # a prompt that is too long is refused here, with its own error
     config = whole.get_text_config()
@@ -290,7 +298,7 @@ def load_chat_format(model_path: str | Path, renderer: str = "auto", **options: 
         else:
             chosen = create_renderer(tokenizer, type(config_from_name(renderer))(**options))
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"model.renderer = {renderer!r} with options {options}: {error}") from error
+        raise ConfigError(f"`model.renderer` = {renderer!r} with options {options}: {error}") from error
     if is_multimodal(chosen):
         from transformers import AutoImageProcessor
 

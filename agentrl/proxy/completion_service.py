@@ -83,7 +83,7 @@ class CompletionService:
         return reply
 
     def _known(self, call: PreparedCompletion, index: int) -> RecordedChoice | None:
-        """The recorded reply, whole or the beginning of one; None: it is generated from its first token on."""
+        """Return the recorded reply, whole or the beginning of one; None: it is generated from its first token on."""
         known = call.recorded.get(index)
         if known is None:
             return None
@@ -104,7 +104,11 @@ class CompletionService:
         known: RecordedChoice | None,
         on_progress: OnProgress | None = None,
     ) -> Generation:
-        """A new reply, or the rest of a known one with its beginning."""
+        """Return a new reply, or the rest of a known one with its beginning.
+
+        Raises:
+            ApiError: 503: the engine failed.
+        """
         sampling, prompt, call_log = call.sampling, call.prompt, call.session.call_log
         if sampling.seed is not None and index:
             # The choices of one seeded request differ from each other, and are the same every time.
@@ -116,7 +120,7 @@ class CompletionService:
                 logged = call.choice(index, [], _NOTHING)
                 with call_log.watch(logged, partial) if call_log is not None else nullcontext():
                     generation = await self._engine.generate(
-                        prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, draft=partial
+                        prompt.input_ids, sampling, call.session.key, on_progress, images=prompt.images, partial=partial
                     )
         except EngineError as error:
             raise ApiError(503, str(error), code="engine_error") from error
@@ -131,7 +135,11 @@ class CompletionService:
         sent: SentDeltas,
         emit: Emit,
     ) -> Generation:
-        """The same, with every state of it shown to the client as soon as the client has taken the one before."""
+        """Return the same, with every state of it shown to the client as soon as the client has taken the one before.
+
+        Raises:
+            ApiError: 503: the engine failed, or took back what was shown.
+        """
         newest, arrived = anyio.create_memory_object_stream[list[int]](1)
         shown: list[int] = []
         generations: list[Generation] = []
@@ -160,7 +168,7 @@ class CompletionService:
         return generation
 
     async def _up_to_stop(self, call: PreparedCompletion, generation: Generation) -> Generation:
-        """A reply without what follows its first stop string.
+        """Return a reply without what follows its first stop string.
 
         A server looks for one in what it makes itself: in a reply that went on from tokens of before, it misses one that began in
         them.

@@ -140,7 +140,11 @@ async def _answer(
 
 
 async def _receive(http: web.Request, limits: ProxyLimits) -> bytes:
-    """The body of a request. Raises ApiError."""
+    """Return the body of a request.
+
+    Raises:
+        ApiError: It is too large, encoded, not sound, or did not arrive in time.
+    """
     if (encoding := http.headers.get("Content-Encoding", "identity").lower()) != "identity":
         message = f"A body in the encoding {encoding!r} is not read: send it as it is."
         raise ApiError(415, message, param="Content-Encoding", code="unsupported_encoding")
@@ -152,7 +156,7 @@ async def _receive(http: web.Request, limits: ProxyLimits) -> bytes:
     except web.HTTPRequestEntityTooLarge:
         raise too_large(limits) from None
     except TimeoutError:
-        message = f"The body did not arrive within proxy.body_timeout_s = {limits.body_timeout_s:g} s."
+        message = f"The body did not arrive within `proxy.body_timeout_s` = {limits.body_timeout_s:g} s."
         raise ApiError(408, message, code="request_timeout") from None
     except (web.RequestPayloadError, HttpProcessingError) as error:
         raise ApiError(400, f"The body cannot be read: {error}.", code="invalid_body") from None

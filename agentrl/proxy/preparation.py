@@ -62,7 +62,11 @@ class Preparation:
         return len(self._prompt(role.session, request)[0].input_ids)
 
     def _prompt(self, session: Session, request: CompletionRequest) -> tuple[Prompt, list[Tool] | None, list[int]]:
-        """The prompt, the tools that are in it, and the ids at its end that the model is taken to have said."""
+        """Return the prompt, the tools that are in it, and the ids at its end that the model is taken to have said.
+
+        Raises:
+            ApiError: 400: the request cannot be answered by this model and engine.
+        """
         if self.limits.strict:
             self._check_strictly(request)
         if request.json_schema is not None and not self.engine.has_grammar:
@@ -85,7 +89,7 @@ class Preparation:
         check_model(request.model, self.model)
         if request.ignored:
             name = request.ignored[0]
-            message = f"Unsupported parameter: '{name}'. It would be ignored, which proxy.strict refuses."
+            message = f"Unsupported parameter: '{name}'. It would be ignored, which `proxy.strict` refuses."
             raise ApiError(400, message, param=name, code="unsupported_parameter")
 
     def _check_least_length(self, request: CompletionRequest, tools: list[Tool] | None) -> None:

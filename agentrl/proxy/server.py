@@ -226,10 +226,14 @@ class Proxy:
 
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
-        """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`)."""
+        """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`).
+
+        Raises:
+            ApiError: 429: it asks for more.
+        """
         activity = session.activity
         if not admitted and activity.requests >= self.limits.max_requests_per_session:
-            limit = f"proxy.max_requests_per_session = {self.limits.max_requests_per_session}"
+            limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
             raise ApiError(
                 429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
             )
@@ -358,7 +362,7 @@ def _error_json(error: ApiError, path: str) -> Json:
 
 
 def _event_json(error: ApiError, path: str, sent: int) -> Json:
-    """The event that ends a stream, in the words of the API of `path`, after `sent` others."""
+    """Return the event that ends a stream, in the words of the API of `path`, after `sent` others."""
     return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)
 
 

@@ -220,7 +220,7 @@ class Session:
         return turns
 
     def role(self, name: str) -> SessionRole:
-        """This session as one of its roles, which is made when it is first asked for.
+        """Return this session as one of its roles, which is made when it is first asked for.
 
         Raises:
             EpisodeError: the name is no word, or the session has as many roles as it may have.
@@ -232,7 +232,7 @@ class Session:
                 shown = repr(name[: MAX_ROLE_CHARACTERS + 1])
                 raise EpisodeError(f"{shown} is no word of at most {MAX_ROLE_CHARACTERS} letters, digits, - and _")
             if len(self._roles) >= self.max_roles:
-                raise EpisodeError(f"{name!r} would be one role more than proxy.max_roles = {self.max_roles} allows")
+                raise EpisodeError(f"{name!r} would be one role more than `proxy.max_roles` = {self.max_roles} allows")
             self._roles[name] = SessionRole(self, name)
         return self._roles[name]
 

@@ -44,7 +44,7 @@ class Sessions:
         """
         if len(self._open) >= self._limits.max_sessions:
             raise TooManySessionsError(
-                f"{len(self._open)} sessions are open, as many as proxy.max_sessions allows; close some, or raise it"
+                f"{len(self._open)} sessions are open, as many as `proxy.max_sessions` allows; close some, or raise it"
             )
         session = Session(
             defaults or SamplingDefaults(),

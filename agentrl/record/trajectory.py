@@ -162,10 +162,22 @@ class TokenRecord:
         images: Sequence[ImageSpan] = (),
         digest: RollingDigest | None = None,
     ) -> Turn:
-        """Record a call that was sent `input_ids`, whose digest is `digest`, for who has it already.
+        """Record a call.
+
+        Args:
+            completion_id: What its client calls the completion.
+            parent: The turn that it goes on from; None: it begins a path.
+            input_ids: All ids that the engine was sent.
+            generation: What the engine returned.
+            temperature: The sampling temperature.
+            images: Those whose tokens are in `input_ids`.
+            digest: Of `input_ids`, for who has it already.
+
+        Returns:
+            The new turn.
 
         Raises:
-            ValueError: they do not extend the parent's path.
+            ValueError: `input_ids` do not extend the parent's path.
         """
         before = parent.length if parent else 0
         prompt_ids = input_ids[before:]
@@ -188,7 +200,7 @@ class TokenRecord:
         return turn
 
     def leaves(self) -> list[Turn]:
-        """Turns that no other turn continues."""
+        """Return the turns that no other turn continues."""
         parents = {id(turn.parent) for turn in self.turns}
         return [turn for turn in self.turns if id(turn) not in parents]
 

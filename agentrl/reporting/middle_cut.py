@@ -4,8 +4,12 @@ from __future__ import annotations
 
 
 def cut_middle(text: str, max_chars: int) -> str:
-    """Return a text of at most `max_chars` characters as it is, and of a longer one both ends, with a line between them that says how
-    much is left out."""
+    """Return a text as it is, or if it is too long both its ends, with a line between them that says how much is left out.
+
+    Args:
+        text: The text.
+        max_chars: Characters that are kept at most.
+    """
     if len(text) <= max_chars:
         return text
     kept = max_chars // 2

@@ -49,22 +49,30 @@ class StoredBatch:
 
 def first_chain(db: sqlite3.Connection) -> str:
     """chain_0 of the run; "" before it has begun to train."""
-    row = db.execute("SELECT value FROM facts WHERE name = 'chain'").fetchone()
+    row = db.execute("SELECT value FROM run_values WHERE name = 'chain'").fetchone()
     return str(row[0]) if row else ""
 
 
 def note_first_chain(db: sqlite3.Connection, chain: str) -> None:
-    """Note what the run begins with. Raises StoreError when it began with something else."""
-    db.execute("INSERT OR IGNORE INTO facts VALUES ('chain', ?)", (chain,))
+    """Note what the run begins with.
+
+    Raises:
+        StoreError: It began with something else.
+    """
+    db.execute("INSERT OR IGNORE INTO run_values VALUES ('chain', ?)", (chain,))
     if first_chain(db) != chain:
         raise StoreError(
-            "the model in model.path is not the one that the run began with: its weights have another digest. Restore it, or "
+            "the model in `model.path` is not the one that the run began with: its weights have another digest. Restore it, or "
             "start a new run."
         )
 
 
 def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
-    """The batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
+    """Return the batches of the steps after `after`, in their order.
+
+    Raises:
+        StoreError: One is missing or malformed.
+    """
     rows = db.execute(
         "SELECT restart, step, groups, minibatches, optimizer_steps, digest, chain FROM batches WHERE step > ? ORDER BY step",
         (after,),
@@ -84,8 +92,21 @@ def batches(db: sqlite3.Connection, after: int = 0) -> list[StoredBatch]:
 
 
 def commit(db: sqlite3.Connection, restart: int, path: str, manifest: Manifest, groups: list[list[int]]) -> bool:
-    """Record a checkpoint with the batches that its manifest names, `groups` being the groups of each; False: it is recorded already.
-    One that was damaged is made again with the same batches. Raises StoreError when a group is in another batch, or the chain does not go on."""
+    """Record a checkpoint with the batches that its manifest names. One that was damaged is made again with the same batches.
+
+    Args:
+        db: The store, in a transaction.
+        restart: Which start of the run made it.
+        path: The checkpoint's directory.
+        manifest: What the checkpoint says of itself.
+        groups: Ids of the groups of each of its batches.
+
+    Returns:
+        False where it is recorded already.
+
+    Raises:
+        StoreError: A group is in another batch, or the chain does not go on.
+    """
     known = db.execute("SELECT chain FROM checkpoints WHERE step = ? AND damaged IS NULL", (manifest.step,)).fetchone()
     if known == (manifest.chain,):
         return False  # whoever committed it was cancelled before it could know

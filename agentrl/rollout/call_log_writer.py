@@ -20,7 +20,7 @@ from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 
-DRAFTS_EVERY_S = 1.0
+PARTIALS_EVERY_S = 1.0
 """What growing replies have is written so often: a crash costs at most so much of each."""
 
 
@@ -47,18 +47,18 @@ class EpisodeCallLog(RecordedCalls):
         await self.writer.keep(self, choice)
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         """Keep what a reply has so far, now and then, while the context lasts; and at its end, if it was broken off."""
         assert self.writer is not None
         growing = self.writer.growing
-        growing[id(draft)] = (self, choice, draft)
+        growing[id(partial)] = (self, choice, partial)
         try:
             yield
         except BaseException:
-            self.writer.add_draft(self, choice, draft)
+            self.writer.add_partial(self, choice, partial)
             raise
         finally:
-            del growing[id(draft)]
+            del growing[id(partial)]
 
 
 @dataclass(eq=False)
@@ -72,10 +72,10 @@ class CallLogWriter:
     _waiting: list[tuple[EpisodeCallLog, RecordedChoice]] = field(default_factory=list)
     _asked: anyio.Event = field(default_factory=anyio.Event)
     _written: anyio.Event = field(default_factory=anyio.Event)
-    _drafts_at: float = 0.0
+    _partials_at: float = 0.0
 
     def episode(self, group_id: int, episode_index: int, recorded: Iterable[RecordedChoice] = ()) -> EpisodeCallLog:
-        """The call log of one attempt, which answers again what is `recorded`."""
+        """Return the call log of one attempt, which answers again what is `recorded`."""
         return EpisodeCallLog(recorded, writer=self, group_id=group_id, episode_index=episode_index)
 
     async def keep(self, call_log: EpisodeCallLog, choice: RecordedChoice) -> None:
@@ -85,25 +85,25 @@ class CallLogWriter:
         self._asked.set()
         await written.wait()
 
-    def add_draft(self, call_log: EpisodeCallLog, choice: RecordedChoice, draft: PartialGeneration) -> None:
+    def add_partial(self, call_log: EpisodeCallLog, choice: RecordedChoice, partial: PartialGeneration) -> None:
         """Write, with the next replies, what a reply has so far."""
-        so_far = draft.so_far() if draft.so_far else draft.start
+        so_far = partial.so_far() if partial.so_far else partial.start
         if so_far is not None and so_far.finish == "abort" and so_far.output_ids:
             self._waiting.append((call_log, replace(choice, generation=so_far)))
 
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
-            with anyio.move_on_after(DRAFTS_EVERY_S):
+            with anyio.move_on_after(PARTIALS_EVERY_S):
                 await self._asked.wait()
             await self.write()
 
     async def write(self) -> None:
         """Write what waits, and, when it is time, what grows."""
-        if time.monotonic() - self._drafts_at >= DRAFTS_EVERY_S:
-            self._drafts_at = time.monotonic()
+        if time.monotonic() - self._partials_at >= PARTIALS_EVERY_S:
+            self._partials_at = time.monotonic()
             for growing in list(self.growing.values()):
-                self.add_draft(*growing)
+                self.add_partial(*growing)
         waiting, self._waiting = self._waiting, []
         written, self._written, self._asked = self._written, anyio.Event(), anyio.Event()
         with anyio.CancelScope(shield=True):  # these replies are in no list now
@@ -118,7 +118,7 @@ class CallLogWriter:
 
 @asynccontextmanager
 async def open_call_log(store: Store) -> AsyncIterator[CallLogWriter]:
-    """A writer for the length of the context. What is left at its end is written then."""
+    """Yield a writer for the length of the context. What is left at its end is written then."""
     writer = CallLogWriter(store)
     async with anyio.create_task_group() as group:
         group.start_soon(writer.run)

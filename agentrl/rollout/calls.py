@@ -6,7 +6,7 @@
              a row of the episode, which is its turn number `turn`;  what is not in the record is deleted
 
 Each row has the digest of its content. The rows of an episode are covered by its entry in the ledger, which goes over their digests.
-Those without come and go too fast for an entry each: one fact covers them all, and is written in the transaction that changes
+Those without come and go too fast for an entry each: one run value covers them all, and is written in the transaction that changes
 them, their digests XORed. A row that is gone, added or changed by anything else shows.
 """
 
@@ -79,7 +79,12 @@ def log(db: sqlite3.Connection, rows: Iterable[CallRow]) -> None:
 def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int, turns: Sequence[CallContent]) -> None:
     """Make the logged replies of an episode that has ended its turns, and delete those that are none.
 
-    What is stored is what `turns` say: a reply that was logged otherwise, or never, is written now.
+    Args:
+        db: The store, in a transaction.
+        group_id: The episode's group.
+        episode_index: Its number in the group.
+        episode: Its id, which it has by now.
+        turns: What is stored: a reply that was logged otherwise, or never, is written now.
     """
     logged = (group_id, episode_index)
     changed = 0
@@ -105,18 +110,18 @@ def end(db: sqlite3.Connection, group_id: int, episode_index: int, episode: int,
 
 
 def logged(db: sqlite3.Connection, group_id: int, episode_index: int) -> list[tuple[Any, ...]]:
-    """The contents of the replies of an episode that has not ended, in the order in which they were first logged."""
+    """Return the contents of the replies of an episode that has not ended, in the order in which they were first logged."""
     query = f"SELECT {_CONTENT} FROM calls WHERE {_LOGGED} ORDER BY rowid"
     return db.execute(query, (group_id, episode_index)).fetchall()
 
 
 def turns(db: sqlite3.Connection, episode: int) -> list[tuple[Any, ...]]:
-    """The contents of the turns of an episode, in their order."""
+    """Return the contents of the turns of an episode, in their order."""
     return db.execute(f"SELECT {_CONTENT} FROM calls WHERE episode = ? ORDER BY turn", (episode,)).fetchall()
 
 
 def episode_digest(db: sqlite3.Connection, row: Sequence[Any]) -> str:
-    """The digest of an episode, of which `row` is all that the table of episodes holds: the row, and its turns."""
+    """Return the digest of an episode, of which `row` is all that the table of episodes holds: the row, and its turns."""
     found = db.execute("SELECT turn, digest FROM calls WHERE episode = ? ORDER BY turn", (row[0],))
     return row_digest([*row, *(value for turn in found for value in turn)])
 
@@ -147,11 +152,11 @@ def _note(db: sqlite3.Connection, changed: int) -> None:
         value = _text(int(_noted(db), 16) ^ changed)
     except ValueError:  # damaged, which the audit says; the run goes on
         return
-    db.execute("INSERT INTO facts VALUES ('calls', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (value,))
+    db.execute("INSERT INTO run_values VALUES ('calls', ?) ON CONFLICT DO UPDATE SET value = excluded.value", (value,))
 
 
 def _noted(db: sqlite3.Connection) -> str:
-    row = db.execute("SELECT value FROM facts WHERE name = 'calls'").fetchone()
+    row = db.execute("SELECT value FROM run_values WHERE name = 'calls'").fetchone()
     return str(row[0]) if row else _text(0)
 
 

@@ -40,12 +40,16 @@ def with_model(config: RunConfig) -> RunConfig:
     path = model_directory(config.model.path)
     check_checkpoint(path)
     if config.trainer.lora is not None:
-        check_extra("lora", "trainer.lora")
+        check_extra("lora", "`trainer.lora`")
     return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise ConfigError unless `proxy.host` and `proxy.port` can be listened on."""
+    """Check that `proxy.host` and `proxy.port` can be listened on.
+
+    Raises:
+        ConfigError: They cannot.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as listener:
@@ -54,6 +58,6 @@ def check_address(host: str, port: int) -> None:
             listener.listen(1)
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConfigError(
-            f"proxy.host = {host!r}, proxy.port = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
+            f"`proxy.host` = {host!r}, `proxy.port` = {port} cannot be listened on: {one_line(error)}; end what listens there, or "
             "choose another port (`proxy.port` = 0: any free one)"
         ) from error

@@ -96,7 +96,11 @@ class Controller:
         self._slots = anyio.Semaphore(self.config.max_concurrent)
 
     async def run(self) -> None:
-        """Start groups whenever the gate allows. Raises TooManyFailuresError when too large a share failed."""
+        """Start groups whenever the gate allows.
+
+        Raises:
+            TooManyFailuresError: Too large a share of the episodes failed.
+        """
         async with open_call_log(self.store) as call_log, anyio.create_task_group() as groups:
             self._call_log = call_log if self.config.log_calls else None
             counted = self.rewards.counted
@@ -246,7 +250,7 @@ class Controller:
         ended = self.progress.finished + self.progress.failed
         if ended >= MIN_EPISODES_TO_JUDGE and self.progress.failed > self.config.max_failed_share * ended:
             raise TooManyFailuresError(
-                f"{self.progress.failed} of {ended} episodes failed, more than rollout.max_failed_share = "
+                f"{self.progress.failed} of {ended} episodes failed, more than `rollout.max_failed_share` = "
                 f"{self.config.max_failed_share:g} allows. The last failure: {error_line(self.last_error)}"
                 + (
                     f" (agentrl replay {self.store.directory} {self.last_failed} runs it again)"

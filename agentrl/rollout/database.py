@@ -26,7 +26,17 @@ RESTORE = (
 
 
 def create_database(path: Path, schema: str, version: int) -> None:
-    """Make an empty store that a power cut cannot take away again. Raises StoreError beside the log of a store that is gone."""
+    """Make an empty store that a power cut cannot take away again.
+
+    Args:
+        path: The store's file.
+        schema: SQL that makes its tables.
+        version: Of the schema.
+
+    Raises:
+        StoreError: The log of a store that is gone lies beside it.
+        DiskError: It cannot be written.
+    """
     log = path.with_name(path.name + "-wal")
     if log.exists():  # SQLite would read it into the new file
         raise StoreError(f"{log} is left of a store that is gone. {RESTORE}.")
@@ -44,10 +54,20 @@ def create_database(path: Path, schema: str, version: int) -> None:
 
 
 def open_database(path: Path, version: int, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open a store that is there. Raises StoreError for a file that is missing, empty, damaged or of another version.
+    """Open a store that is there.
 
-    To be `read_only` means to leave no file behind either: without a log, which a run has as long as it goes on, the store is opened
-    as a file that does not change.
+    Args:
+        path: The store's file.
+        version: Of the schema that it must have.
+        read_only: Leave no file behind either: without a log, which a run has as long as it goes on, the store is opened as a file
+            that does not change.
+
+    Returns:
+        The connection, which commits by itself but within BEGIN and COMMIT.
+
+    Raises:
+        StoreError: The file is missing, empty, damaged or of another version.
+        DiskError: It cannot be opened.
     """
     if not path.is_file():
         raise StoreError(f"{path} is missing. {RESTORE}.")
@@ -73,7 +93,11 @@ def reading_uri(path: Path) -> str:
 
 
 def check_version(db: sqlite3.Connection, path: Path, version: int) -> None:
-    """Raise StoreError unless this is a store of that version."""
+    """Check that this is a store of that version of the schema.
+
+    Raises:
+        StoreError: It is not.
+    """
     with reporting(path):
         (found,) = db.execute("PRAGMA user_version").fetchone()
         if found == 0:
@@ -83,16 +107,28 @@ def check_version(db: sqlite3.Connection, path: Path, version: int) -> None:
 
 
 def check_pages(db: sqlite3.Connection, path: Path) -> None:
-    """Read the whole store. Raises StoreError when it is damaged."""
+    """Read the whole store.
+
+    Raises:
+        StoreError: It is damaged.
+    """
     with reporting(path):
         (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict.replace("\n", " "))
+    if verdict != "ok":
+        raise StoreError(_unusable(path, verdict.replace("\n", " ")))
 
 
 @contextmanager
 def reading(what: str, run_dir: Path) -> Iterator[None]:
-    """Raise StoreError, which names `what` of the run is read within the context, where the store's content is not what it should be."""
+    """Name what is read of a run within the context, where the store's content is not what it should be.
+
+    Args:
+        what: What is read.
+        run_dir: The run's directory.
+
+    Raises:
+        StoreError: It cannot be read.
+    """
     try:
         yield
     except (sqlite3.Error, ValueError, TypeError, OverflowError) as error:
@@ -104,9 +140,16 @@ def reading(what: str, run_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def transaction(db: sqlite3.Connection, path: Path, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
-    """A transaction: all of it, or nothing. `durable`: also after a power cut.
+    """Yield a transaction: all of it, or nothing.
 
-    Raises DiskError when the disk does not take it, StoreError when the file is damaged.
+    Args:
+        db: The store.
+        path: Its file, for messages.
+        durable: Whether it is there after a power cut too.
+
+    Raises:
+        DiskError: The disk does not take it.
+        StoreError: The file is damaged.
     """
     with reporting(path):
         db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -133,7 +176,15 @@ def files_at(path: Path) -> Files:
 
 
 def check_in_place(path: Path, opened: Files) -> None:
-    """Raise StoreError unless the files that were opened are still those at the path: what is written to others, nobody finds."""
+    """Check that the files that were opened are still those at the path: what is written to others, nobody finds.
+
+    Args:
+        path: The store's file.
+        opened: What `files_at` said when it was opened.
+
+    Raises:
+        StoreError: They are others.
+    """
     if files_at(path) != opened:
         raise StoreError(
             f"{path} was taken away or replaced while the run used it: what is written to it is lost. {RESTORE}."
@@ -152,7 +203,13 @@ def _empty_log(db: sqlite3.Connection) -> None:
 
 @contextmanager
 def reporting(path: Path) -> Iterator[None]:
-    """Say what an error of SQLite means to a user."""
+    """Say what an error of SQLite within the context means to a user.
+
+    Raises:
+        DiskError: The file cannot be read or written.
+        StoreError: The file is damaged.
+        IntegrityError: A row breaks a rule of its table, which is for the caller to answer.
+    """
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -160,4 +217,8 @@ def reporting(path: Path) -> Iterator[None]:
     except sqlite3.IntegrityError:
         raise
     except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path} cannot be used as a store: {error}. {RESTORE}.") from error
+        raise StoreError(_unusable(path, error)) from error
+
+
+def _unusable(path: Path, why: object) -> str:
+    return f"{path} cannot be used as a store: {why}. {RESTORE}."

@@ -51,14 +51,14 @@ class EpisodeCalls:
         self._unkept.add((choice.completion_id, choice.choice_index))
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         """Keep what a reply has so far, if it is broken off."""
-        self.add(replace(choice, generation=draft.start or _NOTHING))
-        with self.call_log.watch(choice, draft) if self.call_log else nullcontext():
+        self.add(replace(choice, generation=partial.start or _NOTHING))
+        with self.call_log.watch(choice, partial) if self.call_log else nullcontext():
             try:
                 yield
             except BaseException:
-                so_far = draft.so_far() if draft.so_far else draft.start
+                so_far = partial.so_far() if partial.so_far else partial.start
                 if so_far is not None and so_far.finish == "abort":
                     self.add(replace(choice, generation=so_far))
                 raise

@@ -72,7 +72,7 @@ class StalenessGate:
         self._trim()
 
     def take(self) -> list[int] | None:
-        """The ids of the next batch, oldest first, or None while it is not complete.
+        """Return the ids of the next batch, oldest first, or None while it is not complete.
 
         A finished group may be taken if it is among the W groups, taken ones included, that begin with the oldest one not
         yet taken.
@@ -90,7 +90,7 @@ class StalenessGate:
         return self._hand_out(taken)
 
     def take_rest(self) -> list[int]:
-        """The ids of the finished groups, when no other will come: at most a batch, oldest first."""
+        """Return the ids of the finished groups, when no other will come: at most a batch, oldest first."""
         return self._hand_out([group for group in self._groups if group.state == "finished"][: self.groups_per_batch])
 
     def advance(self) -> None:

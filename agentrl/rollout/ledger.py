@@ -49,8 +49,12 @@ def append(db: sqlite3.Connection, kind: str, *values: Any) -> None:
 
 
 def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str, tuple[Any, ...]]]:
-    """The entries in their order, as (kind, values), of the types that `append` was given. Where the chain is broken, or an entry
-    is none that the store writes, `violations` says so."""
+    """Yield the entries in their order, as (kind, values), of the types that `append` was given.
+
+    Args:
+        db: The store.
+        violations: Gets a text where the chain is broken, or an entry is none that the store writes.
+    """
     digest, expected = b"", 1
     for number, kind, entry, found in db.execute("SELECT id, kind, entry, digest FROM ledger ORDER BY id"):
         digest = _chained(digest, kind, entry)
@@ -64,7 +68,7 @@ def entries(db: sqlite3.Connection, violations: list[str]) -> Iterator[tuple[str
 
 
 def row_digest(row: Sequence[Any]) -> str:
-    """The digest of a row of a table, as SQLite returns it."""
+    """Return the digest of a row of a table, as SQLite returns it."""
     digest = hashlib.sha256()
     for value in row:
         content = value if isinstance(value, bytes) else repr(value).encode()
@@ -74,7 +78,7 @@ def row_digest(row: Sequence[Any]) -> str:
 
 
 def file_digest(path: Path, size: int | None = None) -> tuple[int, str]:
-    """(bytes, digest) of a file, or of its first `size` bytes."""
+    """Return (bytes, digest) of a file, or of its first `size` bytes."""
     content = path.read_bytes()[:size]
     return len(content), hashlib.sha256(content).hexdigest()
 

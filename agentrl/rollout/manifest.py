@@ -45,7 +45,11 @@ class Manifest:
     """The steps since then."""
 
     def check(self) -> None:
-        """Raise CheckpointError unless the history leads from `since` to `chain`, and ends with `step`."""
+        """Check that the history leads from `since` to `chain`, and ends with `step`.
+
+        Raises:
+            CheckpointError: It does not.
+        """
         chain = self.since
         for number, trained in enumerate(self.history):
             if trained.step != self.step - len(self.history) + 1 + number or not trained.follows(chain):
@@ -56,7 +60,11 @@ class Manifest:
 
 
 def _beneath(name: str) -> str:
-    """The name of a file in a checkpoint's directory, or in a folder of it."""
+    """Return the name of a file in a checkpoint's directory, or in a folder of it.
+
+    Raises:
+        ValueError: It is none.
+    """
     if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not name.isprintable():
         raise ValueError("it is no file of a checkpoint")
     return name
@@ -74,12 +82,20 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises CheckpointError when it is not there, or damaged."""
+    """Return the manifest of a checkpoint.
+
+    Raises:
+        CheckpointError: It is not there, or damaged.
+    """
     return _read(directory)[0]
 
 
 def check_files(directory: Path) -> Manifest:
-    """The manifest of a checkpoint that is whole. Raises CheckpointError, naming the file, for one that is damaged."""
+    """Return the manifest of a checkpoint that is whole.
+
+    Raises:
+        CheckpointError: It is damaged; the message names the file.
+    """
     manifest, files = _read(directory)
     for name, expected in files.items():
         try:

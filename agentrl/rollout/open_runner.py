@@ -19,7 +19,11 @@ from agentrl.rollout.workflow import Workflow
 
 
 async def chat_format_of(model: ModelConfig) -> ChatFormat:
-    """The chat format of a run's model, read in a thread. Raises ConfigError."""
+    """Return the chat format of a run's model, read in a thread.
+
+    Raises:
+        ConfigError: It cannot be loaded.
+    """
     return await in_thread(
         lambda: load_chat_format(model.path, model.renderer, **model.renderer_options), abandon_on_cancel=True
     )
@@ -64,10 +68,19 @@ async def open_runner(
     logs: Path,
     say: Callable[[str], None],
 ) -> AsyncIterator[Runner]:
-    """The runner that `rollout.workers` asks for, for the length of the context.
+    """Yield the runner that `rollout.workers` asks for, for the length of the context.
 
-    `chat_format`: that of the configuration's model, where it is loaded already. With `training` what the episodes record is to be
-    trained on. Workers write their logs into the directory `logs`; `say` takes what a user should read. Raises AgentRLErrors.
+    Args:
+        config: The run.
+        workflow: The workflow; workers load it themselves.
+        engine: What answers the model calls.
+        chat_format: That of the configuration's model, where it is loaded already.
+        training: Whether what the episodes record is to be trained on.
+        logs: Directory of the workers' logs.
+        say: Takes what a user should read.
+
+    Raises:
+        AgentRLError: The model's tokenizer cannot be loaded, there is no sandbox, or no worker can be started.
     """
     if config.rollout.workers == 0:
         async with in_process_runner(config, workflow, engine, chat_format=chat_format, training=training) as runner:
@@ -81,7 +94,7 @@ async def open_runner(
 async def in_process_runner(
     config: RunConfig, workflow: Workflow, engine: Engine, *, chat_format: ChatFormat | None, training: bool
 ) -> AsyncIterator[EpisodeRunner]:
-    """A runner in this process, with a proxy in front of `engine` and sandboxes of its own."""
+    """Yield a runner in this process, with a proxy in front of `engine` and sandboxes of its own."""
     rollout = config.rollout
     if chat_format is None:
         chat_format = await chat_format_of(config.model)

@@ -121,7 +121,7 @@ class RunEpisode:
 
     @property
     def status(self) -> Status:
-        """ "finished" or "failed"."""
+        """Whether it is "finished" or "failed"."""
         return self.listed.status
 
     @property
@@ -217,8 +217,7 @@ class RunEpisode:
         )
 
     def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
-        """The record as the trainer sees it, where turns that it leaves out are marked, and the advantage of each turn, by the
-        trainer's own functions; None: there is none to be had."""
+        """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""
         trainer: TrainerConfig = self.source.config.trainer
         if (
             self.status != "finished"

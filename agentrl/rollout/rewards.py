@@ -43,7 +43,7 @@ class RewardFigure:
     """Failed episodes, those of groups without a finished one included."""
 
     def to_metrics(self) -> dict[str, Any]:
-        """The figure as the metrics of a step keep it."""
+        """Return the figure as the metrics of a step keep it."""
         return {
             "reward_mean": self.mean,
             "reward_groups": self.groups,

@@ -15,11 +15,12 @@ import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Reward, Task, add_metrics
+from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Task
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.failure_text import describe
+from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.outcome import Outcome
@@ -39,19 +40,25 @@ class Runner(Protocol):
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
-        """One attempt at one task. Whatever the workflow does, this returns an Outcome, unless it is cancelled.
+        """Make one attempt at one task.
 
-        `group_seed` is shared by the attempts that are compared with each other; default: the attempt's own. `call_log`
-        keeps the model calls as they happen, and answers those it has again.
+        Args:
+            task: The task.
+            seed: The attempt's.
+            group_seed: Shared by the attempts that are compared with each other; default: the attempt's own.
+            call_log: Keeps the model calls as they happen, and answers those it has again.
+
+        Returns:
+            What came of it, whatever the workflow does, unless the attempt is cancelled.
         """
         ...
 
     def with_defaults(self, defaults: SamplingDefaults) -> Runner:
-        """The same runner with other defaults of sampling."""
+        """Return the same runner with other defaults of sampling."""
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Sums since the run began."""
+        """Return sums since the run began."""
         ...
 
 
@@ -81,7 +88,7 @@ class EpisodeRunner:
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
-        """One attempt at one task; see `Runner.run`."""
+        """Make one attempt at one task; see `Runner.run`."""
         started_at, started = time.time(), time.perf_counter()
         try:
             session = self.proxy.open_session(self.defaults, call_log) if self.proxy else None
@@ -139,11 +146,11 @@ class EpisodeRunner:
         )
 
     def with_defaults(self, defaults: SamplingDefaults) -> EpisodeRunner:
-        """The same runner with other defaults of sampling."""
+        """Return the same runner with other defaults of sampling."""
         return replace(self, defaults=defaults)
 
     def metrics(self) -> dict[str, float]:
-        """Sums since the run began, of a run that has used sandboxes."""
+        """Return sums since the run began, of a run that has used sandboxes."""
         return self.sandboxes.metrics() if self.sandboxes else {}
 
     async def _contained(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> Ended[T]:
@@ -162,10 +169,10 @@ class EpisodeRunner:
         return Outcome(status="finished", reward=ended.value.value, metrics=add_metrics(metrics, ended.value.metrics))
 
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
-        """What an episode failed with, if its workflow or its closing did."""
-        grace = f"rollout.cancel_timeout_s = {self.cancel_timeout_s:g} s"
+        """Return what an episode failed with, if its workflow or its closing did."""
+        grace = f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
         if ended.timed_out:
-            text = f"the episode took longer than rollout.episode_timeout_s = {self.timeout_s:g} s"
+            text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
             if ended.hangs_at:
                 text += f", and {grace} after it was cancelled it still hung at {ended.hangs_at}: it was abandoned"
             return _caused(EpisodeTimeoutError(text), ended.error)
@@ -206,7 +213,16 @@ async def local_runner(
     defaults: SamplingDefaults,
     sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """A runner whose episodes reach `proxy` inside this process."""
+    """Yield a runner whose episodes reach `proxy` inside this process.
+
+    Args:
+        workflow: What it runs.
+        proxy: What answers the model calls.
+        timeout_s: Bound of an episode.
+        cancel_timeout_s: Bound of its end, when it has been cancelled.
+        defaults: How a request is sampled that does not say.
+        sandboxes: Those that episodes get; None: none.
+    """
     transport = proxy.in_process_transport()
     async with (
         httpx2.AsyncClient(transport=transport, base_url=IN_PROCESS_URL, timeout=None) as http,
@@ -238,7 +254,17 @@ async def remote_runner(
     cancel_timeout_s: float = CANCEL_TIMEOUT_S,
     sandboxes: EpisodeSandboxes | None = None,
 ) -> AsyncIterator[EpisodeRunner]:
-    """A runner whose episodes reach any OpenAI-compatible endpoint."""
+    """Yield a runner whose episodes reach any OpenAI-compatible endpoint.
+
+    Args:
+        workflow: What it runs.
+        base_url: The endpoint.
+        api_key: Its key.
+        model: The model's name there.
+        timeout_s: Bound of an episode.
+        cancel_timeout_s: Bound of its end, when it has been cancelled.
+        sandboxes: Those that episodes get; None: none.
+    """
     # Making a client reads certificates, and imports its transport the first time.
     async with (
         await in_thread(DefaultAsyncHttpxClient) as http,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.rollout import batches, calls, ledger
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 _RUN = """
 CREATE TABLE groups (
@@ -40,7 +40,7 @@ CREATE INDEX episodes_by_group ON episodes (group_id);
 CREATE UNIQUE INDEX finished_once ON episodes (group_id, episode_index) WHERE status = 'finished';
 CREATE TABLE begun_checkpoints (path TEXT PRIMARY KEY);
 CREATE TABLE restarts (restart INTEGER PRIMARY KEY, started_at REAL NOT NULL, config TEXT NOT NULL);
-CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE run_values (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 
 SCHEMA = _RUN + calls.SCHEMA + batches.SCHEMA + ledger.SCHEMA

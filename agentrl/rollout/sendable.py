@@ -12,14 +12,23 @@ from agentrl.rollout.workflow import Workflow
 
 
 def check_for_workers(workflow: Workflow | None, tasks: Tasks, held_out: Sequence[Task]) -> None:
-    """Raise ConfigError for a workflow, and TaskFileError for a task, that cannot be sent to a worker process.
+    """Check that a workflow and its tasks can be sent to worker processes.
 
     The tasks of a stream are not known yet: one that cannot be sent fails its episodes.
+
+    Args:
+        workflow: A function that was passed; None: it is loaded from a file.
+        tasks: The tasks of the groups.
+        held_out: The tasks of evaluations.
+
+    Raises:
+        ConfigError: The workflow was passed as a function.
+        TaskFileError: A task is not JSON.
     """
     if workflow is not None:
         raise ConfigError(
-            "rollout.workers runs the workflow in other processes, which load it from a file: name the file with `workflow` in "
-            "the configuration instead of passing a function, or set rollout.workers = 0"
+            "`rollout.workers` runs the workflow in other processes, which load it from a file: name the file with `workflow` in "
+            "the configuration instead of passing a function, or set `rollout.workers` = 0"
         )
     known = tasks.tasks if isinstance(tasks, TaskList) else []
     for kind, sequence in (("task", known), ("held-out task", held_out)):
@@ -29,10 +38,10 @@ def check_for_workers(workflow: Workflow | None, tasks: Tasks, held_out: Sequenc
 
 
 def unsendable(name: str, task: Task) -> str:
-    """Why a task cannot be sent to a worker process."""
+    """Say why a task cannot be sent to a worker process."""
     key = next((key for key, value in task.items() if not is_json({key: value})), None)
     value = type(task[key]).__name__ if key is not None else "value"
     return (
         f"{name} cannot be sent to a worker process: its field {key!r} ({value}) is not plain JSON; write it as JSON values, or "
-        "set rollout.workers = 0"
+        "set `rollout.workers` = 0"
     )

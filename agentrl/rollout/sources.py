@@ -28,7 +28,11 @@ class Sources:
     """None: they are where the configuration says."""
 
     def load_workflow(self) -> Workflow:
-        """Return the workflow, which is imported if it is in a file. Raises WorkflowError."""
+        """Return the workflow, which is imported if it is in a file.
+
+        Raises:
+            WorkflowError: It cannot be imported, or is no workflow.
+        """
         return self.workflow or load_workflow(Path(self.config.workflow))
 
 

@@ -13,7 +13,6 @@ figure (`agentrl.rollout.calls`). `agentrl.run.audit` proves all that from these
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import threading
 import time
@@ -51,11 +50,11 @@ from agentrl.rollout.stored_episodes import (
 )
 from agentrl.rollout.stored_form import (
     choice_of,
+    columns_of_outcome,
     content_of_choice,
     content_of_turn,
     record_fault,
     record_of,
-    record_to_columns,
 )
 
 T = TypeVar("T")
@@ -116,11 +115,18 @@ class Store:
         return str(path.relative_to(self._path.parent))
 
     def begin_restart(self, tasks: str = "", config: str = "{}") -> None:
-        """Note that the run starts, or starts again, its configuration as JSON, and that checkpoints only begun are gone. Raises
-        StoreError when its `tasks` are not those it started with."""
+        """Note that the run starts, or starts again, and that checkpoints only begun are gone.
+
+        Args:
+            tasks: What tells the run's tasks from others.
+            config: The configuration, as JSON.
+
+        Raises:
+            StoreError: Its tasks are not those that it started with.
+        """
         self.check_tasks(tasks)
         with self._writing(durable=True) as db:
-            db.execute("INSERT OR IGNORE INTO facts VALUES ('tasks', ?)", (tasks,))
+            db.execute("INSERT OR IGNORE INTO run_values VALUES ('tasks', ?)", (tasks,))
             self.restart += 1
             started_at = time.time()
             db.execute("INSERT INTO restarts VALUES (?, ?, ?)", (self.restart, started_at, config))
@@ -128,7 +134,11 @@ class Store:
             ledger.append(db, "restart", self.restart, started_at, config, tasks)
 
     def configuration(self, restart: int) -> str:
-        """The configuration of a restart, as JSON. Raises StoreError when there is no such restart."""
+        """Return the configuration of a restart, as JSON.
+
+        Raises:
+            StoreError: There is no such restart.
+        """
         with self._lock:
             row = self._db.execute("SELECT config FROM restarts WHERE restart = ?", (restart,)).fetchone()
         if row is None:
@@ -136,13 +146,17 @@ class Store:
         return str(row[0])
 
     def check_tasks(self, tasks: str) -> None:
-        """Raise StoreError when `tasks` are not those that the run started with."""
+        """Check that `tasks` are those that the run started with.
+
+        Raises:
+            StoreError: They are not.
+        """
         with self._lock:
-            known = self._db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
+            known = self._db.execute("SELECT value FROM run_values WHERE name = 'tasks'").fetchone()
         if known not in (None, (tasks,)):
             raise StoreError(
-                f"{self._path.parent} was started with other tasks ({known[0]}) than it has now ({tasks}): tasks, data.shuffle, "
-                "data.eval_share, seed and rollout.group_size must stay as they were. Restore them, or start a new run."
+                f"{self._path.parent} was started with other tasks ({known[0]}) than it has now ({tasks}): `tasks`, `data.shuffle`, "
+                "`data.eval_share`, `seed` and `rollout.group_size` must stay as they were. Restore them, or start a new run."
             )
 
     def note_writing(self, path: Path, size: int, digest: str) -> None:
@@ -174,32 +188,12 @@ class Store:
 
     def add(self, group_id: int, episode_index: int, seed: int, outcome: Outcome) -> int:
         """Commit one episode, of which its logged calls become the turns; returns its id."""
-        turns = outcome.record.turns
-        record, prompt_ids = record_to_columns(outcome.record)
-        row = (
-            self.restart,
-            group_id,
-            episode_index,
-            seed,
-            outcome.status,
-            outcome.reward,
-            outcome.has_turn_rewards,
-            json.dumps(outcome.metrics),
-            outcome.error,
-            record,
-            prompt_ids,
-            sum(len(turn.output_ids) for turn in turns),
-            sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
-            outcome.replayed_tokens,
-            outcome.started_at,
-            outcome.duration_s,
-        )
-        contents = [content_of_turn(turn) for turn in turns]
+        row = {"restart": self.restart, "group_id": group_id, "episode_index": episode_index, "seed": seed}
+        row |= columns_of_outcome(outcome)
+        contents = [content_of_turn(turn) for turn in outcome.record.turns]
         with self._writing() as db:
             cursor = db.execute(
-                "INSERT INTO episodes (restart, group_id, episode_index, seed, status, reward, has_turn_rewards, metrics, error, record,"
-                f" prompt_ids, tokens, interrupted_tokens, replayed_tokens, started_at, duration_s) VALUES ({', '.join('?' * 16)})",
-                row,
+                f"INSERT INTO episodes ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", list(row.values())
             )
             assert cursor.lastrowid is not None
             calls.end(db, group_id, episode_index, cursor.lastrowid, contents)
@@ -214,14 +208,20 @@ class Store:
             calls.log(db, rows)
 
     def logged_calls(self, group_id: int, episode_index: int) -> list[RecordedChoice]:
-        """The replies of an episode that did not end, in the order in which they were first kept."""
+        """Return the replies of an episode that did not end, in the order in which they were first kept."""
         with self._lock:
             rows = calls.logged(self._db, group_id, episode_index)
         return [found for row in rows if (found := choice_of(row)) is not None]
 
     def set_aside(self, vocabulary: int | None) -> list[str]:
-        """Mark finished episodes that cannot be trained on as failed, with the reason, and open their groups again, so that these
-        are completed or rejected. Returns what was set aside, for the user."""
+        """Mark finished episodes that cannot be trained on as failed, and open their groups again, which are then completed or rejected.
+
+        Args:
+            vocabulary: Number of token ids that the model has; None: it is not known.
+
+        Returns:
+            What was set aside and why, for the user.
+        """
         waiting = " FROM episodes e JOIN groups g ON g.id = e.group_id WHERE e.status = 'finished' AND g.step IS NULL"
         faults: dict[int, str] = {}
         with self._lock:
@@ -250,7 +250,7 @@ class Store:
             return str(error)
 
     def episodes(self, group_ids: Sequence[int]) -> list[FinishedEpisode]:
-        """The finished episodes of some groups, by group and episode_index."""
+        """Return the finished episodes of some groups, by group and episode_index."""
         marks = ", ".join("?" * len(group_ids))
         with self._lock:
             rows = self._db.execute(
@@ -265,7 +265,12 @@ class Store:
         ]
 
     def episode(self, episode_id: int) -> RecordedEpisode:
-        """One episode. Raises StoreError when there is none, ValueError when its record cannot be read."""
+        """Return one episode.
+
+        Raises:
+            StoreError: There is none of this id.
+            ValueError: Its record cannot be read.
+        """
         with self._lock:
             row = self._db.execute(
                 "SELECT id, group_id, episode_index, status, reward, error, record, prompt_ids FROM episodes WHERE id = ?",
@@ -305,7 +310,7 @@ class Store:
             batches.note_first_chain(db, chain)
 
     def batches(self, after: int = 0) -> list[StoredBatch]:
-        """The batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
+        """Return the batches of the steps after `after`, in their order. Raises StoreError when one is missing or malformed."""
         with self._lock:
             return batches.batches(self._db, after)
 
@@ -331,19 +336,21 @@ class Store:
         return [self._path.parent / path for _, path, _ in old]
 
     def kept_checkpoints(self) -> list[Path]:
-        """The directories of the checkpoints that are kept, oldest first."""
+        """Return the directories of the checkpoints that are kept, oldest first."""
         return self._directories("SELECT path FROM checkpoints WHERE kept ORDER BY step")
 
     def unwanted_checkpoints(self) -> list[Path]:
-        """The directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed. One that is
-        kept is not among them, whatever else names it."""
+        """Return the directories that may be deleted: of checkpoints that are not kept, or that were begun and never committed.
+
+        One that is kept is not among them, whatever else names it.
+        """
         begun = "UNION SELECT path FROM begun_checkpoints"
         kept = {path.name for path in self.kept_checkpoints()}
         found = self._directories(f"SELECT path FROM checkpoints WHERE NOT kept AND damaged IS NULL {begun}")
         return [path for path in found if path.name not in kept]
 
     def known_checkpoints(self) -> list[Path]:
-        """The directories of all checkpoints that were ever committed, or that were begun."""
+        """Return the directories of all checkpoints that were ever committed, or that were begun."""
         return self._directories("SELECT path FROM checkpoints UNION SELECT path FROM begun_checkpoints")
 
     def _directories(self, query: str) -> list[Path]:
@@ -359,7 +366,7 @@ class Store:
         return (row[0], self._path.parent / row[1]) if row else None
 
     def pending_groups(self) -> list[PendingGroup]:
-        """Groups that no checkpoint contains and that were not rejected, oldest first."""
+        """Return the groups that no checkpoint contains and that were not rejected, oldest first."""
         with self._lock:
             return pending_groups(self._db)
 
@@ -369,12 +376,12 @@ class Store:
             return query(self._db)
 
     def task_digests(self) -> list[str]:
-        """What tells the tasks of the groups 0, 1, ... from others."""
+        """Return what tells the tasks of the groups 0, 1, ... from others."""
         with reporting(self._path), self._lock:
             return [digest for (digest,) in self._db.execute("SELECT task_digest FROM groups ORDER BY id")]
 
     def task_digest(self, group_id: int) -> str | None:
-        """The same of one group; None: there is none."""
+        """Return the same of one group; None: there is none."""
         with reporting(self._path), self._lock:
             row = self._db.execute("SELECT task_digest FROM groups WHERE id = ?", (group_id,)).fetchone()
         return None if row is None else str(row[0])
@@ -385,6 +392,6 @@ class Store:
             return int(self._db.execute("SELECT COALESCE(MAX(id) + 1, 0) FROM groups").fetchone()[0])
 
     def totals(self) -> Totals:
-        """Counts over the whole run."""
+        """Return counts over the whole run."""
         with self._lock:
             return totals(self._db)

@@ -23,6 +23,7 @@ from agentrl.engine.soundness import Expected, fault_of, fault_of_id
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
 from agentrl.record.trajectory import TokenRecord, Turn
+from agentrl.rollout.outcome import Outcome
 
 _UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
 _INTEGERS = "Hiq"
@@ -53,7 +54,7 @@ def to_column(values: Sequence[Any], types: str) -> bytes:
 
 
 def from_column(column: bytes) -> list[Any]:
-    """The inverse of `to_column`. What that did not write raises an error of `_UNREADABLE`, or reads as something else."""
+    """Read a column that `to_column` wrote. What that did not write raises an error of `_UNREADABLE`, or reads as something else."""
     code, content = column[:1], column[1:]
     if code == _AS_JSON:
         return list(json.loads(content))
@@ -65,7 +66,7 @@ def from_column(column: bytes) -> list[Any]:
 
 
 def content_of_choice(choice: RecordedChoice) -> CallContent:
-    """A recorded reply as a row of `calls` holds it."""
+    """Return a recorded reply as a row of `calls` holds it."""
     said = choice.generation
     top = pydantic_core.to_json(said.top_logprobs, inf_nan_mode="constants") if said.top_logprobs else None
     return (
@@ -83,7 +84,7 @@ def content_of_choice(choice: RecordedChoice) -> CallContent:
 
 
 def choice_of(content: Sequence[Any]) -> RecordedChoice | None:
-    """The inverse of `content_of_choice`; None for one that cannot be read: it is then asked for again."""
+    """Read a reply that `content_of_choice` wrote; None for one that cannot be read: it is then asked for again."""
     request, completion_id, choice_index, tool_call_ids, output_ids, logprobs, versions, finish, cached, top = content
     try:
         generation = Generation(
@@ -100,7 +101,7 @@ def choice_of(content: Sequence[Any]) -> RecordedChoice | None:
 
 
 def content_of_turn(turn: Turn) -> CallContent:
-    """A turn as a row of `calls` holds it, when its episode has ended: nobody asks it again, and its top logprobs are gone."""
+    """Return a turn as a row of `calls` holds it, when its episode has ended: nobody asks it again, and its top logprobs are gone."""
     return (
         turn.request,
         turn.completion_id,
@@ -115,7 +116,27 @@ def content_of_turn(turn: Turn) -> CallContent:
     )
 
 
-def record_to_columns(record: TokenRecord) -> tuple[bytes, bytes]:
+def columns_of_outcome(outcome: Outcome) -> dict[str, Any]:
+    """Return what came of an episode as a row of `episodes` holds it: column -> value."""
+    turns = outcome.record.turns
+    record, prompt_ids = _columns_of_record(outcome.record)
+    return {
+        "status": outcome.status,
+        "reward": outcome.reward,
+        "has_turn_rewards": outcome.has_turn_rewards,
+        "metrics": json.dumps(outcome.metrics),
+        "error": outcome.error,
+        "record": record,
+        "prompt_ids": prompt_ids,
+        "tokens": sum(len(turn.output_ids) for turn in turns),
+        "interrupted_tokens": sum(len(turn.output_ids) for turn in turns if len(turn.versions) > 1),
+        "replayed_tokens": outcome.replayed_tokens,
+        "started_at": outcome.started_at,
+        "duration_s": outcome.duration_s,
+    }
+
+
+def _columns_of_record(record: TokenRecord) -> tuple[bytes, bytes]:
     """(record, prompt_ids) of a row of `episodes`: all of a token record but what `calls` holds."""
     position = {id(turn): index for index, turn in enumerate(record.turns)}
     rows = record.to_json()
@@ -132,7 +153,7 @@ def record_to_columns(record: TokenRecord) -> tuple[bytes, bytes]:
 
 
 def record_of(record: bytes, prompt_ids: bytes, calls: Sequence[Sequence[Any]]) -> TokenRecord:
-    """The token record of an episode, from its own columns and the contents of its calls, in the order of its turns.
+    """Return the token record of an episode, from its own columns and the contents of its calls, in the order of its turns.
 
     Raises:
         ValueError: it cannot be read.

@@ -113,6 +113,29 @@ def task_of_episode(workflow: Callable[..., Any], task: Task) -> Any:
     return own if task_type is None else task_type.value(own)
 
 
+def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
+    """Return a mapping, a dataclass's or a pydantic model's value as a task.
+
+    Args:
+        value: What a source holds.
+        where: What messages call it.
+        task_type: What it must be; None: any dict.
+
+    Raises:
+        TaskFileError: It is anything else, or not of the workflow's `task_type`.
+    """
+    value = as_dict(value, where)
+    if not isinstance(value, Mapping):
+        hint = ": in a file, each task is a line of its own" if isinstance(value, list) else ""
+        raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}{hint}")
+    task = dict(value)
+    if any(not isinstance(key, str) for key in task):
+        raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")
+    if task_type is not None:
+        task_type.value(task, where)
+    return task
+
+
 def as_dict(value: Any, where: str) -> Any:
     """Return a dataclass's or a pydantic model's value as a dict of JSON, and anything else as it is.
 

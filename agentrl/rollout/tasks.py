@@ -9,13 +9,11 @@ Which task a group gets follows from its number alone, so a resumed run goes on 
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import itertools
 import json
 import random
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +22,8 @@ from typing import Any, Protocol
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import AgentRLError, ConfigError, TaskFileError, one_line
-from agentrl.rollout.task_type import TaskType, as_dict
+from agentrl.rollout.task_file import load_tasks
+from agentrl.rollout.task_type import TaskType, as_task
 from agentrl.rollout.workflow import load_object
 
 
@@ -58,7 +57,11 @@ class Tasks(Protocol):
         ...
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
-        """The task of a group; None: the epochs are over. Raises TaskFileError. May block."""
+        """Return the task of a group; None: the epochs are over. May block.
+
+        Raises:
+            TaskFileError: The tasks cannot be read.
+        """
         ...
 
 
@@ -79,7 +82,7 @@ class TaskList:
         return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
-        """The task of a group."""
+        """Return the task of a group."""
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
             return None
@@ -112,10 +115,12 @@ class TaskStream:
         return "a stream of tasks"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
-        """The task of a group. Groups are best asked for in turn: going back means starting again.
+        """Return the task of a group. Groups are best asked for in turn: going back means starting again.
 
-        What fails in the middle of the stream, and what is no task, counts as a task, with its fault. Raises TaskFileError
-        when a whole epoch holds no task that can be used.
+        What fails in the middle of the stream, and what is no task, counts as a task, with its fault.
+
+        Raises:
+            TaskFileError: The stream cannot begin, or a whole epoch of it holds no task that can be used.
         """
         if group_id < self._next:
             self._iterator, self._next, self._epoch, self._position = iter(()), 0, -1, 0
@@ -174,9 +179,15 @@ def open_tasks(source: str, task_type: TaskType | None = None) -> list[Task] | T
 def tasks_from_python(
     source: Iterable[Any] | Callable[[], Iterable[Any]], name: str = "tasks", task_type: TaskType | None = None
 ) -> list[Task] | TaskStream:
-    """Return tasks from Python: a sequence, or a function that returns an iterable, of dicts, dataclasses or pydantic models.
+    """Return tasks from Python.
 
-    Raises TaskFileError as `open_tasks` does.
+    Args:
+        source: A sequence, or a function that returns an iterable, of dicts, dataclasses or pydantic models.
+        name: What messages call it.
+        task_type: What every task must be; None: any dict.
+
+    Raises:
+        TaskFileError: It is neither, holds no tasks, or one of them is no task. One of a stream counts as a task, with its fault.
     """
     if callable(source):
         start = source
@@ -215,16 +226,23 @@ def open_run_tasks(
     given: Iterable[Any] | Callable[[], Iterable[Any]] | None,
     task_type: TaskType | None = None,
 ) -> tuple[Tasks, list[Task]]:
-    """Where groups get their tasks, and the held-out ones: those of the configuration, or `given` from Python.
+    """Return where groups get their tasks, and the held-out ones.
 
-    Raises TaskFileError, ConfigError.
+    Args:
+        config: The configuration, which names both.
+        given: Tasks from Python in place of those that it names for groups.
+        task_type: What every task must be; None: any dict.
+
+    Raises:
+        TaskFileError: They cannot be read, or there are too few to hold some out.
+        ConfigError: A share of a stream is to be held out.
     """
     data = config.data
     tasks = open_tasks(config.tasks, task_type) if given is None else tasks_from_python(given, task_type=task_type)
     held_out = list_tasks(config.eval.tasks, config.eval.limit, task_type) if config.eval.tasks else []
     if isinstance(tasks, TaskStream):
         if data.eval_share and not held_out:
-            raise ConfigError("data.eval_share needs tasks whose number is known; name other tasks with eval.tasks")
+            raise ConfigError("`data.eval_share` needs tasks whose number is known; name other tasks with `eval.tasks`")
         tasks.epochs = data.epochs
         return tasks, held_out
     if data.eval_share and not held_out:
@@ -233,11 +251,16 @@ def open_run_tasks(
 
 
 def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:
-    """Check that a stream has the tasks again that it had when the groups 0, 1, ... were given them, whose digests these are.
-    Of a list, its identity says that. May block.
+    """Check that a stream has the tasks again that it had before. Of a list, its identity says that. May block.
 
-    Raises TaskFileError for one that has not: what was left half done would be gone on with as something else, and later tasks
-    would come twice, or never.
+    With others, what was left half done would be gone on with as something else, and later tasks would come twice, or never.
+
+    Args:
+        tasks: The tasks as they are now.
+        digests: Of the tasks that the groups 0, 1, ... were given.
+
+    Raises:
+        TaskFileError: They are others.
     """
     for group_id, digest in enumerate(digests if isinstance(tasks, TaskStream) else ()):
         found = tasks.task_of_group(group_id)
@@ -254,7 +277,16 @@ def list_tasks(
     limit: int | None = None,
     task_type: TaskType | None = None,
 ) -> list[Task]:
-    """Return the first `limit` tasks of a source that ends, or of one that does not and has a limit. Raises TaskFileError."""
+    """Return the first tasks of a source.
+
+    Args:
+        source: As for `open_tasks`, or as for `tasks_from_python`.
+        limit: How many; None: all of them, of a source that ends.
+        task_type: What every task must be; None: any dict.
+
+    Raises:
+        TaskFileError: They cannot be read, or have no end and no limit.
+    """
     if isinstance(source, str):
         name, tasks = source, open_tasks(source, task_type)
     else:
@@ -262,19 +294,28 @@ def list_tasks(
     if isinstance(tasks, list):
         return tasks[:limit]
     if limit is None:
-        raise TaskFileError(f"{name} may have no end; say how many tasks to use with eval.limit")
+        raise TaskFileError(f"{name} may have no end; say how many tasks to use with `eval.limit`")
     return _first(tasks.start(), name, task_type, limit)
 
 
 def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[list[Task], list[Task]]:
-    """(training, held-out) tasks: a share, drawn with the seed, is held out; one task at least is left on each side.
+    """Hold out a share of the tasks, drawn with a seed. One task at least is left on each side.
 
-    Raises TaskFileError when there are too few for that.
+    Args:
+        tasks: All of them.
+        eval_share: The share to hold out, above 0 and below 1.
+        seed: What decides which.
+
+    Returns:
+        The tasks to train on, and those held out.
+
+    Raises:
+        TaskFileError: There are too few.
     """
     if len(tasks) < 2:
         raise TaskFileError(
-            f"data.eval_share = {eval_share:g} holds tasks out, and there is one task alone; give two or more, or name held-out "
-            "tasks with eval.tasks"
+            f"`data.eval_share` = {eval_share:g} holds tasks out, and there is one task alone; give two or more, or name held-out "
+            "tasks with `eval.tasks`"
         )
     count = min(max(1, round(eval_share * len(tasks))), len(tasks) - 1)
     held_out = set(random.Random(f"{seed}/split").sample(range(len(tasks)), count))  # noqa: S311
@@ -282,60 +323,12 @@ def split_tasks(tasks: Sequence[Task], eval_share: float, seed: int) -> tuple[li
     return chosen[0], chosen[1]
 
 
-def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
-    """Return the tasks of a JSON-lines file. Raises TaskFileError, with the line, when one is no task."""
-    try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-        lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")  # JSON strings may hold other line separators
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise TaskFileError(f"the task file {path} is no whole gzip file: {one_line(error)}") from error
-    except OSError as error:
-        raise TaskFileError(f"cannot read the task file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise TaskFileError(f"the task file {path} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
-    tasks: list[Task] = []
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            task = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            what = (
-                f"{error.msg} at character {error.pos + 1}"
-                if isinstance(error, json.JSONDecodeError)
-                else one_line(error)
-            )
-            hint = "; each task is a line of its own"
-            if path.suffix == ".py":
-                hint = f"; for tasks made by Python code, write python:{path}:NAME"
-            raise TaskFileError(f"{path}, line {number}: not valid JSON: {what}{hint}") from error
-        tasks.append(as_task(task, f"{path}, line {number}", task_type))
-    if not tasks:
-        raise TaskFileError(f"{path} holds no tasks")
-    return tasks
-
-
-def as_task(value: Any, where: str, task_type: TaskType | None = None) -> Task:
-    """Return a mapping, a dataclass's or a pydantic model's value as a task.
-
-    Raises TaskFileError for anything else, and for what is not of the workflow's `task_type`.
-    """
-    value = as_dict(value, where)
-    if not isinstance(value, Mapping):
-        hint = ": in a file, each task is a line of its own" if isinstance(value, list) else ""
-        raise TaskFileError(f"{where}: a task must be a JSON object, not {type(value).__name__}{hint}")
-    task = dict(value)
-    if any(not isinstance(key, str) for key in task):
-        raise TaskFileError(f"{where}: the keys of a task must be text, not {[*task][:5]}")
-    if task_type is not None:
-        task_type.value(task, where)
-    return task
-
-
 def fingerprint(tasks: Sequence[Task]) -> str:
-    """What tells one task set from another. Raises TaskFileError for tasks that cannot be told."""
+    """Return what tells one task set from another.
+
+    Raises:
+        TaskFileError: A task holds what JSON cannot say.
+    """
     try:
         content = json.dumps(tasks, sort_keys=True, default=lambda value: type(value).__name__)
     except (TypeError, ValueError, RecursionError) as error:
@@ -388,10 +381,10 @@ def _order(task_count: int, seed: int, epoch: int) -> list[int]:
 
 
 def episode_seed(seed: int, group_id: int, episode_index: int) -> int:
-    """The seed of one attempt."""
+    """Return the seed of one attempt."""
     return random.Random(f"{seed}/{group_id}/{episode_index}").getrandbits(31)  # noqa: S311
 
 
 def group_seed(seed: int, group_id: int) -> int:
-    """The seed that the attempts of a group share."""
+    """Return the seed that the attempts of a group share."""
     return random.Random(f"{seed}/{group_id}").getrandbits(31)  # noqa: S311

@@ -52,12 +52,16 @@ class TrainedStep:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The step as JSON."""
+        """Return the step as JSON."""
         return vars(self) | {"groups": list(self.groups), "minibatches": list(self.minibatches)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> TrainedStep:
-        """The step that `to_json` gave. Raises ValueError for anything else."""
+        """Return the step that `to_json` gave.
+
+        Raises:
+            ValueError: It gave nothing like this.
+        """
         return _READER.validate_python(value)
 
 
@@ -77,14 +81,23 @@ def trained_step(
     optimizer_steps: int,
     digest: str,
 ) -> TrainedStep:
-    """The step that follows the chain `before`. `minibatches`: the (group id, number of the sequence in it) of each."""
+    """Return the step that follows another, with its digest chain.
+
+    Args:
+        before: The chain that it follows.
+        step: Its number.
+        groups: The ids of its groups, and how many sequences each had.
+        minibatches: [minibatch][sequence] (group id, number of the sequence in the group).
+        optimizer_steps: How many it took.
+        digest: Of the weights after it.
+    """
     compact = tuple(_compact(part) for part in minibatches)
     chain = _chained(before, step, groups, compact, optimizer_steps, digest)
     return TrainedStep(step, groups, compact, optimizer_steps, digest, chain)
 
 
 def wrong_minibatches(trained: TrainedStep) -> Iterator[str]:
-    """What is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
+    """Yield what is wrong with how the sequences of a step were dealt to minibatches: each may be in one, and in one only."""
     sizes = dict(trained.groups)
     found: dict[int, list[tuple[int, int]]] = {}
     for part in trained.minibatches:

@@ -38,9 +38,9 @@ from agentrl.rollout.worker_channel import (
     CancelCall,
     Channel,
     Done,
-    Ended,
     EndSession,
     EngineState,
+    EpisodeEnded,
     Failed,
     Frame,
     Generate,
@@ -99,7 +99,16 @@ class Worker:
     """Nothing more will come from it."""
 
     async def run(self, frame: Run, calls: EpisodeCalls) -> Outcome:
-        """Run an episode. Raises WorkerLostError when the worker is lost meanwhile, FrameTooLargeError for a task that is too large."""
+        """Run an episode.
+
+        Args:
+            frame: The episode as the worker is sent it.
+            calls: Its calls of the model so far, to which the new ones are added.
+
+        Raises:
+            WorkerLostError: The worker is lost meanwhile.
+            FrameTooLargeError: The task is too large to be sent.
+        """
         async with background_tasks() as tasks:
             episode = self.episodes[frame.episode] = _RunningEpisode(calls, tasks)
             try:
@@ -136,7 +145,7 @@ class Worker:
             match frame:
                 case Beat():
                     self.metrics = frame.metrics
-                case Ended() if frame.episode in self.episodes:
+                case EpisodeEnded() if frame.episode in self.episodes:
                     episode = self.episodes[frame.episode]
                     episode.outcome = frame.outcome
                     episode.ended.set()
@@ -173,18 +182,18 @@ class Worker:
                 newest.send_nowait(ids)
 
         async def generate() -> Answer:
-            draft = PartialGeneration(frame.start)
+            growing = PartialGeneration(frame.start)
             async with background_tasks() as tasks:
                 if frame.progress:
                     tasks.start_soon(self._send_progress, frame.call, arrived)
-                with calls.watch(frame.choice, draft):
+                with calls.watch(frame.choice, growing):
                     generation = await self.engine.generate(
                         frame.input_ids,
                         frame.sampling,
                         frame.session,
                         progress if frame.progress else None,
                         images=frame.images,
-                        draft=draft,
+                        partial=growing,
                     )
             calls.generated(frame.choice, generation)
             return Generated(frame.call, generation)
@@ -228,13 +237,13 @@ class Worker:
         Time is counted in steps of this loop: what holds up the main process is no fault of the worker's.
         """
         step_s = min(MAX_STEP_S, hang_timeout_s / 10)
-        facts = engine_state(self.engine)
+        state = engine_state(self.engine)
         while self._silent_s < hang_timeout_s:
             await anyio.sleep(step_s)
             self._silent_s += step_s
-            if facts != (facts := engine_state(self.engine)):
-                self.tasks.start_soon(self._send, facts)
-        blocked = f"was blocked for {hang_timeout_s:g} s (rollout.hang_timeout_s)"
+            if state != (state := engine_state(self.engine)):
+                self.tasks.start_soon(self._send, state)
+        blocked = f"was blocked for {hang_timeout_s:g} s (`rollout.hang_timeout_s`)"
         try:
             await child.write_line("what blocks?")
             episode, where, stack = _stack(await child.read_line(STACK_TIMEOUT_S))
@@ -256,8 +265,11 @@ class Worker:
 
 
 def _stack(line: str) -> tuple[int | None, str, str]:
-    """What a blocked worker says of itself: the episode, the place, the traceback. Raises WorkerError for what is no such line:
-    whatever runs in a worker can write into its pipes."""
+    """Return what a blocked worker says of itself: the episode, the place, the traceback.
+
+    Raises:
+        WorkerError: It is no such line: whatever runs in a worker can write into its pipes.
+    """
     try:
         said = json.loads(line)
         episode, where, traceback = said["episode"], said["where"], said["traceback"]
@@ -267,7 +279,7 @@ def _stack(line: str) -> tuple[int | None, str, str]:
 
 
 def _signal_name(number: int) -> str:
-    """The name of a signal, or its number: most of those for real time have no name."""
+    """Return the name of a signal, or its number: most of those for real time have no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -275,7 +287,7 @@ def _signal_name(number: int) -> str:
 
 
 def engine_state(engine: Engine) -> EngineState:
-    """What a worker's proxy has to know of an engine."""
+    """Return what a worker's proxy has to know of an engine."""
     return EngineState(engine.version, engine.has_grammar, engine.takes_images, engine.vocabulary)
 
 
@@ -283,10 +295,18 @@ def engine_state(engine: Engine) -> EngineState:
 async def open_worker(
     name: str, config: RunConfig, engine: Engine, log: Path, *, training: bool
 ) -> AsyncIterator[Worker]:
-    """A worker process for episodes of `config`, on `engine`, for the length of the context. With `training` what they record is to
-    be trained on.
+    """Hold a worker process for the length of the context.
 
-    Raises WorkerError when it cannot be started, and the UsageError that it meets itself.
+    Args:
+        name: What messages and logs call it.
+        config: The run that its episodes are of.
+        engine: What answers their model calls.
+        log: The file that it writes to.
+        training: Whether what they record is to be trained on.
+
+    Raises:
+        WorkerError: It cannot be started.
+        UsageError: It meets one itself, such as a workflow that cannot be loaded.
     """
     hang_timeout_s = config.rollout.hang_timeout_s
     async with AsyncExitStack() as stack:

@@ -3,7 +3,7 @@
     main ──► worker                                    worker ──► main
     Start         what to run, and how                 Ready, Refused    whether it can
     Run, Cancel   an episode                           Beat              its event loop turns
-    EngineState   what the engine can do               Ended             an episode, with its outcome
+    EngineState   what the engine can do               EpisodeEnded      an episode, with its outcome
     Progress      what a growing reply gained          Generate, Keep, Health, CancelCall, EndSession
     Generated, Done, Failed   the answer to a call
 
@@ -55,7 +55,7 @@ class Start:
     """The first frame: what to run."""
 
     config: dict[str, Any]
-    facts: EngineState
+    state: EngineState
     import_path: list[str]
     """`sys.path` of the main process, so that the workflow finds the same modules."""
     beat_s: float
@@ -97,7 +97,7 @@ class Cancel:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EpisodeEnded:
     """What came of an episode."""
 
     episode: int
@@ -195,7 +195,7 @@ class Failed:
 
 Answer = Generated | Done | Failed
 ToWorker = Start | Run | Cancel | EngineState | Progress | Answer
-ToMain = Ready | Refused | Beat | Ended | Generate | Keep | Health | CancelCall | EndSession
+ToMain = Ready | Refused | Beat | EpisodeEnded | Generate | Keep | Health | CancelCall | EndSession
 Frame = ToWorker | ToMain
 
 
@@ -210,16 +210,20 @@ class Channel:
         self._received = BufferedByteReceiveStream(self.stream)
 
     async def send(self, frame: Frame) -> None:
-        """Send a frame. Raises FrameTooLargeError, and those of `GONE` when the other end is gone.
+        """Send a frame.
 
-        It waits for an other end that is slow to read. Cancelled, it has sent the whole frame or none of it.
+        It waits for an other end that is slow to read. Cancelled, it has sent the whole frame or none of it. When the other end is gone,
+        an error of `GONE` comes out.
+
+        Raises:
+            FrameTooLargeError: The frame has more than MAX_FRAME_BYTES.
         """
         content = encode(frame)
         async with self._sending:
             await self.stream.send(len(content).to_bytes(LENGTH_BYTES) + content)
 
     async def receive(self) -> Frame | None:
-        """The next frame; None when the other end is gone, or cannot be understood."""
+        """Return the next frame; None when the other end is gone, or cannot be understood."""
         try:
             size = int.from_bytes(await self._received.receive_exactly(LENGTH_BYTES))
             if size > MAX_FRAME_BYTES:
@@ -232,7 +236,11 @@ class Channel:
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame as bytes. Raises FrameTooLargeError."""
+    """Return a frame as bytes.
+
+    Raises:
+        FrameTooLargeError: It has more than MAX_FRAME_BYTES.
+    """
     content = json.dumps({"frame": type(frame).__name__, **vars(frame)}, default=_plain).encode()
     if len(content) > MAX_FRAME_BYTES:
         raise FrameTooLargeError(f"it takes {len(content)} bytes, more than the {MAX_FRAME_BYTES} of one frame")
@@ -240,7 +248,7 @@ def encode(frame: Frame) -> bytes:
 
 
 def decode(content: bytes) -> Frame:
-    """The inverse of `encode`."""
+    """Read a frame that `encode` wrote."""
     values: dict[str, Any] = json.loads(content)
     kind = _KINDS[values.pop("frame")]
     return kind(**{name: _NESTED.get(name, _same)(value) for name, value in values.items()})  # type: ignore[no-any-return]
@@ -274,7 +282,7 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
     kind.__name__: kind for union in (ToWorker, ToMain) for kind in union.__args__
 }
 _NESTED: Mapping[str, Callable[[Any], Any]] = {
-    "facts": lambda values: EngineState(**values),
+    "state": lambda values: EngineState(**values),
     "defaults": lambda values: SamplingDefaults(**values),
     "sampling": lambda values: Sampling(**values),
     "recorded": lambda rows: [_choice(values) for values in rows],

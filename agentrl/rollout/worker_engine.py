@@ -47,34 +47,34 @@ class _Waiting:
 class MainEngine:
     """The main process's engine. It is `agentrl.engine.protocol.Engine`; weights are updated in the main process alone."""
 
-    def __init__(self, channel: Channel, facts: EngineState) -> None:
-        self.facts = facts
+    def __init__(self, channel: Channel, state: EngineState) -> None:
+        self.state = state
         self._channel = channel
         self._numbers = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
         self._ended_sessions: list[str] = []
-        self.drafts: dict[int, tuple[int, RecordedChoice]] = {}
-        """By the identity of a draft: the episode that it belongs to, and which reply it will be."""
+        self.partials: dict[int, tuple[int, RecordedChoice]] = {}
+        """By the identity of a partial generation: the episode that it belongs to, and which reply it will be."""
 
     @property
     def version(self) -> int:
         """The weight version that serves new tokens."""
-        return self.facts.version
+        return self.state.version
 
     @property
     def has_grammar(self) -> bool:
         """Whether it can hold a reply to a JSON schema."""
-        return self.facts.has_grammar
+        return self.state.has_grammar
 
     @property
     def takes_images(self) -> bool:
         """Whether the model that it serves sees images."""
-        return self.facts.takes_images
+        return self.state.takes_images
 
     @property
     def vocabulary(self) -> int | None:
         """Ids that the served model knows."""
-        return self.facts.vocabulary
+        return self.state.vocabulary
 
     async def generate(
         self,
@@ -84,13 +84,17 @@ class MainEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
-        """One uninterrupted reply; see `Engine.generate`. The draft is the main process's: this one only says whose it is."""
-        if draft is None or id(draft) not in self.drafts:
+        """Return one uninterrupted reply; see `Engine.generate`. The partial generation is the main process's: this one only says whose it is.
+
+        Raises:
+            EngineError: It has no partial generation of an episode of this worker, or the main process could not answer it.
+        """
+        if partial is None or id(partial) not in self.partials:
             raise EngineError("a worker generates for its episodes only")
-        episode, choice = self.drafts[id(draft)]
-        call, start = next(self._numbers), draft.start
+        episode, choice = self.partials[id(partial)]
+        call, start = next(self._numbers), partial.start
         frame = Generate(
             call, episode, choice, input_ids, sampling, session, list(images), start, on_progress is not None
         )
@@ -118,15 +122,27 @@ class MainEngine:
             await self._channel.send(EndSession(self._ended_sessions.pop()))
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """Raise EngineError: this is for the main process to do."""
+        """Refuse: this is for the main process to do.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("the main process updates the weights")
 
     async def pause(self, mode: PauseMode) -> None:
-        """Raise EngineError: this is for the main process to do."""
+        """Refuse: this is for the main process to do.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("the main process pauses the engine")
 
     async def resume(self) -> None:
-        """Raise EngineError: this is for the main process to do."""
+        """Refuse: this is for the main process to do.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("the main process resumes the engine")
 
     def on_answer(self, answer: Answer) -> None:
@@ -177,11 +193,11 @@ class WorkerCallLog(RecordedCalls):
         await self.engine.keep(self.episode, choice)
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
-        """Say whose draft it is. The main process, which has the engine, looks at what it has."""
+    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
+        """Say whose partial generation it is. The main process, which has the engine, looks at what it has."""
         assert self.engine is not None
-        self.engine.drafts[id(draft)] = (self.episode, choice)
+        self.engine.partials[id(partial)] = (self.episode, choice)
         try:
             yield
         finally:
-            del self.engine.drafts[id(draft)]
+            del self.engine.partials[id(partial)]

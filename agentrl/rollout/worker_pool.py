@@ -75,7 +75,18 @@ class WorkerPool:
     async def run(
         self, task: Task, seed: int, group_seed: int | None, call_log: CallLog | None, defaults: SamplingDefaults
     ) -> Outcome:
-        """One attempt at one task, in as many workers as it takes. Raises WorkerError when none can be started any more."""
+        """Make one attempt at one task, in as many workers as it takes.
+
+        Args:
+            task: The task.
+            seed: The episode's.
+            group_seed: The one that the episodes of its group share, or None.
+            call_log: Where its model calls are kept as they happen, or None.
+            defaults: How a request is sampled that does not say.
+
+        Raises:
+            WorkerError: No worker can be started any more.
+        """
         started_at, started = time.time(), time.perf_counter()
 
         def failed(error: str) -> Outcome:
@@ -185,15 +196,15 @@ class WorkerRunner:
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
     ) -> Outcome:
-        """One attempt at one task; see `Runner.run`."""
+        """Make one attempt at one task; see `Runner.run`."""
         return await self.pool.run(task, seed, group_seed, call_log, self.defaults)
 
     def with_defaults(self, defaults: SamplingDefaults) -> WorkerRunner:
-        """The same workers with other defaults of sampling."""
+        """Return the same workers with other defaults of sampling."""
         return WorkerRunner(self.pool, defaults)
 
     def metrics(self) -> dict[str, float]:
-        """Sums since the run began."""
+        """Return sums since the run began."""
         return self.pool.metrics()
 
 
@@ -201,10 +212,18 @@ class WorkerRunner:
 async def open_workers(
     config: RunConfig, engine: Engine, *, training: bool, logs: Path, say: Callable[[str], None]
 ) -> AsyncIterator[WorkerRunner]:
-    """A runner over `rollout.workers` processes, started, for the length of the context.
+    """Yield a runner over `rollout.workers` processes, started, for the length of the context.
 
-    They write `worker-N.log` in the directory `logs`; `say` is told of each that is lost. Raises WorkerError, and the
-    UsageErrors that a worker meets, such as a workflow that cannot be imported.
+    Args:
+        config: The run.
+        engine: What answers the model calls of their episodes.
+        training: Whether what these record is to be trained on.
+        logs: Directory of their logs, `worker-N.log`.
+        say: Is told of each worker that is lost.
+
+    Raises:
+        WorkerError: One cannot be started.
+        UsageError: A worker meets it, such as a workflow that cannot be imported.
     """
     rollout = config.rollout
     async with background_tasks() as tasks:
@@ -217,8 +236,10 @@ async def open_workers(
 
 
 def share_of_worker(config: RunConfig) -> RunConfig:
-    """The configuration of one worker: it has its share of the run's sandboxes, and two to grade with at least, one for a program and
-    one for test code."""
+    """Return the configuration of one worker: it has its share of the run's sandboxes.
+
+    Of those to grade with it has two at least, one for a program and one for test code.
+    """
     workers, sandbox = config.rollout.workers, config.sandbox
     graders = sandbox.graders or max(2, len(os.sched_getaffinity(0)))
     leases = sandbox.leases or config.rollout.max_concurrent

@@ -40,8 +40,8 @@ from agentrl.rollout.worker_channel import (
     Cancel,
     Channel,
     Done,
-    Ended,
     EngineState,
+    EpisodeEnded,
     Failed,
     FrameTooLargeError,
     Generated,
@@ -79,7 +79,7 @@ class _Worker:
                 case Cancel() if frame.episode in self.scopes:
                     self.scopes[frame.episode].cancel()
                 case EngineState():
-                    self.engine.facts = frame
+                    self.engine.state = frame
                 case Progress():
                     self.engine.on_progress(frame)
                 case Generated() | Done() | Failed():
@@ -95,10 +95,10 @@ class _Worker:
             with suppress(*GONE):
                 await self.engine.tell_ended_sessions()
                 try:
-                    await self.channel.send(Ended(frame.episode, outcome))
+                    await self.channel.send(EpisodeEnded(frame.episode, outcome))
                 except FrameTooLargeError as error:
                     failed = Outcome(status="failed", error=f"its record cannot be sent to the main process: {error}")
-                    await self.channel.send(Ended(frame.episode, failed))
+                    await self.channel.send(EpisodeEnded(frame.episode, failed))
         del self.scopes[frame.episode]
 
     async def beat(self, every_s: float) -> None:
@@ -117,7 +117,7 @@ async def _work(connection: socket.socket, on_start: Callable[[anyio.CancelScope
         return  # the main process is gone
     sys.path += [path for path in start.import_path if path not in sys.path]
     config = RunConfig.model_validate(start.config)
-    engine = MainEngine(channel, start.facts)
+    engine = MainEngine(channel, start.state)
     try:
         workflow = load_workflow(Path(config.workflow))
         async with (

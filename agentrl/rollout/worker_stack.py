@@ -27,7 +27,7 @@ class LoopStack:
 
 
 def loop_stack() -> LoopStack:
-    """What the main thread, where the event loop runs, is doing."""
+    """Return what the main thread, where the event loop runs, is doing."""
     thread = threading.main_thread().ident
     frame = sys._current_frames().get(thread) if thread is not None else None
     if frame is None:
@@ -37,7 +37,7 @@ def loop_stack() -> LoopStack:
 
 
 def _context(frame: FrameType | None) -> Context | None:
-    """The context of the task in which `frame` runs: the event loop steps every task in a handle, which knows it."""
+    """Return the context of the task in which `frame` runs: the event loop steps every task in a handle, which knows it."""
     while frame is not None:
         if frame.f_code is _RUN_HANDLE:
             context: Context = frame.f_locals["self"]._context

@@ -12,14 +12,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from agentrl.episode import Episode, Reward
+from agentrl.episode import Episode
 from agentrl.errors import WorkflowError, one_line
+from agentrl.reward import Reward
 
 Workflow = Callable[[Episode[Any]], Awaitable[float | Reward]]
 
 
 def load_workflow(path: Path) -> Workflow:
-    """The `run` of a workflow file. Raises WorkflowError when there is none, or it is not async."""
+    """Return the `run` of a workflow file.
+
+    Raises:
+        WorkflowError: There is none, or it is not async.
+    """
     if path.is_dir():
         raise WorkflowError(f"the workflow {path} is a directory; name the Python file in it")
     if not path.is_file():
@@ -32,7 +37,15 @@ def load_workflow(path: Path) -> Workflow:
 
 
 def check_workflow(run: object, name: str) -> None:
-    """Raise WorkflowError unless `run` is an async function that can be called with an episode alone."""
+    """Check that a workflow is an async function that can be called with an episode alone.
+
+    Args:
+        run: The workflow.
+        name: What messages call it.
+
+    Raises:
+        WorkflowError: It is not.
+    """
     if not callable(run) or not (inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(type(run).__call__)):
         raise WorkflowError(f"{name} is not async; write `async def run(episode)`")
     try:
@@ -45,16 +58,24 @@ def check_workflow(run: object, name: str) -> None:
 
 
 def load_object(name: str) -> Any:
-    """The object of `FILE_OR_MODULE:NAME`. Raises ImportError or AttributeError when there is none, WorkflowError for a file that
-    cannot be imported."""
+    """Return the object of `FILE_OR_MODULE:NAME`.
+
+    Raises:
+        ImportError: There is no such module.
+        AttributeError: There is no such object.
+        WorkflowError: The file cannot be imported.
+    """
     source, _, attribute = name.rpartition(":")
     module = load_file(Path(source)) if source.endswith(".py") else importlib.import_module(source)
     return getattr(module, attribute)
 
 
 def load_file(path: Path) -> ModuleType:
-    """A Python file of the user's as a module. Its own folder, unless it is a package, can be imported from. Raises
-    WorkflowError."""
+    """Return a Python file of the user's as a module. Its own folder, unless it is a package, can be imported from.
+
+    Raises:
+        WorkflowError: It cannot be imported.
+    """
     name = f"agentrl_workflow_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:

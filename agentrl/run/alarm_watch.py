@@ -10,7 +10,7 @@ import anyio
 
 from agentrl.config import RunConfig
 from agentrl.rollout.controller import Controller
-from agentrl.run.alarms import AlarmLog, alarms
+from agentrl.run.alarms import AlarmLog, current_alarms
 
 CHECK_EVERY_S = 5.0
 """Time between two checks."""
@@ -39,7 +39,7 @@ class AlarmWatch:
         """Say what is wrong now, unless it was said lately."""
         gate = self.controller.gate
         health = self.controller.health.snapshot(self.decode, self.waiting_for())
-        self.log.update(alarms(health, self.config, gate.bound), f"step {gate.version}")
+        self.log.update(current_alarms(health, self.config, gate.bound), f"step {gate.version}")
 
     def waiting_for(self) -> str:
         """Return what the run is waiting for, in words."""
@@ -54,6 +54,6 @@ class AlarmWatch:
         if running := controller.progress.running:
             return (
                 f"{running} episodes, none of which is waiting for the model: their workflow, environments or sandboxes do not "
-                "come back (rollout.episode_timeout_s bounds them)"
+                "come back (`rollout.episode_timeout_s` bounds them)"
             )
         return "groups to start"

@@ -1,6 +1,6 @@
 """Lines that warn when a run is not healthy, with the likely reason and what to do.
 
-What a run has done is a `Health`, and `alarms` is a function of it. An `AlarmLog` says each alarm when it begins, repeats it
+What a run has done is a `Health`, and `current_alarms` is a function of it. An `AlarmLog` says each alarm when it begins, repeats it
 rarely while it lasts, and counts.
 """
 
@@ -40,8 +40,14 @@ class Alarm:
     text: str
 
 
-def alarms(health: Health, config: RunConfig, staleness_bound: int | None) -> Iterator[Alarm]:
-    """Yield what says that the run is not healthy."""
+def current_alarms(health: Health, config: RunConfig, staleness_bound: int | None) -> Iterator[Alarm]:
+    """Yield what says that the run is not healthy.
+
+    Args:
+        health: What the run has done lately.
+        config: The run's, which has the bounds.
+        staleness_bound: How stale a batch may be; None: as stale as it gets.
+    """
     yield from _of_rollout(health, config)
     yield from _of_training(health, config, staleness_bound)
 
@@ -66,7 +72,7 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
     if health.with_tools >= JUDGED_REPLIES and not health.tool_calls:
         yield Alarm(
             "no_tool_call",
-            f"none of the last {health.with_tools} replies that were offered tools calls one. Does model.renderer = "
+            f"none of the last {health.with_tools} replies that were offered tools calls one. Does `model.renderer` = "
             f"{config.model.renderer!r} fit the model, and does the model know tools (agentrl sft teaches it)? One reply: "
             f"{health.example!r}",
         )
@@ -74,7 +80,7 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
         yield Alarm(
             "replies_truncated",
             f"{health.truncated / health.replies:.0%} of the last {health.replies} replies are cut off for their length: raise "
-            "rollout.max_tokens (or max_tokens in the workflow), or teach the model to end its replies (agentrl sft)",
+            "`rollout.max_tokens` (or max_tokens in the workflow), or teach the model to end its replies (agentrl sft)",
         )
     if health.failures >= SAME_FAILURES:
         yield Alarm(
@@ -85,15 +91,15 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
     if health.quiet_s >= rollout.alarm_stall_s:
         yield Alarm(
             "stalled",
-            f"no episode and no training step has ended for {health.quiet_s / 60:.3g} min (rollout.alarm_stall_s = "
+            f"no episode and no training step has ended for {health.quiet_s / 60:.3g} min (`rollout.alarm_stall_s` = "
             f"{rollout.alarm_stall_s:g}); the run waits for {health.waiting_for}",
         )
     best, last = health.best_rewards, health.last_rewards
     if best and last and best.mean - last.mean > _noise(best.variance, last.variance):
         yield Alarm(
             "reward_falls",
-            f"the mean reward fell from {best.mean:.3f} to {last.mean:.3f} ({REWARD_BLOCK} groups each): lower trainer.optimizer.lr or "
-            "rollout.max_staleness, or hold the policy near its start with trainer.kl; the best checkpoint is kept",
+            f"the mean reward fell from {best.mean:.3f} to {last.mean:.3f} ({REWARD_BLOCK} groups each): lower `trainer.optimizer.lr` or "
+            "`rollout.max_staleness`, or hold the policy near its start with `trainer.kl`; the best checkpoint is kept",
         )
 
 
@@ -107,27 +113,27 @@ def _of_training(health: Health, config: RunConfig, staleness_bound: int | None)
         yield Alarm(
             "gradient_zero",
             f"the gradient was 0 in the last {health.zero_gradients} steps, so the policy does not change: every advantage is 0, "
-            "or every token is clipped or masked. Look at rewards, trainer.importance and the clip bounds",
+            "or every token is clipped or masked. Look at rewards, `trainer.importance` and the clip bounds",
         )
     if metrics.get("entropy", 1.0) < NO_ENTROPY:
         yield Alarm(
             "entropy_gone",
             f"the entropy is {metrics['entropy']:.2g} nats a token: the policy says the same every time and explores nothing. "
-            "Raise rollout.temperature or trainer.entropy_coef, or go back to an earlier checkpoint",
+            "Raise `rollout.temperature` or `trainer.entropy_coef`, or go back to an earlier checkpoint",
         )
     mismatch = metrics.get("logprob_mismatch_mean_abs", 0.0)
     if mismatch > trainer.alarm_mismatch:
         yield Alarm(
             "mismatch",
-            f"engine and trainer differ by {mismatch:.2g} in mean |Δlogprob|, more than trainer.alarm_mismatch = "
+            f"engine and trainer differ by {mismatch:.2g} in mean |Δlogprob|, more than `trainer.alarm_mismatch` = "
             f"{trainer.alarm_mismatch:g}: are model, number format and chat format the same on both sides?",
         )
     low, high = metrics.get("importance_weight_p01", 1.0), metrics.get("importance_weight_p99", 1.0)
     if high > trainer.alarm_weight or low < 1 / trainer.alarm_weight:
         yield Alarm(
             "weights",
-            f"p/b is {low:.2f} to {high:.2f} for 98 % of the tokens, beyond trainer.alarm_weight = {trainer.alarm_weight:g}: "
-            "lower rollout.max_staleness or trainer.optimizer.lr",
+            f"p/b is {low:.2f} to {high:.2f} for 98 % of the tokens, beyond `trainer.alarm_weight` = {trainer.alarm_weight:g}: "
+            "lower `rollout.max_staleness` or `trainer.optimizer.lr`",
         )
     if staleness_bound is not None and metrics.get("staleness_max", 0.0) > staleness_bound:
         yield Alarm(

@@ -69,8 +69,11 @@ class Audit:
 
 
 def audit(run_dir: Path) -> Audit:
-    """Examine the run in `run_dir`, which may be going on. Nothing is left in its directory. Raises StoreError when there is none, or
-    an evaluation is in it."""
+    """Examine the run in `run_dir`, which may be going on. Nothing is left in its directory.
+
+    Raises:
+        StoreError: There is none, its store cannot be read, or an evaluation is in it.
+    """
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run")
@@ -121,7 +124,7 @@ def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
 
 
 def _violations(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
-    """What is wrong by the tables, and by the files beside them but for the checkpoints."""
+    """Return what is wrong by the tables, and by the files beside them but for the checkpoints."""
     return [
         *wrong_objects(db),
         *_wrong_tasks(db),
@@ -144,7 +147,7 @@ def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
         "SELECT epoch, COUNT(*), MAX(task) FROM groups WHERE epoch < (SELECT MAX(epoch) FROM groups) GROUP BY epoch"
     ).fetchall()
     tasks = re.match(
-        r"(\d{1,9}) tasks", next(iter(db.execute("SELECT value FROM facts WHERE name = 'tasks'")), ("",))[0]
+        r"(\d{1,9}) tasks", next(iter(db.execute("SELECT value FROM run_values WHERE name = 'tasks'")), ("",))[0]
     )
     for epoch, count, largest in whole:
         expected = int(tasks[1]) if tasks else largest + 1

@@ -80,7 +80,7 @@ class _Story:
 
 
 def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
-    """Where the tables, or the files that the ledger names, are not what it says."""
+    """Yield where the tables, or the files that the ledger names, are not what it says."""
     violations: list[str] = []
     story = _Story()
     changed = {values[0]: values[1] for kind, values in ledger.entries(db, []) if kind == "set aside"}
@@ -111,7 +111,7 @@ def wrong_ledger(db: sqlite3.Connection, run_dir: Path) -> Iterator[str]:
     yield from _differences(db, "group", groups, story.groups)
     made = "SELECT step, restart, path, reward_mean, made_at, kept, damaged, reward_groups FROM checkpoints"
     yield from _differences(db, "the checkpoint of step", made, story.checkpoints)
-    tasks = db.execute("SELECT value FROM facts WHERE name = 'tasks'").fetchone()
+    tasks = db.execute("SELECT value FROM run_values WHERE name = 'tasks'").fetchone()
     if story.restarts and tasks != (story.tasks,):
         yield f"the run's tasks are {tasks and tasks[0]!r}, by its ledger {story.tasks!r}"
     yield from wrong_calls(db)
@@ -147,7 +147,7 @@ def _wrong_files(run_dir: Path, story: _Story) -> Iterator[str]:
 
 
 def _wrong_metrics(run_dir: Path, starts: set[int], restarts: int) -> Iterator[str]:
-    """Steps follow each other in metrics.jsonl; a restart goes on from a checkpoint."""
+    """Check that steps follow each other in metrics.jsonl, and a restart goes on from a checkpoint."""
     path = run_dir / "metrics.jsonl"
     last, jumps = 0, 0
     for line in whole_lines(path.read_bytes()) if path.is_file() else []:

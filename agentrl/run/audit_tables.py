@@ -13,12 +13,16 @@ from agentrl.errors import StoreError, one_line
 from agentrl.rollout.schema import SCHEMA
 
 _TYPES = {"INTEGER": "integer", "REAL": "real", "TEXT": "text", "BLOB": "blob"}
-FACTS = ("tasks", "chain", "calls")
-"""The names of all facts that a store holds."""
+RUN_VALUES = ("tasks", "chain", "calls")
+"""The names of all that a store holds of its run as a whole."""
 
 
 def check_tables(db: sqlite3.Connection) -> None:
-    """Raise StoreError unless the tables are those of a store, and each value in them is of its column's type."""
+    """Check that the tables are those of a store, and each value in them is of its column's type.
+
+    Raises:
+        StoreError: They are not.
+    """
     for kind, name, fault in _faults(db):
         if kind == "table":
             raise StoreError(f"the store cannot be read: its table {name} is {fault}")
@@ -33,12 +37,12 @@ def check_tables(db: sqlite3.Connection) -> None:
 
 
 def wrong_objects(db: sqlite3.Connection) -> Iterator[str]:
-    """Where indices and triggers are not those of a store, and facts that nobody noted."""
+    """Yield where indices and triggers are not those of a store, and run values that nobody noted."""
     for kind, name, fault in _faults(db):
         yield f"the {kind} {name} of the store is {fault}"
-    for (name,) in db.execute("SELECT name FROM facts"):
-        if name not in FACTS:
-            yield f"the store has a fact that nobody noted: {one_line(name, 80)}"
+    for (name,) in db.execute("SELECT name FROM run_values"):
+        if name not in RUN_VALUES:
+            yield f"the store has a run value that nobody noted: {one_line(name, 80)}"
 
 
 def _faults(db: sqlite3.Connection) -> Iterator[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from agentrl.rollout.training_history import TrainedStep, wrong_minibatches
 
 
 def wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
-    """What is wrong with the batches, by the store alone."""
+    """Yield what is wrong with the batches, by the store alone."""
     steps = [step for (step,) in db.execute("SELECT step FROM batches ORDER BY step")]
     last = db.execute("SELECT COALESCE(MAX(step), 0) FROM checkpoints").fetchone()[0]
     if steps != list(range(1, last + 1)):
@@ -58,7 +58,7 @@ def _wrong_chain(db: sqlite3.Connection, trained: list[TrainedStep]) -> Iterator
 
 
 def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
-    """(step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be."""
+    """Yield (step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be."""
     try:
         trained = {batch.trained.step: batch.trained for batch in batches(db)}
     except StoreError:
@@ -137,6 +137,6 @@ def _wrong_state(directory: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def some(numbers: list[int]) -> str:
-    """The first few of some numbers."""
+    """Return the first few of some numbers."""
     shown = ", ".join(map(str, numbers[:5]))
     return shown if len(numbers) <= 5 else f"{shown} and {len(numbers) - 5} more"

@@ -73,8 +73,13 @@ class DurableTrainer:
         return self._consumed[-1].chain if self._consumed else self._since
 
     async def load(self) -> Weights:
-        """Go on from the last whole checkpoint, or begin with the model as it is. What a damaged checkpoint contained is trained
-        again, and checkpointed again."""
+        """Go on from the last whole checkpoint, or begin with the model as it is.
+
+        What a damaged checkpoint contained is trained again, and checkpointed again.
+
+        Returns:
+            The weights that the trainer holds.
+        """
         await self._ask(self._restore)
         if self._consumed:
             await self.checkpoint()
@@ -82,7 +87,17 @@ class DurableTrainer:
         return self.weights
 
     async def step(self, groups: list[int]) -> dict[str, float]:
-        """Train on some groups; the step's metrics. The new weights are `weights`."""
+        """Train on some groups.
+
+        Args:
+            groups: Their ids.
+
+        Returns:
+            The step's metrics. The new weights are `weights`.
+
+        Raises:
+            TrainerError: The step failed as often as it is tried, or the trainer cannot be started again.
+        """
         step = self.weights.version + 1
         try:
             self.weights, trained, metrics = await self._ask(lambda: self.client.step(groups, self._chain))
@@ -109,7 +124,7 @@ class DurableTrainer:
         with anyio.CancelScope(shield=True):
             await self._commit(MAX_FAILURES)
 
-    async def save_the_rest(self) -> str | None:
+    async def save_remaining(self) -> str | None:
         """Checkpoint what no checkpoint contains, within `SAVE_TIMEOUT_S`, also when the run is being cancelled.
 
         A trainer that holds something else, such as a step whose answer nobody waited for, is started again once and goes
@@ -164,7 +179,7 @@ class DurableTrainer:
         while True:
             try:
                 if failures:
-                    await self._start_again()
+                    await self._restart()
                 return await ask()
             except TrainerLostError as lost:
                 failures += 1
@@ -174,18 +189,20 @@ class DurableTrainer:
                     f"{lost}\nstarting the trainer again; it goes through {len(self._consumed)} steps since the last checkpoint"
                 )
 
-    async def _start_again(self) -> None:
-        """A new process that holds what the one before held, as far as the run knows. A checkpoint that the one before was writing,
-        or had written, is deleted: another will contain its batches."""
+    async def _restart(self) -> None:
+        """Start a process that holds what the one before held; a checkpoint that no commit names is deleted."""
         self._saving = None
-        await self.client.start_again()
+        await self.client.restart()
         unwanted = await in_thread(self._store.unwanted_checkpoints)
         await in_thread(remove_unfinished, self._run_dir, unwanted)
         await self._restore()
 
     async def _restore(self) -> None:
-        """Load the newest whole checkpoint, and go through the batches since: those that the store knows, because a checkpoint
-        that contained them is damaged, and those that no checkpoint contains yet."""
+        """Load the newest whole checkpoint, and go through the batches since.
+
+        These are those that the store knows, because a checkpoint that contained them is damaged, and those that no checkpoint contains
+        yet.
+        """
         after, checkpoint = await self._newest_whole()
         recorded = [batch.trained for batch in await in_thread(self._store.batches, after)]
         again = recorded + [one for one in self._consumed if one.step > after + len(recorded)]
@@ -235,7 +252,12 @@ class DurableTrainer:
 
     @contextmanager
     def _while_saving(self, step: int) -> Iterator[None]:
-        """Say what an error means to a user: the disk is to blame for what the disk refused, and for nothing else."""
+        """Say what an error means to a user.
+
+        Raises:
+            DiskError: The disk refused what was written, and nothing else is to blame.
+            TrainerError: Anything else.
+        """
         try:
             yield
         except TrainerDiskError as error:

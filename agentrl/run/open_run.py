@@ -35,7 +35,11 @@ class Metrics(list[dict[str, Any]]):
     """The metrics of a run, a row for each training step."""
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return the rows as a data frame, a column for each metric. Raises UsageError when pandas is not installed."""
+        """Return the rows as a data frame, a column for each metric.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
         try:
             import pandas
         except ImportError:
@@ -63,7 +67,11 @@ class Run:
 
     @property
     def config(self) -> RunConfig:
-        """The configuration of its newest start. Raises StoreError when it cannot be read."""
+        """The configuration of its newest start.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
         return read_config(self.path)
 
     @property
@@ -86,7 +94,11 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The figures of the whole run; None before its end. Raises StoreError when they cannot be read."""
+        """The figures of the whole run; None before its end.
+
+        Raises:
+            StoreError: They cannot be read.
+        """
         path = self.path / "summary.json"
         if not path.exists():
             return None
@@ -147,7 +159,11 @@ class Run:
         return self._listed(chosen)
 
     def episode(self, episode_id: int) -> RunEpisode:
-        """Return one episode, by its id. Raises StoreError when there is none."""
+        """Return one episode, by its id.
+
+        Raises:
+            StoreError: There is none of this id, or the run has no store.
+        """
         found = self._listed(EpisodeFilter(id=episode_id))
         if not found:
             with self.open_store() as store, reading(f"episode {episode_id}", self.path):
@@ -161,7 +177,11 @@ class Run:
 
     @contextmanager
     def open_store(self) -> Iterator[Store]:
-        """Open the run's store to read from it. Hold it for as short as can be: the run waits for its readers now and then."""
+        """Open the run's store to read from it. Hold it for as short as can be: the run waits for its readers now and then.
+
+        Raises:
+            StoreError: The run has none, or it cannot be read.
+        """
         path = self.path / "store.sqlite"
         if not path.is_file():
             raise StoreError(

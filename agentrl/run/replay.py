@@ -67,7 +67,7 @@ class _Answers(RecordedCalls):
         """Nothing is new here."""
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         """Nothing grows here."""
         yield
 
@@ -91,9 +91,13 @@ class _NoEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
-        """Refuse."""
+        """Refuse, and note what was asked.
+
+        Raises:
+            EngineError: Always.
+        """
         self.asked.append(self.decode(input_ids))
         raise EngineError("the episode asks what its record does not hold, and a replay has no engine")
 
@@ -101,7 +105,11 @@ class _NoEngine:
         """Nothing to forget."""
 
     async def update_weights(self, checkpoint: Path, version: int) -> float:
-        """There are none."""
+        """Refuse: a replay has no weights.
+
+        Raises:
+            EngineError: Always.
+        """
         raise EngineError("a replay has no engine")
 
     async def pause(self, mode: PauseMode) -> None:
@@ -111,7 +119,7 @@ class _NoEngine:
         """Nothing is paused."""
 
     async def health(self) -> None:
-        """It never fails."""
+        """Do nothing: it never fails."""
 
 
 async def replay(
@@ -121,10 +129,16 @@ async def replay(
     workflow: Workflow | None = None,
     tasks: Any = None,
 ) -> Replay:
-    """Run an episode of the run in `run_dir` again with its task, its seeds and its recorded replies.
+    """Run an episode of a run again with its task, its seeds and its recorded replies.
 
-    `workflow` and `tasks`, where given, stand in for the files that the run's configuration names. Raises StoreError when
-    there is no such run or episode, or it is of an evaluation.
+    Args:
+        run_dir: The run's directory.
+        episode_id: The episode.
+        workflow: Stands in for the file that the run's configuration names.
+        tasks: The same for its tasks.
+
+    Raises:
+        StoreError: There is no such run or episode, or it is of an evaluation.
     """
     config, recorded, task, run = await in_thread(_found, run_dir, episode_id, workflow, tasks)
     chat_format = await chat_format_of(config.model)

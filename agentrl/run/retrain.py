@@ -45,7 +45,7 @@ class Retrained:
         return self.exact and self.same < self.steps
 
     def text(self) -> str:
-        """What a user reads."""
+        """Return what a user reads."""
         if self.same == self.steps:
             return f"trained again from scratch: the weights of all {self.steps} steps are the same, bit for bit"
         why = "" if self.exact else "; sums on several threads, ranks or a GPU are rounded in any order"
@@ -56,7 +56,9 @@ class Retrained:
 async def retrain(run_dir: Path) -> Retrained:
     """Train the recorded batches of the run in `run_dir` again. It writes nothing there.
 
-    Raises StoreError where the record is not enough to do so, TrainerError when the trainer fails.
+    Raises:
+        StoreError: The record is not enough to do so.
+        TrainerError: The trainer fails.
     """
     parts = await in_thread(_recorded, run_dir)
     recorded = [batch.trained for _, batches in parts for batch in batches]
@@ -90,7 +92,7 @@ async def _scratch_directory() -> AsyncIterator[Path]:
 async def _retrain(
     run_dir: Path, folder: Path, config: RunConfig, batches: list[StoredBatch], checkpoint: Path | None
 ) -> tuple[Path, list[TrainedStep]]:
-    """The checkpoint after the batches, and their steps; up to the first that differs."""
+    """Return the checkpoint after the batches, and their steps; up to the first that differs."""
     await in_thread(folder.mkdir)
     trainer = config.trainer.model_copy(update={"mismatch_sequences": 0})
     changed = folder / "config.json"
@@ -113,7 +115,11 @@ async def _retrain(
 
 
 def _recorded(run_dir: Path) -> list[tuple[RunConfig, list[StoredBatch]]]:
-    """The batches of a run, by the configuration that they were trained under."""
+    """Return the batches of a run, by the configuration that they were trained under.
+
+    Raises:
+        StoreError: There is no run.
+    """
     path = run_dir / "store.sqlite"
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run")
@@ -141,7 +147,7 @@ def _one_order(config: RunConfig) -> bool:
 
 
 def _difference(one: TrainedStep, other: TrainedStep) -> str:
-    """The first thing in which two steps differ, in words."""
+    """Return the first thing in which two steps differ, in words."""
     names = {
         "groups": "groups, or the number of their sequences",
         "minibatches": "minibatches",

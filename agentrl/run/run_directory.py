@@ -54,15 +54,20 @@ def write_config(config: RunConfig) -> None:
 
 
 def config_text(config: RunConfig) -> str:
-    """What config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
+    """Return what config.json holds: all but where the run lies, so that a run which is copied or moved is the one in its new place."""
     return config.model_dump_json(indent=2, exclude={"run_dir"}) + "\n"
 
 
 def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> RunConfig:
-    """Return the configuration of the run in `run_dir`, changed by dotted `overrides`; that of its newest start in the store where
-    `config.json` cannot be read. Whatever either says, the run is the one in `run_dir`.
+    """Return the configuration of the run in `run_dir`; that of its newest start in the store where `config.json` cannot be read.
 
-    Raises StoreError when neither can be read, or what is read is of another version of agentrl, ConfigError for a key or a value that is wrong.
+    Args:
+        run_dir: The run's directory, whatever the configuration says.
+        overrides: Values of dotted keys that are to be others.
+
+    Raises:
+        StoreError: Neither can be read, or what is read is of another version of agentrl.
+        ConfigError: A key of the overrides is wrong, or its value.
     """
     if overrides and "run_dir" in overrides:
         raise ConfigError(
@@ -71,9 +76,7 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     path = run_dir / "config.json"
     content: dict[str, Any] | None
     try:
-        content = stored_json(regular(path).read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("it holds no configuration")
+        content = _json_object(path)
     except (OSError, ValueError) as error:
         store = run_dir / "store.sqlite"
         if not path.is_file() and not store.is_file():
@@ -95,8 +98,15 @@ def read_config(run_dir: Path, overrides: Mapping[str, str] | None = None) -> Ru
     return config_of(content, overrides)
 
 
+def _json_object(path: Path) -> dict[str, Any]:
+    content = stored_json(regular(path).read_bytes())
+    if not isinstance(content, dict):
+        raise ValueError("it holds no configuration")
+    return content
+
+
 def _config_in(store: Path) -> dict[str, Any] | None:
-    """The configuration of the newest start in a store, None where there is none."""
+    """Return the configuration of the newest start in a store, None where there is none."""
     try:
         db = sqlite3.connect(reading_uri(store), uri=True)
         try:
@@ -110,7 +120,7 @@ def _config_in(store: Path) -> dict[str, Any] | None:
 
 @contextmanager
 def appending(path: Path) -> Iterator[Any]:
-    """A file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
+    """Yield a file of JSON lines to append to, on the disk when it is closed. What a crash tore, and all after it, is cut off first."""
     with open_private(path, "ab") as file:
         file.truncate(sum(map(len, whole_lines(path.read_bytes()))))
     sync(path.parent)
@@ -123,7 +133,7 @@ def appending(path: Path) -> Iterator[Any]:
 
 
 def whole_lines(content: bytes) -> list[bytes]:
-    """The lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
+    """Return the lines of a file of JSON lines, up to the first that a crash tore: its end, or any part of it, is missing."""
     lines = []
     for line in content.splitlines(keepends=True):
         try:
@@ -137,8 +147,11 @@ def whole_lines(content: bytes) -> list[bytes]:
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of the run's steps; where steps were lost by a crash, and the run went on from before them, they are those of the later
-    start. A line that is none of a step, which the audit reports, is passed over."""
+    """Return the metrics of the run's steps.
+
+    Where steps were lost by a crash, and the run went on from before them, they are those of the later start. A line that is none
+    of a step, which the audit reports, is passed over.
+    """
     path = run_dir / "metrics.jsonl"
     rows = [stored_json(line) for line in whole_lines(path.read_bytes())] if path.exists() else []
     steps: list[dict[str, Any]] = []
@@ -151,7 +164,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def read_mean_reward(evaluation: Path) -> float | None:
-    """The mean reward of an evaluation that a start of the run wrote; None where there is none, or it cannot be read, which the audit reports."""
+    """Return the mean reward of an evaluation that a start of the run wrote; None where there is none that can be read."""
     try:
         return float(stored_json(regular(evaluation).read_bytes())["mean_reward"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -159,8 +172,10 @@ def read_mean_reward(evaluation: Path) -> float | None:
 
 
 def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
-    """The summary of a run that has ended with all its steps; None for one that has not, or whose last step is none of a kept
-    checkpoint."""
+    """Return the summary of a run that has ended with all its steps.
+
+    None for one that has not, or whose last step is none of a kept checkpoint.
+    """
     run_dir = Path(config.run_dir)
     try:
         summary = stored_json(regular(run_dir / "summary.json").read_bytes())
@@ -171,12 +186,16 @@ def summary_of_finished(config: RunConfig) -> dict[str, Any] | None:
 
 
 def checkpoint_directory(run_dir: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """Return where the checkpoint of a step is."""
     return run_dir / "checkpoints" / f"step-{step:06d}"
 
 
 def set_aside(run_dir: Path, checkpoint: Path) -> Path | None:
-    """Move what is left of a damaged checkpoint out of the way, into `damaged/`; where it is now, None: nothing was left here."""
+    """Move what is left of a damaged checkpoint out of the way, into `damaged/`.
+
+    Returns:
+        Where it is now; None: nothing was left here.
+    """
     folder = run_dir / "damaged"
     folder.mkdir(exist_ok=True)
     target = next(
@@ -190,7 +209,15 @@ def set_aside(run_dir: Path, checkpoint: Path) -> Path | None:
 
 
 def check_checkpoints(run_dir: Path, known: Sequence[Path]) -> None:
-    """Raise StoreError when there is a checkpoint that the store does not know: then the store is an older one, or another's."""
+    """Check that the store knows every checkpoint: one that does not is an older one, or another run's.
+
+    Args:
+        run_dir: The run's directory.
+        known: The checkpoints that the store knows.
+
+    Raises:
+        StoreError: There is another.
+    """
     names = {path.name for path in known}
     for path in whole_checkpoints(run_dir):
         if path.name not in names:
@@ -213,7 +240,7 @@ def remove_unfinished(run_dir: Path, unwanted: Sequence[Path]) -> None:
 
 
 def whole_checkpoints(run_dir: Path) -> list[Path]:
-    """The directories that are called what a checkpoint is called, oldest first."""
+    """Return the directories that are called what a checkpoint is called, oldest first."""
     folder = run_dir / "checkpoints"
     found = [path for path in folder.iterdir() if _WHOLE.fullmatch(path.name)] if folder.is_dir() else []
     return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
@@ -221,8 +248,10 @@ def whole_checkpoints(run_dir: Path) -> list[Path]:
 
 @contextmanager
 def weights_directory(config: RunConfig) -> Iterator[Path]:
-    """Where a run's weights pass from trainer to engine, for the length of the context: shared memory where there is room for
-    `PUBLISHED_VERSIONS` of them, else the run directory."""
+    """Yield where a run's weights pass from trainer to engine, for the length of the context.
+
+    It is in shared memory where there is room for `PUBLISHED_VERSIONS` of them, else in the run directory.
+    """
     if room_in_shared_memory(PUBLISHED_VERSIONS * published_bytes(config)):
         with shared_memory_directory(config.run_dir) as directory:
             yield directory
@@ -253,7 +282,7 @@ def _in_float32(safetensors: Path) -> int:
 
 @contextmanager
 def empty_directory(directory: Path) -> Iterator[Path]:
-    """A new directory, for the length of the context."""
+    """Yield a new directory, for the length of the context."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(mode=0o700, parents=True)
     try:

@@ -58,7 +58,7 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
         return
     try:
         if is_held(descriptor) and _alive(owner := _owner(descriptor)):
-            raise _in_use(run_dir, owner)
+            raise StoreError(_in_use(run_dir, owner))
     finally:
         os.close(descriptor)
 
@@ -93,7 +93,11 @@ def hold_run_dir(config: RunConfig, *, resume: bool, begins_with: str = "store.s
 
 
 def prepare_run_dir(run_dir: Path) -> None:
-    """Make the run directory, if it is not there. Raises StoreError where nothing can be written into it."""
+    """Make the run directory, if it is not there.
+
+    Raises:
+        StoreError: Nothing can be written into it.
+    """
     with _writable(run_dir):
         make_directory(run_dir, 0o700)
         # A disk that is full takes a file, and nothing in it.
@@ -102,8 +106,14 @@ def prepare_run_dir(run_dir: Path) -> None:
 
 
 def lock_run(run_dir: Path) -> int:
-    """Take hold of the run directory; the descriptor, for children that write into it too. Raises StoreError when another
-    run holds it."""
+    """Take hold of the run directory.
+
+    Returns:
+        The descriptor, for children that write into it too.
+
+    Raises:
+        StoreError: Another run holds it, or it cannot be written.
+    """
     with _writable(run_dir):
         descriptor = open_lock(run_dir)
     deadline = time.monotonic() + ORPHAN_TIMEOUT_S
@@ -113,7 +123,7 @@ def lock_run(run_dir: Path) -> int:
             # Who only asks whether it is held has it for a moment. A run that was killed may have left a trainer that is still
             # writing; that ends by itself.
             if is_held(descriptor) and (_alive(owner) or time.monotonic() > deadline):
-                raise _in_use(run_dir, owner)
+                raise StoreError(_in_use(run_dir, owner))
             time.sleep(RETRY_EVERY_S)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
@@ -146,7 +156,7 @@ def _check_model(config: RunConfig) -> None:
 
 
 def _lost_store(run_dir: Path) -> str:
-    """What to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
+    """Return what to say of a directory whose store is gone and whose checkpoints are there; nothing, if it is not one."""
     found = whole_checkpoints(run_dir)
     return f": its store.sqlite is gone, {found[-1]} is there. {RESTORE}" if found else ""
 
@@ -163,16 +173,16 @@ def _writable(run_dir: Path) -> Iterator[None]:
 
 
 def _owner(lock: int) -> str:
-    """The process that took the lock last."""
+    """Return the process that took the lock last."""
     return os.pread(lock, 32, 0).decode(errors="replace").strip()
 
 
-def _in_use(run_dir: Path, owner: str) -> StoreError:
+def _in_use(run_dir: Path, owner: str) -> str:
     held = f"the run of process {owner or 'unknown'}"
     if not _alive(owner):
         by = ", ".join(map(str, _holders(run_dir / LOCK_NAME))) or "unknown"
         held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
-    return StoreError(f"{run_dir} is in use by {held}; wait for it, or end it")
+    return f"{run_dir} is in use by {held}; wait for it, or end it"
 
 
 def _holders(path: Path) -> list[int]:

@@ -16,10 +16,17 @@ from agentrl.run.run_directory import check_checkpoints, remove_unfinished
 
 
 def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Store:
-    """Open the store of a run that starts, or starts again with this `config`, and delete what its last start left half made.
+    """Open the store of a run that starts, or starts again, and delete what its last start left half made.
 
-    Raises StoreError, before anything is deleted, for a store that is missing, empty, damaged, older than the checkpoints
-    beside it, or of other tasks.
+    Args:
+        run_dir: The run's directory.
+        tasks: What tells the run's tasks from others.
+        config: The configuration, as JSON.
+        resume: Whether the run goes on.
+
+    Raises:
+        StoreError: The store is missing, empty, damaged, older than the checkpoints beside it, or of other tasks. Nothing has been
+            deleted then.
     """
     store = Store(run_dir / "store.sqlite", must_exist=resume)
     try:
@@ -37,13 +44,13 @@ def begin_store(run_dir: Path, tasks: str, config: str, *, resume: bool) -> Stor
 
 
 def known_tasks(run_dir: Path) -> list[str]:
-    """What tells the tasks of a run's groups 0, 1, ... from others. Raises StoreError."""
+    """Return what tells the tasks of a run's groups 0, 1, ... from others. Raises StoreError."""
     with Store(run_dir / "store.sqlite", must_exist=True) as store:
         return store.task_digests()
 
 
 def changed_settings(store: Store, after: int) -> str:
-    """The trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
+    """Return the trainer's settings that are other ones now than when a step after the step `after` was taken, in words; "" for none."""
 
     def settings(restart: int) -> dict[str, Any]:
         return _flat(stored_json(store.configuration(restart).encode()).get("trainer", {}), "trainer")
@@ -68,8 +75,13 @@ def _flat(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def write_noted(store: Store, path: Path, text: str) -> None:
-    """Write a file of the run directory, with its digest in the store's ledger before and after, so that it is seen when others
-    change it or take it away."""
+    """Write a file of the run directory, so that it is seen when others change it or take it away.
+
+    Args:
+        store: The run's, whose ledger gets the file's digest before and after.
+        path: The file.
+        text: What it is to hold.
+    """
     content = text.encode()
     holds = (len(content), hashlib.sha256(content).hexdigest())
     store.note_writing(path, *holds)

@@ -33,7 +33,6 @@ from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
-from agentrl.episode import MAX_REWARD
 from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
 from agentrl.proxy.api_error import ApiError, read_body
@@ -43,6 +42,7 @@ from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.record.returns import turn_returns
+from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.open_rollout import open_model
 from agentrl.rollout.open_runner import open_model_proxy
@@ -163,14 +163,23 @@ class Service:
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
-        """Answer one HTTP request, the model APIs included. Its body is read once its key is known to be good."""
+        """Answer one HTTP request, the model APIs included.
+
+        Args:
+            method: Its method.
+            path: Its path.
+            headers: Its headers.
+            body: Its body, which is read once its key is known to be good.
+
+        Returns:
+            The response, which tells what is refused too.
+        """
         if (method, path) == ("GET", "/openapi.json"):
             return Response(to_json(_document()))
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
             return await self._proxy.handle(method, path, headers, body)
         with refusals(method, path) as answered:
-            if not hmac.compare_digest(key_bytes(bearer_key(headers)), key_bytes(self._admin_key)):
-                raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
+            self._check_key(headers)
             received = b""
             if method == "POST":
                 received = body if isinstance(body, bytes) else await body()
@@ -178,6 +187,10 @@ class Service:
             content = await self._answer(method, path, received or b"{}")
             answered.reply = Response(await in_thread(lambda: b"".join(json_pieces(content))))
         return answered.reply
+
+    def _check_key(self, headers: Mapping[str, str]) -> None:
+        if not hmac.compare_digest(key_bytes(bearer_key(headers)), key_bytes(self._admin_key)):
+            raise ApiError(401, "This path takes the admin key of the service.", code="invalid_api_key")
 
     async def _answer(self, method: str, path: str, body: bytes) -> Any:
         match method, path.strip("/").split("/"):

@@ -92,6 +92,7 @@ async def train(
     Raises:
         UsageError: The input cannot be used. Nothing has been started then.
         AgentRLError: The run cannot go on.
+        KeyboardInterrupt: A signal came before there was anything to go on with.
     """
     sources = sources_of(with_run_dir(config), workflow, tasks)
     run_dir = await in_thread(Path(sources.config.run_dir).absolute)  # a workflow may change the working directory

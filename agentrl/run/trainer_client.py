@@ -47,8 +47,8 @@ class TrainerClient:
         running, self._running = self._running, AsyncExitStack()
         await running.aclose()
 
-    async def start_again(self) -> None:
-        """A new process in place of one that was lost. It knows nothing: `load` comes next."""
+    async def restart(self) -> None:
+        """Start a new process in place of one that was lost. It knows nothing: `load` comes next."""
         await self.stop()
         await self.start()
 
@@ -57,14 +57,31 @@ class TrainerClient:
         return _weights(await self._ask(op="load", checkpoint=None if checkpoint is None else str(checkpoint)))
 
     async def step(self, groups: Sequence[int], after: str) -> tuple[Weights, TrainedStep, dict[str, float]]:
-        """Train on some groups, where the chain is `after`; the new weights, what they were trained on, and the step's metrics."""
+        """Train on some groups.
+
+        Args:
+            groups: Their ids.
+            after: The digest chain that the step follows.
+
+        Returns:
+            The new weights, what they were trained on, and the step's metrics.
+        """
         reply = await self._ask(op="step", groups=list(groups), after=after)
         self.saving = reply["saving"]
         return _weights(reply), TrainedStep.from_json(reply["trained"]), reply["metrics"]
 
     async def save(self, directory: Path, step: int, chain: str, since: str) -> None:
-        """Begin to write a checkpoint of `step` and its chain, with the history after the chain `since`. Raises
-        TrainerStateError when the trainer holds anything else."""
+        """Begin to write a checkpoint.
+
+        Args:
+            directory: Where.
+            step: The step that the trainer is at.
+            chain: The digest chain after it.
+            since: The chain after which its history begins.
+
+        Raises:
+            TrainerStateError: The trainer holds anything else.
+        """
         await self._ask(op="save", directory=str(directory), step=step, chain=chain, since=since)
         self.saving = True
 
@@ -76,7 +93,16 @@ class TrainerClient:
     async def join_weight_group(
         self, address: str, port: int, world_size: int, name: str, backend: str, timeout_s: float
     ) -> None:
-        """Join the process group over which weights go to the servers."""
+        """Join the process group over which weights go to the servers.
+
+        Args:
+            address: Of its rendezvous, where this process is rank 0.
+            port: The same.
+            world_size: Processes of the group, the trainer's included.
+            name: Of the group, as the servers know it.
+            backend: "nccl" or "gloo".
+            timeout_s: Bound of the rendezvous.
+        """
         await self._ask(
             op="join_weight_group",
             address=address,
@@ -128,9 +154,16 @@ async def open_trainer(
     config: Path | None = None,
     log: Path | None = None,
 ) -> AsyncIterator[TrainerClient]:
-    """A trainer of so many ranks for the run in `run_dir`, for the length of the context. It holds on to the run's `lock`.
+    """Yield a trainer for the length of the context.
 
-    `config` and `log`, where given, stand in for those of the run.
+    Args:
+        run_dir: The run's directory.
+        weights_dir: Where it publishes weights.
+        timeout_s: Bound of every answer.
+        lock: The descriptor that holds the run's directory, which the trainer holds on to; None: nothing holds it.
+        ranks: Processes that it consists of.
+        config: The configuration's file; None: the run's.
+        log: The file that it writes to; None: the run's.
     """
     elastic = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     command = [sys.executable, *elastic, "-m", "agentrl.trainer", str(run_dir), str(weights_dir)]

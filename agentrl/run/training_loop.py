@@ -92,7 +92,11 @@ async def evaluate_held_out(
 
 
 async def train_and_save(run: TrainingRun) -> None:
-    """Train to the last step. However it ends, what was trained is checkpointed."""
+    """Train to the last step. However it ends, what was trained is checkpointed.
+
+    Raises:
+        TrainerError: The last checkpoint was not made.
+    """
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(run.controller.run)
@@ -101,14 +105,14 @@ async def train_and_save(run: TrainingRun) -> None:
             group.cancel_scope.cancel()
     except BaseException:
         with suppress(AgentRLError, OSError):
-            if lost := await _save_the_rest(run):
+            if lost := await _save_remaining(run):
                 run.view.say(lost)
         raise
-    if lost := await _save_the_rest(run):
+    if lost := await _save_remaining(run):
         raise TrainerError(lost)
 
 
-async def _save_the_rest(run: TrainingRun) -> str | None:
+async def _save_remaining(run: TrainingRun) -> str | None:
     """Note the lines of the last steps, then checkpoint these, also when the run is being cancelled. Returns why that was not done."""
     with anyio.CancelScope(shield=True):
         unnoted: Exception | None = None
@@ -116,7 +120,7 @@ async def _save_the_rest(run: TrainingRun) -> str | None:
             await in_thread(note_lines, run.store, run.run_dir / "metrics.jsonl")
         except (AgentRLError, OSError) as error:
             unnoted = error
-        lost = await run.trainer.save_the_rest()
+        lost = await run.trainer.save_remaining()
     if lost is None and unnoted is not None:
         raise unnoted
     return lost

@@ -28,7 +28,7 @@ class RunView:
     training_started: float | None = None
 
     def on_step(self, metrics: dict[str, Any]) -> None:
-        """A training step ended."""
+        """Note that a training step ended."""
         self.steps.append(metrics)
 
     def say(self, text: str) -> None:

@@ -120,7 +120,7 @@ class _Contract:
         count: int = 8,
         *,
         session: str = "check",
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
         on_progress: Callable[[list[int]], None] | None = None,
         temperature: float = 1.0,
         top_p: float = 1.0,
@@ -134,7 +134,7 @@ class _Contract:
             stop_token_ids=stop_token_ids,
             top_logprobs=top_logprobs,
         )
-        generation = await self.engine.generate(list(self.prompt), sampling, session, on_progress, draft=draft)
+        generation = await self.engine.generate(list(self.prompt), sampling, session, on_progress, partial=partial)
         expected = Expected(max_new_tokens=count, vocabulary=self.engine.vocabulary, top_logprobs=top_logprobs)
         fault = fault_of(generation, expected)
         _require(
@@ -241,11 +241,11 @@ class _Contract:
     async def a_reply_goes_on_from_its_beginning(self) -> None:
         whole = await self.ask(24, temperature=0)
         start = beginning(whole, len(whole.output_ids) // 2, "abort")
-        rest = await self.ask(24, temperature=0, draft=PartialGeneration(start=start))
+        rest = await self.ask(24, temperature=0, partial=PartialGeneration(start=start))
         _require(
             rest.output_ids == whole.output_ids,
             f"from {start.output_ids} the greedy reply went on to {rest.output_ids}, and without a start it is {whole.output_ids}",
-            "with a draft, the reply begins with draft.start, and goes on from there within the same max_new_tokens",
+            "with a partial generation, the reply begins with partial.start, and goes on from there within the same max_new_tokens",
         )
 
     async def a_call_that_is_cancelled_leaves_the_engine_free(self) -> None:

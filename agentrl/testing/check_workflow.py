@@ -15,14 +15,14 @@ import anyio
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
-from agentrl.episode import Episode, Reward
+from agentrl.episode import Episode
 from agentrl.errors import UsageError, error_line, one_line
+from agentrl.reward import Reward
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
-from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import as_task
+from agentrl.rollout.task_type import as_task, task_type_of
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.rollout.workflow import check_workflow as check_is_workflow
 from agentrl.testing.check_env import BLOCKED_AFTER_S, INTERRUPTED_AFTER_S
@@ -216,7 +216,7 @@ async def _check_cancellation(
 
 
 def _plain(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without what says nothing."""
+    """Return a message without what says nothing."""
     return {name: value for name, value in message.items() if value is not None}
 
 

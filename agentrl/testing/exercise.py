@@ -40,7 +40,14 @@ def exercising_reply(tools: Sequence[Mapping[str, Any]], turn: int) -> Reply:
 def sample(
     schema: Mapping[str, Any], rng: random.Random, definitions: Mapping[str, Any] | None = None, depth: int = 0
 ) -> Any:
-    """Return a small value that a JSON schema allows; patterns and formats of strings are not looked at."""
+    """Return a small value that a JSON schema allows; patterns and formats of strings are not looked at.
+
+    Args:
+        schema: The schema.
+        rng: What chooses.
+        definitions: What `$ref` names; None: the schema's own `$defs`.
+        depth: How deep the value is in another.
+    """
     definitions = schema.get("$defs", {}) if definitions is None else definitions
     if "$ref" in schema:
         return sample(definitions.get(schema["$ref"].rpartition("/")[2], {}), rng, definitions, depth + 1)

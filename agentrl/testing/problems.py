@@ -21,7 +21,11 @@ class Problems:
             self.found.setdefault(problem, remedy)
 
     def raise_any(self) -> None:
-        """Raise CheckFailedError with every problem and its remedy, if there are any."""
+        """Raise what was found, if anything was.
+
+        Raises:
+            CheckFailedError: Every problem, with its remedy.
+        """
         if self.found:
             count = "1 problem" if len(self.found) == 1 else f"{len(self.found)} problems"
             lines = [

@@ -29,7 +29,7 @@ class NoIsolation:
 
     async def prepare(self, spec: SandboxSpec) -> None:
         """Warns, every time."""
-        warnings.warn("sandbox.backend = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
+        warnings.warn("`sandbox.backend` = UNSAFE_no_isolation: programs run as you, without isolation", stacklevel=2)
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:

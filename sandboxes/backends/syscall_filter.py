@@ -138,14 +138,17 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
     ]
     if machine == "x86_64":
         program += [instruction(0x35, _X32_BIT, 0, 1), instruction(_RETURN, _KILL)]  # jump if greater or equal
+    # An error, and no kill: libraries try some of these calls, and do without them.
     refused = [number for numbers in _REFUSED.values() if (number := numbers[column]) is not None]
     program += [on_number(number, instruction(_RETURN, _ERRNO | _EPERM)) for number in refused]
     program += [on_number(numbers[column], instruction(_RETURN, _ERRNO)) for numbers in _DOES_NOTHING.values()]
     program.append(on_number(_FCNTL[column], *by_argument(_EQUAL, _SET_LEASE, 1, refuse_if=True)))
+    # Other families (netlink, packet, vsock) lead deep into the kernel, or out of it. The error is that of a kernel without the family.
     for call in (_SOCKET, _SOCKETPAIR):
         of_family = [instruction(_EQUAL, family, len(_FAMILIES) - n, 0) for n, family in enumerate(_FAMILIES)]
         no_such_family, fine = instruction(_RETURN, _ERRNO | _EAFNOSUPPORT), instruction(_RETURN, _ALLOW)
         program.append(on_number(call[column], instruction(_LOAD, _ARGS_OFFSET), *of_family, no_such_family, fine))
+    # With a control group, huge pages alone escape the limit of memory; without one, nothing counts a file of memory.
     if counted:
         program.append(on_number(_MEMFD_CREATE[column], *by_argument(_ANY_BIT, _HUGE_PAGES, 1, refuse_if=True)))
     else:
@@ -155,6 +158,7 @@ def compile_filter(machine: str | None = None, *, counted: bool = True) -> bytes
         program.append(on_number(_MMAP[column], flags + instruction(_EQUAL, _SHARED_ANONYMOUS, 0, 1) + verdicts))
     # clone3 takes its flags through memory, which a filter cannot read: libraries then fall back to clone.
     program.append(on_number(_CLONE3[column], instruction(_RETURN, _ERRNO | _ENOSYS)))
+    # In a namespace of its own a program would be root, and could use parts of the kernel that are for root alone.
     program.append(on_number(_CLONE[column], *by_argument(_ANY_BIT, _NEW_NAMESPACES, 0, refuse_if=True)))
     # prlimit of process 0 sets the caller's own limits; of any other it would reach programs that are not its.
     program.append(on_number(_PRLIMIT[column], *by_argument(_EQUAL, 0, 0, refuse_if=False)))

@@ -252,8 +252,8 @@ class Bench:
         compiler = language.build[0]
         if done.exit_code == NO_SUCH_PROGRAM and not await self._has(sandbox, compiler):
             raise ConfigError(
-                f"the sandbox has no {compiler}, which is to build {language.file}; set sandbox.image to a Docker image that has it, "
-                f"or install {compiler} here and take sandbox.backend = bubblewrap, whose programs are this machine's"
+                f"the sandbox has no {compiler}, which is to build {language.file}; set `sandbox.image` to a Docker image that has it, "
+                f"or install {compiler} here and take `sandbox.backend` = bubblewrap, whose programs are this machine's"
             )
         return done
 

@@ -215,7 +215,7 @@ def _memoriser(public: Sequence[Test]) -> Iterator[tuple[str, str]]:
 
 
 def _known_calls(test: Test) -> Iterator[tuple[str, str, str]]:
-    """(function, repr of its arguments, source of the value) for each call whose answer a test shows."""
+    """Yield (function, repr of its arguments, source of the value) for each call whose answer a test shows."""
     if isinstance(test, CallTest):
         yield test.function, repr(tuple(test.args)), repr(test.expected)
     if not isinstance(test, AssertTest):

@@ -149,7 +149,7 @@ class Exchange:
         return b"x" + tag + b" " + json.dumps(told).encode() + b"\n"
 
     async def begin(self) -> None:
-        """A test begins: with a whole time limit, and with a process, if the last one lost it."""
+        """Begin a test: with a whole time limit, and with a process, if the last one lost it."""
         self.ended = None
         if self._results:
             self._candidate.spent_s = 0.0
@@ -157,7 +157,7 @@ class Exchange:
                 await self._candidate.load()
 
     def end(self, outcome: dict[str, Any]) -> None:
-        """A test has ended. One whose candidate has died has not passed, whatever the test code makes of that."""
+        """Note that a test has ended. One whose candidate has died has not passed, whatever the test code makes of that."""
         status, message = Status(outcome["status"]), outcome["message"]
         if self.ended is not None:
             status, message = Status(self.ended["status"]), self.ended["message"]
@@ -169,7 +169,7 @@ class Exchange:
         self._results.append(TestResult(name=name, status=status, message=message, duration_s=spent_s))
 
     def skip(self) -> None:
-        """A test has been skipped. One that our own machinery has ended is not."""
+        """Note that a test has been skipped. One that our own machinery has ended is not."""
         if self.ended is not None or self._candidate.failure is not None:
             self.end({"name": "", "status": Status.RUNTIME_ERROR, "message": ""})
         else:

@@ -212,7 +212,7 @@ def _asks_for_autospec(keyword: ast.keyword) -> bool:
 
 
 def _root(node: ast.expr) -> str:
-    """The first name of `name.attribute.attribute`; else an empty text."""
+    """Return the first name of `name.attribute.attribute`; else an empty text."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

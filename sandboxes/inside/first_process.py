@@ -328,7 +328,7 @@ class FirstProcess:
             pass
 
     def finish(self, running: Running) -> None:
-        """The program's own process has ended: collect what it wrote, end what it left behind, report."""
+        """Collect what the program's process wrote before its end, end what it left behind, and report."""
         ended_pid, status, usage = os.wait4(running.pid, os.WNOHANG)
         if not ended_pid:
             return  # the event was for a descriptor that has another owner by now

@@ -111,7 +111,7 @@ class Given:
         return self._named_tuples[key](*value)
 
     def _owner(self, method: Any) -> dict[str, Any]:
-        """What a method is bound to: the object itself, where the candidate may use that."""
+        """Return what a method is bound to: the object itself, where the candidate may use that."""
         if not isinstance(method, types.MethodType):
             return {}
         owner = method.__self__
@@ -119,7 +119,7 @@ class Given:
         return {"method_of": self._encode(owner) if usable else None}
 
     def _spec(self, value: Any) -> dict[str, Any]:
-        """The class of the candidate's that a mock passes for."""
+        """Return the class of the candidate's that a mock passes for."""
         spec = vars(value).get("_spec_class") if self._own_objects.makes_mocks(type(value)) else None
         return {"passes_for": self._encode(spec)} if isinstance(spec, RemoteClass) else {}
 
@@ -170,7 +170,7 @@ class Given:
 
 
 def _identity(value: Any) -> Any:
-    """What tells a value from others. Each look at `button.on_click` gives another method, and all of them are one."""
+    """Return what tells a value from others. Each look at `button.on_click` gives another method, and all of them are one."""
     if isinstance(value, types.MethodType):
         return id(value.__self__), id(value.__func__)
     if isinstance(value, types.BuiltinMethodType) and not isinstance(value.__self__, types.ModuleType | None):

@@ -141,7 +141,7 @@ class MirrorsOfCandidate:
         return self._encode(self._mirrors[number].value, {**items, **own})
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """What has these numbers is the candidate's alone."""
+        """Note that what has these numbers is the candidate's alone."""
         for number in [*numbers]:
             if number in self._mirrors:
                 del self._numbers[id(self._mirrors.pop(number).value)]

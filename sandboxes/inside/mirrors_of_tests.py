@@ -49,11 +49,11 @@ class MirrorsOfTests:
         return self._count, one.before
 
     def begin_call(self, numbers: Iterable[int]) -> None:
-        """The candidate is called with what has these numbers: they stay until the tests have what the answer gives."""
+        """Note that the candidate is called with what has these numbers: they stay until the tests have what the answer gives."""
         self._in_calls.update(numbers)
 
     def end_call(self, numbers: Iterable[int]) -> None:
-        """The tests have what such a call has given."""
+        """Note that the tests have what such a call has given."""
         self._in_calls -= Counter(numbers)
         for number in self._dropped.difference(self._in_calls):
             self._mirrors.pop(number, None)
@@ -92,7 +92,7 @@ class MirrorsOfTests:
         return found
 
     def forget_parts(self) -> None:
-        """An answer has been read, with all the parts of values in it."""
+        """Note that an answer has been read, with all the parts of values in it."""
         self._arriving.clear()
 
     def _are_alike(self, one: Any, other: Any) -> bool:

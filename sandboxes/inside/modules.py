@@ -34,7 +34,7 @@ class Library:
         return None
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """An ordinary module."""
+        """Return an ordinary module."""
 
     def exec_module(self, module: types.ModuleType) -> None:
         """Run the module's code."""

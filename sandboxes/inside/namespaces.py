@@ -28,7 +28,7 @@ def process_ids_of_this_process() -> int:
 
 
 def new_process_ids(own: int) -> None:
-    """A new namespace of process ids for the next child, which becomes process 1 there. `own` is this process's."""
+    """Make a new namespace of process ids for the next child, which becomes process 1 there. `own` is this process's."""
     # The last child's has ended, and no namespace can be made below it.
     check(libc.setns(own, NEW_PIDS), "the sandbox may not return to its own namespace of process ids")
     check(libc.unshare(NEW_PIDS), "the sandbox may make no namespace of process ids")

@@ -60,6 +60,7 @@ def become(
         os.write(2, f"cannot run {shown[0]}: {error}\n".encode())
     except BaseException as error:
         os.write(2, f"cannot start: {error!r}\n".encode())
+    # What a shell exits with for a command that it cannot run. No clean-up: all that this process has is a copy of the first one's.
     os._exit(127)
 
 

@@ -72,7 +72,7 @@ class Round(Protocol):
     """One run of the tests."""
 
     def begin(self, test: str) -> None:
-        """A test begins."""
+        """Begin a test."""
 
     def put(self, one: Any, operator: str, operands: Operands, ask: Ask) -> Any:
         """Ask an operator of an object of the candidate's."""
@@ -81,7 +81,7 @@ class Round(Protocol):
         """Call a class of the candidate's; or, with None, a function or a class's method, which may make an object too."""
 
     def note_change(self, one: Any, change: Change) -> None:
-        """A test has changed an object for certain."""
+        """Note that a test has changed an object for certain."""
 
 
 class Question(NamedTuple):

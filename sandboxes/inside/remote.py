@@ -128,7 +128,7 @@ class Remote:
                 self.stand_in(name)
 
     def begin(self, name: str) -> None:
-        """A test begins, with a new process if the last one is gone."""
+        """Begin a test, with a new process if the last one is gone."""
         if self.wire.gone:
             self._values.begin_process()
             self._impostors.begin_process()

@@ -82,7 +82,7 @@ class RemoteValues:
         return len(self._objects)
 
     def begin_process(self) -> None:
-        """The candidate has a new process: what the tests have had of the last one is gone."""
+        """Note that the candidate has a new process: what the tests have had of the last one is gone."""
         self._process += 1
         self._objects.clear()
         self._methods.clear()

@@ -67,7 +67,7 @@ def number_of(name: bytes, text: bytes) -> int:
 
 
 def usage_of_this_sandbox() -> Usage | None:
-    """That of the control group that this process is alone in; None when it shows none, or that of others besides."""
+    """Return that of the control group that this process is alone in; None when it shows none, or that of others besides."""
     for cpu, memory, file_names in (("cpuacct", "memory", VERSION_1), (".", ".", VERSION_2)):
         if all(_is_ours(f"{FOLDER}/{name}/cgroup.procs") for name in (cpu, memory)):
             try:

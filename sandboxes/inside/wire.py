@@ -120,7 +120,7 @@ class Wire:
         self.send(b"b", name)
 
     def begin_run(self) -> None:
-        """What this process says counts, and nothing that one says which the tests fork."""
+        """Note that what this process says counts, and nothing that one says which the tests fork."""
         self._reporter = os.getpid()
 
     @property

@@ -44,7 +44,7 @@ def test_an_adapter_needs_peft(tmp_path: Path) -> None:
     words = "--tasks", tasks_in(tmp_path), "--workflow", CALCULATOR, "--trainer.lora.rank", "4"
     ended = agentrl_without("peft", "train", *words, cwd=tmp_path)
     assert ended.returncode == 2
-    assert "trainer.lora needs peft: pip install -e '/path/to/agentrl[lora]'" in ended.stderr
+    assert "`trainer.lora` needs peft: pip install -e '/path/to/agentrl[lora]'" in ended.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["tasks.jsonl"]
 
 

@@ -14,6 +14,7 @@ from agentrl.errors import TrainerError
     [
         ("`trainer.optimizer.lr` is too large", "trainer.optimizer.lr (--trainer.optimizer.lr) is too large"),
         ("`proxy.max_sessions` = 3", "proxy.max_sessions (--proxy.max-sessions) = 3"),
+        ("`trainer.advantage` = 3", "trainer.advantage (--trainer.advantage) = 3"),
         ("`model.path` and `workflow`", "model.path (--model) and workflow (WORKFLOW)"),
         ("`base_url` x, `out` y", "--base-url x, --out y"),
         ("go on with `resume=True` in runs/a.b; or not", "go on with --resume runs/a.b; or not"),

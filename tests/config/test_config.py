@@ -59,7 +59,7 @@ def test_several_files_are_read_in_turn_key_by_key(tmp_path: Path) -> None:
     first.write_text("steps = 3\n[engine]\nservers = 2\nspill = 4\n")
     second.write_text('[engine]\nkind = "sglang"\nservers = 1\n[engine.flags]\ndtype = "bfloat16"\n')
     config = load_config([first, second], {"engine.flags.tp-size": "2", "engine.flags.enable-lora": "true"})
-    assert (config.steps, config.engine.servers, config.engine.spill) == (3, 1, 4)
+    assert (config.steps, config.engine.servers, config.engine.balance_threshold) == (3, 1, 4)
     assert config.engine.flags == {"dtype": "bfloat16", "tp-size": 2, "enable-lora": True}
 
 
@@ -114,7 +114,7 @@ def test_a_group_of_one_needs_an_advantage_that_compares_with_nobody() -> None:
     one = {"rollout.group_size": "1", "rollout.batch_size": "4"}
     for advantage in ("grpo", "dr_grpo", "reinforce_pp_baseline"):
         with pytest.raises(
-            ConfigError, match=rf'rollout\.group_size = 1 leaves trainer\.advantage = "{advantage}" nothing'
+            ConfigError, match=rf'`rollout\.group_size` = 1 leaves `trainer\.advantage` = "{advantage}" nothing'
         ):
             check_groups(load_config(overrides={**one, "trainer.advantage": advantage}))
     for advantage in ("gae", "rloo", "reinforce_pp"):

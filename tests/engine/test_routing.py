@@ -18,7 +18,7 @@ class Server:
 
 def test_a_session_stays_and_a_new_one_goes_to_the_idlest() -> None:
     a, b = Server(), Server()
-    router = Router[Server](spill=2)
+    router = Router[Server](balance_threshold=2)
     assert router.choose("one", [a, b]) is a
     assert router.choose("two", [a, b]) is b, "the first has a session already"
     a.in_flight = 2
@@ -28,7 +28,7 @@ def test_a_session_stays_and_a_new_one_goes_to_the_idlest() -> None:
 
 def test_a_session_moves_when_its_server_is_too_busy_and_then_stays_where_it_went() -> None:
     a, b = Server(), Server()
-    router = Router[Server](spill=2)
+    router = Router[Server](balance_threshold=2)
     router.choose("one", [a, b])
     a.in_flight = 3
     assert router.choose("one", [a, b]) is b
@@ -38,7 +38,7 @@ def test_a_session_moves_when_its_server_is_too_busy_and_then_stays_where_it_wen
 
 def test_a_session_leaves_a_server_that_is_out_of_service() -> None:
     a, b = Server(), Server()
-    router = Router[Server](spill=2)
+    router = Router[Server](balance_threshold=2)
     router.choose("one", [a, b])
     assert router.choose("one", [b]) is b
 
@@ -46,7 +46,7 @@ def test_a_session_leaves_a_server_that_is_out_of_service() -> None:
 @given(st.lists(st.tuples(st.sampled_from(["begin", "choose", "leave", "end"]), st.integers(0, 2)), max_size=40))
 def test_nothing_is_kept_of_a_session_that_ended_whenever_its_calls_end(steps: list[tuple[str, int]]) -> None:
     servers = [Server(), Server()]
-    router = Router[Server](spill=0)
+    router = Router[Server](balance_threshold=0)
     calls: dict[int, list[ExitStack]] = {0: [], 1: [], 2: []}
     ended: set[int] = set()
     for what, session in steps:
@@ -71,14 +71,14 @@ def test_nothing_is_kept_of_a_session_that_ended_whenever_its_calls_end(steps: l
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=60), st.integers(0, 3))
-def test_no_server_is_chosen_that_is_busier_than_the_idlest_by_more_than_the_spill(
-    calls: list[tuple[int, bool]], spill: int
+def test_no_server_is_chosen_that_is_busier_than_the_idlest_by_more_than_the_threshold(
+    calls: list[tuple[int, bool]], balance_threshold: int
 ) -> None:
     servers = [Server(), Server(), Server()]
-    router = Router[Server](spill)
+    router = Router[Server](balance_threshold)
     for session, ends in calls:
         chosen = router.choose(str(session), servers)
-        assert chosen.in_flight - min(s.in_flight for s in servers) <= spill
+        assert chosen.in_flight - min(s.in_flight for s in servers) <= balance_threshold
         chosen.in_flight += 1
         if ends:
             router.forget(str(session))

@@ -263,12 +263,12 @@ def test_a_reply_that_sglang_aborts_in_its_queue_has_each_token_once(
 async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_known(tmp_path: Path) -> None:
     """Until a reply's last state, a server names the version that it serves when it sends, not that of the tokens."""
     known: list[Generation] = []
-    draft = PartialGeneration()
+    partial = PartialGeneration()
 
     async def look() -> None:
         await anyio.sleep(0.05)
-        assert draft.so_far is not None
-        known.append(draft.so_far())
+        assert partial.so_far is not None
+        known.append(partial.so_far())
 
     async def update() -> None:
         await engine.update_weights(tmp_path, 1)
@@ -280,7 +280,7 @@ async def test_the_version_of_tokens_that_come_after_an_update_began_is_not_know
         return [look, late[0], look, update, late[1], look, late[2], look, *late[3:]]
 
     async with engine_over(answer) as (engine, _):
-        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s", draft=draft)
+        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s", partial=partial)
     assert [len(partial.output_ids) for partial in known] == [0, 2, 2, 2]
     assert generation.versions == [VersionSpan(0, 0, COUNT)]
 
@@ -416,7 +416,9 @@ async def test_a_server_that_was_started_again_unseen_is_given_its_weights_befor
 async def test_a_partial_generation_that_is_not_sound_is_not_gone_on_from() -> None:
     start = Generation(output_ids=[0, 1], logprobs=[-1.0, math.nan], versions=[VersionSpan(0, 0, 2)], finish="abort")
     async with engine_over(goes_on) as (engine, (server,)):
-        generation = await engine.generate(PROMPT, Sampling(max_new_tokens=COUNT), "s", draft=PartialGeneration(start))
+        generation = await engine.generate(
+            PROMPT, Sampling(max_new_tokens=COUNT), "s", partial=PartialGeneration(start)
+        )
         assert_sound(generation)
         assert server.asked[0]["input_ids"] == PROMPT
 

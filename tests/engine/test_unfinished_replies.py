@@ -59,22 +59,22 @@ class Replies:
     engine: SGLangEngine
     known: dict[str, Reply] = field(default_factory=dict)
     whole: list[Reply] = field(default_factory=list)
-    _drafts: dict[int, tuple[list[int], PartialGeneration]] = field(default_factory=dict)
+    _partials: dict[int, tuple[list[int], PartialGeneration]] = field(default_factory=dict)
 
     async def converse(self, index: int) -> None:
         prompt = [1, 2, 3, 4 + index]
         watched = (lambda ids: None) if index % 2 else None  # a watched reply is streamed token by token
         while True:
-            self._drafts[index] = prompt, (draft := PartialGeneration())
+            self._partials[index] = prompt, (partial := PartialGeneration())
             sampling = Sampling(max_new_tokens=100)
-            generation = await self.engine.generate(prompt, sampling, f"s{index}", watched, draft=draft)
+            generation = await self.engine.generate(prompt, sampling, f"s{index}", watched, partial=partial)
             self.whole.append((prompt, generation))
 
     async def look(self) -> None:
         while True:
             await anyio.sleep(0.01)
-            for prompt, draft in self._drafts.values():
-                if draft.so_far is not None and (known := draft.so_far()).output_ids:
+            for prompt, partial in self._partials.values():
+                if partial.so_far is not None and (known := partial.so_far()).output_ids:
                     self.known.setdefault(repr((prompt, known)), (prompt, known))
 
     async def grow(self, by: int = 4) -> None:

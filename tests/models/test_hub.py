@@ -52,7 +52,7 @@ def test_one_that_nobody_has_is_refused_with_its_name(cache: Path, tmp_path: Pat
     done = found("some-org/Nano-2B", cache, tmp_path)
     assert done.returncode == 1
     assert (
-        "ConfigError: model.path = 'some-org/Nano-2B' is no directory, and no model that the Hugging Face hub gives"
+        "ConfigError: `model.path` = 'some-org/Nano-2B' is no directory, and no model that the Hugging Face hub gives"
         in done.stderr
     )
 

@@ -61,7 +61,7 @@ async def test_a_request_beyond_a_bound_is_refused_by_its_name(
     async with opened(nano_format, **{setting: limit}) as (engine, proxy):
         status, reply = await asked(proxy, body, path)
         assert status == 400
-        assert f"the {limit} that proxy.{setting} allows" in reply["error"]["message"]
+        assert f"the {limit} that `proxy.{setting}` allows" in reply["error"]["message"]
         assert not engine.order
 
 

@@ -58,7 +58,7 @@ class Kept(RecordedCalls):
         await anyio.sleep(self.delay_s)
 
     @contextmanager
-    def watch(self, choice: RecordedChoice, draft: PartialGeneration) -> Iterator[None]:
+    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> Iterator[None]:
         yield
 
 

@@ -214,7 +214,7 @@ async def test_a_reply_that_was_cut_off_goes_on_from_its_last_kept_token(
         return 1.0
 
     def has_tokens(call_logs: CallLogWriter) -> bool:
-        return any(draft.so_far and draft.so_far().output_ids for _, _, draft in call_logs.growing.values())
+        return any(partial.so_far and partial.so_far().output_ids for _, _, partial in call_logs.growing.values())
 
     stopped, _, _ = await attempt(run, server_url, nano_format, store, stop_when=has_tokens)
     (kept,) = await in_thread(store.logged_calls, 0, 0)
@@ -291,17 +291,17 @@ async def test_equal_requests_get_their_replies_in_order_and_other_sampling_is_a
 
 
 async def test_nothing_of_an_attempt_is_kept_after_its_end_however_busy_the_store_is(store: Store) -> None:
-    """Its draft was on its way to the store when the attempt ended: the next attempt must not be given it."""
+    """Its partial was on its way to the store when the attempt ended: the next attempt must not be given it."""
     generation = Generation(output_ids=[1, 2], logprobs=[-1.0, -1.0], versions=[VersionSpan(0, 0, 2)], finish="abort")
     choice = RecordedChoice("request", "call", 0, [], generation)
     async with open_call_log(store) as call_logs:
         for episode_index in range(20):
             call_log = call_logs.episode(0, episode_index)
-            draft = PartialGeneration(None)
-            draft.so_far = lambda: generation
+            partial = PartialGeneration(None)
+            partial.so_far = lambda: generation
             await in_thread(store._lock.acquire)
             threading.Timer(0.02, store._lock.release).start()
-            with suppress(TimeoutError), call_log.watch(choice, draft):
+            with suppress(TimeoutError), call_log.watch(choice, partial):
                 raise TimeoutError
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(call_logs.write)

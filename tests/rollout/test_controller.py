@@ -169,7 +169,7 @@ async def asks_too_much(episode: Episode) -> float:
     [
         (raises, "ZeroDivisionError: from the workflow"),
         (exits, "SystemExit: 3"),
-        (hangs, "rollout.episode_timeout_s = 0.6"),
+        (hangs, "`rollout.episode_timeout_s` = 0.6"),
         (never_calls, "without calling the model"),
         (returns_nan, "the reward is nan; it must be a finite number"),
         (returns_text, "returned 'good' of type str"),
@@ -227,7 +227,7 @@ async def test_too_many_failures_stop_the_run_with_the_last_one(
     matching, rest = stopped.value.split(TooManyFailuresError)
     assert rest is None
     shown = str(next(iter_leaves(matching)))
-    assert "rollout.max_failed_share = 0.5" in shown
+    assert "`rollout.max_failed_share` = 0.5" in shown
     assert "ZeroDivisionError: from the workflow" in shown
 
 

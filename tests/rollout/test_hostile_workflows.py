@@ -17,10 +17,10 @@ import pytest
 import torch
 
 from agentrl import Episode, Reward
-from agentrl.episode import MAX_METRICS, METRICS_LEFT_OUT
 from agentrl.errors import BadRewardError
 from agentrl.proxy import ChatFormat
 from agentrl.reporting.failure_text import MAX_TEXT_CHARS, describe
+from agentrl.reward import MAX_METRICS, METRICS_LEFT_OUT
 from agentrl.rollout.workflow import Workflow
 from tests.rollout.hostile_run import GROUP_SIZE, call, first_of_its_group, play
 from tests.rollout.hostile_workflows import FAILURES, interrupts
@@ -274,7 +274,7 @@ def test_work_that_is_stopped_in_order_has_time_for_its_end(nano_format: ChatFor
     result = play(run, nano_format, tmp_path, groups=2, episode_timeout_s=0.5)
     assert len(tidied) == len(result.failed) == 2 * GROUP_SIZE
     assert result.controller.progress.abandoned == 0
-    assert {"rollout.episode_timeout_s = 0.5 s" in (attempt.error or "") for attempt in result.failed} == {True}
+    assert {"`rollout.episode_timeout_s` = 0.5 s" in (attempt.error or "") for attempt in result.failed} == {True}
 
 
 def test_a_description_shows_causes_members_and_notes() -> None:

@@ -214,7 +214,7 @@ def test_evaluation_needs_an_end(tmp_path: Path) -> None:
     path = tmp_path / "endless.py"
     path.write_text("import itertools\ndef tasks():\n    for n in itertools.count(): yield {'n': n}\n")
     assert list_tasks(f"python:{path}:tasks", 3) == TASKS[:3]
-    with pytest.raises(TaskFileError, match=r"say how many tasks to use with eval\.limit"):
+    with pytest.raises(TaskFileError, match=r"say how many tasks to use with `eval\.limit`"):
         list_tasks(f"python:{path}:tasks")
 
 
@@ -253,5 +253,5 @@ def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
     assert (len(tasks.tasks), held_out) == (7, [{"n": 99}])
     stream, held_out = chosen({"epochs": 3}, lambda: iter(TASKS))
     assert (stream.epochs, held_out) == (3, [])
-    with pytest.raises(ConfigError, match=r"data\.eval_share needs tasks whose number is known"):
+    with pytest.raises(ConfigError, match=r"`data\.eval_share` needs tasks whose number is known"):
         chosen({"eval_share": 0.3}, lambda: iter(TASKS))

@@ -36,7 +36,7 @@ from agentrl.rollout.open_runner import open_runner
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
-from agentrl.rollout.worker_channel import Ended, Generate, Run, decode, encode
+from agentrl.rollout.worker_channel import EpisodeEnded, Generate, Run, decode, encode
 from agentrl.rollout.worker_pool import WorkerRunner, share_of_worker
 from agentrl.run.audit import audit
 from agentrl.run.train import train
@@ -291,7 +291,7 @@ async def test_an_episode_that_blocks_its_worker_fails_and_names_the_line(server
     assert [outcome.status for outcome in (blocks, *others)] == ["failed"] + ["finished"] * 3
     assert blocks.error is not None
     where = f"{workflow}:{line_of('time.sleep(60)')} in in_a_task_of_its_own"
-    assert f"blocked for 2 s (rollout.hang_timeout_s) by {where}" in blocks.error
+    assert f"blocked for 2 s (`rollout.hang_timeout_s`) by {where}" in blocks.error
     assert where in said[0]
     assert lost == 2, "it is known whose task blocks: nobody else is suspected"
     calls = sum(len(outcome.record.turns) for outcome in others)
@@ -465,7 +465,7 @@ def test_an_outcome_arrives_with_its_record(error: str, generation: Generation, 
     record.add("b", first, [*first.token_ids(), 7], generation, 0.5)
     record.turns[1].reward = reward
     outcome = Outcome(status="failed", reward=reward, metrics={"x": reward}, error=error, record=record)
-    arrived = decode(encode(Ended(3, outcome)))
-    assert isinstance(arrived, Ended)
+    arrived = decode(encode(EpisodeEnded(3, outcome)))
+    assert isinstance(arrived, EpisodeEnded)
     assert arrived.outcome.record.to_json() == record.to_json()
     assert {**vars(arrived.outcome), "record": 0} == {**vars(outcome), "record": 0}

@@ -23,7 +23,7 @@ from agentrl.rollout.tasks import TaskList
 from agentrl.rollout.workflow import Workflow
 from agentrl.run import alarm_watch as alarm_watch_module
 from agentrl.run.alarm_watch import AlarmWatch
-from agentrl.run.alarms import AlarmLog, alarms
+from agentrl.run.alarms import AlarmLog, current_alarms
 from agentrl.run.training_loop import _step
 from tests.components import wait_until
 from tests.rollout.test_controller import TASKS, runner_of
@@ -53,8 +53,8 @@ HEALTHY: dict[str, Any] = {
 
 
 def test_a_healthy_run_says_nothing() -> None:
-    assert list(alarms(Health(**HEALTHY), RunConfig(), 3)) == []
-    assert list(alarms(Health(), RunConfig(), None)) == []
+    assert list(current_alarms(Health(**HEALTHY), RunConfig(), 3)) == []
+    assert list(current_alarms(Health(), RunConfig(), None)) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_healthy_run_says_nothing() -> None:
     ],
 )
 def test_each_fault_has_its_line(name: str, changed: dict[str, Any], parts: list[str]) -> None:
-    (alarm,) = alarms(Health(**{**HEALTHY, **changed}), RunConfig(run_dir="runs/x"), 3)
+    (alarm,) = current_alarms(Health(**{**HEALTHY, **changed}), RunConfig(run_dir="runs/x"), 3)
     assert alarm.name == name
     assert "\n" not in alarm.text
     for part in parts:
@@ -106,13 +106,13 @@ def test_a_run_with_a_teacher_or_single_episodes_needs_no_rewards() -> None:
     single = {"rollout": {"batch_size": 8, "group_size": 1}, "trainer": {"advantage": "rloo"}}
     taught = {"trainer": {"teacher": {"url": "http://127.0.0.1:1"}}}
     for content in (single, taught):
-        assert list(alarms(equal, RunConfig.model_validate(content), None)) == []
+        assert list(current_alarms(equal, RunConfig.model_validate(content), None)) == []
 
 
 def test_an_alarm_is_said_when_it_begins_rarely_while_it_lasts_and_counted() -> None:
     said: list[str] = []
     log = AlarmLog(said.append, repeat_s=600)
-    holding = list(alarms(Health(failures=9, failure="KeyError: 1"), RunConfig(), None))
+    holding = list(current_alarms(Health(failures=9, failure="KeyError: 1"), RunConfig(), None))
     for now in range(0, 1300, 10):
         log.update(holding, f"step {now}", now)
     assert [line.split(":")[0] for line in said] == ["ALARM, step 0", "ALARM, step 600", "ALARM, step 1200"]
@@ -127,7 +127,7 @@ def test_rewards_that_fall_are_seen_in_blocks() -> None:
     counts = HealthCounts()
     for block, mean in enumerate([0.5, 0.9, 0.6]):
         counts.rewards_counted(EndedGroup(block, [mean + 0.1 * (-1) ** i], 0) for i in range(REWARD_BLOCK))
-    (alarm,) = alarms(counts.snapshot(str, ""), RunConfig(), None)
+    (alarm,) = current_alarms(counts.snapshot(str, ""), RunConfig(), None)
     assert "fell from 0.900 to 0.600" in alarm.text
 
 

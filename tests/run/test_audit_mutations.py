@@ -205,8 +205,8 @@ DAMAGES: dict[str, Damage] = {
     "a restart that never was": sql("INSERT INTO restarts VALUES (9, 0, '{}')"),
     "a restart is gone": sql("DELETE FROM restarts WHERE restart = 1"),
     "two restarts in each other's place": swapped("restarts", "restart", "started_at", "1", "2"),
-    "tasks that are others": sql("UPDATE facts SET value = '8 tasks 9999' WHERE name = 'tasks'"),
-    "tasks that are gone": sql("DELETE FROM facts WHERE name = 'tasks'"),
+    "tasks that are others": sql("UPDATE run_values SET value = '8 tasks 9999' WHERE name = 'tasks'"),
+    "tasks that are gone": sql("DELETE FROM run_values WHERE name = 'tasks'"),
     "a ledger without an entry": sql("DELETE FROM ledger WHERE id = 40"),
     "a ledger without its last entries": sql("DELETE FROM ledger WHERE id > (SELECT MAX(id) - 2 FROM ledger)"),
     "a ledger without its first entry": sql("DELETE FROM ledger WHERE id = 1"),
@@ -259,8 +259,8 @@ DAMAGES: dict[str, Damage] = {
         "UPDATE batches SET minibatches = json_insert(minibatches, '$[#]', json_extract(minibatches, '$[0]')) WHERE step = 3"
     ),
     "two steps with each other's weights": swapped("batches", "step", "digest", "3", "4"),
-    "the model that the run began with is another": sql("UPDATE facts SET value = '0' WHERE name = 'chain'"),
-    "the model that the run began with is unknown": sql("DELETE FROM facts WHERE name = 'chain'"),
+    "the model that the run began with is another": sql("UPDATE run_values SET value = '0' WHERE name = 'chain'"),
+    "the model that the run began with is unknown": sql("DELETE FROM run_values WHERE name = 'chain'"),
     "a checkpoint without its optimizer": removed(f"{NEWEST}/optimizer"),
     "a checkpoint without its weights": removed(f"{BEST}/model.safetensors"),
     "a checkpoint with a file of somebody else's": another_file,
@@ -271,10 +271,12 @@ DAMAGES: dict[str, Damage] = {
     "a call that nobody kept": sql(
         f"INSERT INTO calls SELECT {CALL.replace('completion_id', repr('c'))} FROM calls WHERE rowid = {LOGGED}"
     ),
-    "the figure of the calls is gone": sql("DELETE FROM facts WHERE name = 'calls'"),
-    "the figure of the calls is no number": sql("UPDATE facts SET value = 'x' WHERE name = 'calls'"),
-    "a fact that nobody noted": sql("INSERT INTO facts VALUES ('another', 'x')"),
-    "a number of tasks that is huge": sql(f"UPDATE facts SET value = '{'9' * 5000} tasks 0123' WHERE name = 'tasks'"),
+    "the figure of the calls is gone": sql("DELETE FROM run_values WHERE name = 'calls'"),
+    "the figure of the calls is no number": sql("UPDATE run_values SET value = 'x' WHERE name = 'calls'"),
+    "a run value that nobody noted": sql("INSERT INTO run_values VALUES ('another', 'x')"),
+    "a number of tasks that is huge": sql(
+        f"UPDATE run_values SET value = '{'9' * 5000} tasks 0123' WHERE name = 'tasks'"
+    ),
     "the newest checkpoint is one that was only begun": sql(f"INSERT INTO begun_checkpoints VALUES ('{NEWEST}')"),
     "a checkpoint somewhere else": sql("UPDATE checkpoints SET path = '../../../../etc' WHERE step = 10"),
     "a checkpoint whose name is none": sql("UPDATE checkpoints SET path = CAST(x'610062' AS TEXT) WHERE step = 10"),

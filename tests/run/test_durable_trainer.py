@@ -140,7 +140,7 @@ async def test_a_step_that_failed_is_taken_again_and_then_ends_the_run(
         await in_thread((run_dir / "weights" / "v3.partial").write_text, "in the way")
         with pytest.raises(TrainerError, match=r"step 3 failed 4 times: .*`resume=True` in"):
             await trainer.step(batch(3))
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
     assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
     found = await in_thread(audit, run_dir)
     assert (found.violations, found.trained, found.waiting) == ([], 4, 4)
@@ -158,7 +158,7 @@ async def test_a_step_whose_answer_nobody_waited_for_is_in_no_checkpoint(
         with anyio.move_on_after(0.01) as scope:
             await trainer.step(batch(2))
         assert scope.cancelled_caught
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
     assert "which the run did not learn of" in said[0]
     assert await in_thread(chains, run_dir) == [straight[0].chain]
     found = await in_thread(audit, run_dir)
@@ -189,11 +189,11 @@ async def test_the_last_checkpoint_is_bounded_in_time_and_in_attempts_and_its_ba
         monkeypatch.setattr("agentrl.run.durable_trainer.SAVE_TIMEOUT_S", 0.5)
         monkeypatch.setattr(trainer.client, "saved", hangs)
         with anyio.fail_after(10):
-            lost = await trainer.save_the_rest()
+            lost = await trainer.save_remaining()
         assert (lost or "").startswith("the last checkpoint was not written within 0.5 s\nThe batches of 1 steps wait")
         monkeypatch.setattr("agentrl.run.durable_trainer.SAVE_TIMEOUT_S", 120)
         monkeypatch.setattr(trainer.client, "saved", dies)
-        lost = await trainer.save_the_rest()
+        lost = await trainer.save_remaining()
         assert died == 3
         assert "the last checkpoint was lost with its trainer, twice\nThe batches of 1 steps wait" in (lost or "")
     found = await in_thread(audit, run_dir)
@@ -226,7 +226,7 @@ async def test_a_checkpoint_of_a_trainer_that_died_before_it_was_committed_is_no
         await trainer.commit()
         assert list((run_dir / "checkpoints").iterdir()) == []
         await trainer.step(batch(2))
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
         assert [path.name for path in (run_dir / "checkpoints").iterdir()] == ["step-000002"]
     assert await in_thread(chains, run_dir) == [one.chain for one in straight[:2]]
     assert (await in_thread(audit, run_dir)).violations == []
@@ -264,7 +264,7 @@ async def test_a_last_checkpoint_that_is_not_made_is_said(
     async with running(run_dir, said.append) as trainer:
         await trainer.step(batch(1))
         monkeypatch.setattr(trainer.client, "save", save)
-        lost = await trainer.save_the_rest() or ""
+        lost = await trainer.save_remaining() or ""
     assert lost.startswith("the last checkpoint was not written: ")
     assert "The batches of 1 steps wait in the store" in lost
 
@@ -280,7 +280,7 @@ async def trained_run(run_dir: Path) -> None:
             await trainer.step(batch(step))
             if step % 2 == 0:
                 await trainer.checkpoint()
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
 
 
 DAMAGES: dict[str, Callable[[Path], Any]] = {
@@ -350,14 +350,14 @@ async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:
     await in_thread(record_run, run_dir)
     async with running(run_dir, pytest.fail) as trainer:
         await trainer.step(batch(1))
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
     config = json.loads(await in_thread((run_dir / "config.json").read_text))
     config["trainer"]["optimizer"]["lr"] = 5e-4
     await in_thread((run_dir / "config.json").write_text, json.dumps(config))
     async with running(run_dir, pytest.fail) as trainer:
         for step in (2, 3):
             await trainer.step(batch(step))
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
     found = await retrain(run_dir)
     assert (found.same, found.steps, found.difference, found.wrong) == (3, 3, None, False)
 

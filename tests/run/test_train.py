@@ -381,7 +381,7 @@ def test_a_run_whose_episodes_all_fail_stops_and_shows_the_last_failure(command:
         [*broken, "--steps=2"], cwd=ROOT, capture_output=True, text=True, env=environment(tmp_path / "run"), timeout=300
     )
     assert result.returncode == 1
-    assert "rollout.max_failed_share = 0.5" in result.stderr
+    assert "rollout.max_failed_share (--rollout.max-failed-share) = 0.5" in result.stderr
     assert "KeyError: 'no such thing'" in result.stderr
     assert "ExceptionGroup" not in result.stderr
     assert left_behind(tmp_path / "run") == []

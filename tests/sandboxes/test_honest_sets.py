@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from agentrl.concurrency.threads import in_thread
-from agentrl.rollout.tasks import load_tasks
+from agentrl.rollout.task_file import load_tasks
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool
 from agentrl.sandboxes.grading.code_tasks import load_code_task
 from tests.sandboxes.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task

@@ -340,7 +340,7 @@ async def test_an_unknown_backend_is_refused() -> None:
             pass
 
 
-@pytest.mark.filterwarnings("ignore:sandbox.backend = UNSAFE_no_isolation")
+@pytest.mark.filterwarnings("ignore:`sandbox.backend` = UNSAFE_no_isolation")
 async def test_programs_run_without_isolation_and_end() -> None:
     async with open_sandbox(backend="UNSAFE_no_isolation") as sandbox:
         await sandbox.write("main.py", "import os; print(os.listdir())")

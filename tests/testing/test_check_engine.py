@@ -83,11 +83,11 @@ class IgnoresTemperature(Broken):
 
 
 class ForgetsTheBeginning(Broken):
-    async def generate(self, *args: Any, draft: Any = None, **options: Any) -> Generation:
+    async def generate(self, *args: Any, partial: Any = None, **options: Any) -> Generation:
         generation: Generation = await self.engine.generate(*args, **options)
-        if draft is None:
+        if partial is None:
             return generation
-        count = len(draft.start.output_ids)
+        count = len(partial.start.output_ids)
         return replace(
             generation,
             output_ids=generation.output_ids[count:],
@@ -119,7 +119,7 @@ class Hangs(Broken):
         (NamesOtherVersions, r"engine.version is \d+, and the tokens of a reply name the versions \[7\]"),
         (ScalesLogprobs, r"a logprob differs from that of a forward pass by|is not sound"),
         (IgnoresTemperature, "two replies at temperature 0 differ"),
-        (ForgetsTheBeginning, "with a draft, the reply begins with draft.start"),
+        (ForgetsTheBeginning, "with a partial generation, the reply begins with partial.start"),
         (DoesNotPause, "a pause holds replies: a reply came while the engine was paused"),
         (Refuses, "EngineError: the kettle is on"),
         (Hangs, "health: it took longer than 5 s"),

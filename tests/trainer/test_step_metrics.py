@@ -12,7 +12,7 @@ import torch
 from agentrl.config import RunConfig, TrainerConfig
 from agentrl.models import NANO
 from agentrl.rollout.health import HealthCounts
-from agentrl.run.alarms import alarms
+from agentrl.run.alarms import current_alarms
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.step_metrics import importance_weight_quantiles, staleness, step_metrics
@@ -46,7 +46,7 @@ def test_a_batch_that_teaches_nothing_has_no_entropy_and_raises_no_alarm_of_it()
         assert OVER_COMPUTED_TOKENS.isdisjoint(found)
         assert (found["trained_tokens"], found["computed_tokens"], found["grad_norm"]) == (60, 0, 0.0)
         health.step_ended(found)
-        names = [alarm.name for alarm in alarms(health.snapshot(str, ""), RunConfig(), None)]
+        names = [alarm.name for alarm in current_alarms(health.snapshot(str, ""), RunConfig(), None)]
         assert names == (["gradient_zero"] if step == 2 else [])
 
 
@@ -98,7 +98,7 @@ def test_m2po_which_has_no_proximal_policy_shows_how_far_theta_is_from_who_sampl
     ] == pytest.approx([np.exp(1.5)] * 3, rel=1e-4)
     health = HealthCounts()
     health.step_ended(found)
-    assert "weights" in [alarm.name for alarm in alarms(health.snapshot(str, ""), RunConfig(), None)]
+    assert "weights" in [alarm.name for alarm in current_alarms(health.snapshot(str, ""), RunConfig(), None)]
 
 
 def test_percentiles_of_a_ratio_are_ratios_that_there_are() -> None:

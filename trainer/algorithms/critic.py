@@ -172,8 +172,8 @@ class Critic(nn.Module):
         """Take an optimizer step over a minibatch; none when the gradient is not finite.
 
         Args:
-            packs: This rank's packs of the minibatch.
-            estimates: One a pack.
+            packs: [pack] this rank's of the minibatch.
+            estimates: [pack][M].
             seed: What dropout drops follows from it.
 
         Returns:

@@ -59,12 +59,12 @@ def with_teacher_logprobs(sequences: Sequence[TrainingSequence], url: str, timeo
             ]
     except (TimeoutError, httpx.TimeoutException) as error:
         raise TrainerError(
-            f"trainer.teacher.url = {without_secrets(url)} did not give the logprobs of {len(sequences)} sequences within {timeout_s:g} s. Look at the "
-            "server; where it is only slow, raise trainer.step_timeout_s, of which a teacher has half, or lower rollout.batch_size"
+            f"`trainer.teacher.url` = {without_secrets(url)} did not give the logprobs of {len(sequences)} sequences within {timeout_s:g} s. Look at the "
+            "server; where it is only slow, raise `trainer.step_timeout_s`, of which a teacher has half, or lower `rollout.batch_size`"
         ) from error
     except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
         raise TrainerError(
-            f"trainer.teacher.url = {without_secrets(f'{url} gave no logprobs: {type(error).__name__}: {error}')}. It must be a server with SGLang's "
+            f"`trainer.teacher.url` = {without_secrets(f'{url} gave no logprobs: {type(error).__name__}: {error}')}. It must be a server with SGLang's "
             "/generate, or, where the URL ends with /v1, with OpenAI's completions and `echo`, of a model with the policy's vocabulary"
         ) from error
     finally:

@@ -180,7 +180,7 @@ def read_checkpoint(
     _read_optimizer_state(model, optimizer, directory / "optimizer" / "state.safetensors")
     if critic is not None:
         if not (directory / "critic").is_dir():
-            raise ConfigError(f'{directory} was trained without a critic, and trainer.advantage.kind = "gae" has one')
+            raise ConfigError(f'{directory} was trained without a critic, and `trainer.advantage.kind` = "gae" has one')
         weights = load_file(directory / "critic" / "model.safetensors")
         _copy_all(dict(critic.named_parameters()), weights, directory / "critic")
         _read_optimizer_state(critic, critic.optimizer, directory / "critic" / "optimizer.safetensors")
@@ -222,7 +222,7 @@ def _read_weights(model: nn.Module, directory: Path) -> None:
     has, wants = (directory / "adapter").is_dir(), is_adapted(model)
     if has != wants:
         raise ConfigError(
-            f"{directory} was trained {'with' if has else 'without'} an adapter, and trainer.lora asks for "
+            f"{directory} was trained {'with' if has else 'without'} an adapter, and `trainer.lora` asks for "
             f"{'one' if wants else 'none'}; go on as the run began, or begin a new one with `model.path` = {directory}"
         )
     read_published(model, directory / "adapter" if has else directory)
@@ -244,7 +244,7 @@ def read_published(model: nn.Module, directory: Path) -> None:
     shapes = {name: parameter.shape for name, parameter in parameters.items()}
     if adapted and shapes != {name: tensor.shape for name, tensor in weights.items()}:
         raise ConfigError(
-            f"{directory / ADAPTER_WEIGHTS} is of another trainer.lora.rank, or of other trainer.lora.targets"
+            f"{directory / ADAPTER_WEIGHTS} is of another `trainer.lora.rank`, or of other `trainer.lora.targets`"
         )
     _copy_all(parameters, weights, directory)
 

@@ -32,7 +32,7 @@ def add_adapter(model: Any, config: LoraConfig) -> None:
     refused = [name.rpartition(".")[2] for name, module in model.named_modules() if id(module) in ends]
     if named := sorted(set(config.targets) & set(refused)):
         raise ConfigError(
-            f"trainer.lora.targets names {', '.join(named)}, which cannot be adapted; name linear layers between the embeddings and "
+            f"`trainer.lora.targets` names {', '.join(named)}, which cannot be adapted; name linear layers between the embeddings and "
             "the output, such as q_proj, or none for all of these"
         )
     targets = list(config.targets) or "all-linear"
@@ -41,7 +41,7 @@ def add_adapter(model: Any, config: LoraConfig) -> None:
             torch.manual_seed(0)  # A is random, and the same for every rank and for a trainer that is started again
             model.add_adapter(LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules=targets))
     except ValueError as error:
-        raise ConfigError(f"trainer.lora.targets = {targets}: {error}") from error
+        raise ConfigError(f"`trainer.lora.targets` = {targets}: {error}") from error
 
 
 def is_adapted(model: nn.Module) -> bool:

@@ -89,7 +89,7 @@ class Ranks:
         return [(high << 32) + low for high, low in halves.tolist()]
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """Return 1-D tensors of all ranks, end to end, on the CPU."""
+        """Return the [n] tensors of all ranks, n of each its own, end to end, on the CPU."""
         if self.size == 1:
             return values.cpu()
         everyone: list[Any] = [None] * self.size

@@ -14,7 +14,7 @@ class Sums(ToolEnv):
     max_turns = 4
 
     def on_reset(self, task: dict[str, Any] | None) -> str:
-        """The question of a task."""
+        """Return the question of a task."""
         task = task or {"question": "What is 1 + 1?", "answer": "2"}
         self.expected = task["answer"]
         return str(task["question"])

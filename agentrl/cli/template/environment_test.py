@@ -13,11 +13,13 @@ TASK = {"question": "What is 2 + 3?", "answer": "5"}
 
 
 def call(expression: str) -> dict[str, Any]:
+    """Return what a model says that calls the calculator."""
     function = {"name": "calculator", "arguments": json.dumps({"expression": expression})}
     return {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": function}]}
 
 
 def test_an_episode_calls_the_calculator_and_answers() -> None:
+    """Play an episode to a right answer."""
     env = Sums()
     messages, _ = env.reset(options=TASK)
     assert messages == [{"role": "user", "content": "What is 2 + 3?"}]
@@ -29,6 +31,7 @@ def test_an_episode_calls_the_calculator_and_answers() -> None:
 
 @pytest.mark.parametrize("expression", ["2 +", "import os"])
 def test_a_wrong_call_is_explained(expression: str) -> None:
+    """Call the calculator with what it cannot compute."""
     env = Sums()
     env.reset(options=TASK)
     messages, *_ = env.step([call(expression)])
@@ -36,5 +39,6 @@ def test_a_wrong_call_is_explained(expression: str) -> None:
 
 
 def test_the_tasks_are_the_same_every_time() -> None:
+    """Make the tasks twice."""
     assert make() == make()
     assert len(make()) == 2000

@@ -48,7 +48,7 @@ class EngineLimits:
     """A server that answers neither a health check nor a pause within this is taken for dead."""
     health_interval_s: float = 5
     """Time between two looks at a server."""
-    spill: int = 8
+    balance_threshold: int = 8
     """A session leaves its server when that has so many more replies in flight than the least busy one."""
 
 
@@ -57,7 +57,7 @@ class Fleet:
 
     def __init__(self, servers: Sequence[SGLangServer], limits: EngineLimits, restart: Restart | None) -> None:
         self.servers = servers
-        self.router = Router[SGLangServer](limits.spill)
+        self.router = Router[SGLangServer](limits.balance_threshold)
         self.running = anyio.Event()
         """Set while the servers are not paused."""
         self.running.set()
@@ -99,10 +99,17 @@ class Fleet:
             await self._in_service.wait()
         return self.router.choose(session, [server for server in serving if server not in avoid] or serving)
 
-    async def ask_all(self, call: Callable[[SGLangServer], Awaitable[Any]], *, tolerant: bool = False) -> None:
-        """Call on every server in service, at the same time. A lost one is taken out; a refusal is raised, at the end.
+    async def call_all(
+        self, call: Callable[[SGLangServer], Awaitable[Any]], *, mark_down_refusing: bool = False
+    ) -> None:
+        """Call every server in service, at the same time. A lost one is marked down.
 
-        `tolerant`: servers that refuse what others accept are taken out, so that those in service stay equal.
+        Args:
+            call: The call of one server.
+            mark_down_refusing: Whether servers that refuse what others accept are marked down too, so that those in service stay equal.
+
+        Raises:
+            EngineError: A server refused, and was not marked down for it.
         """
         refusals: dict[SGLangServer, EngineError] = {}
 
@@ -118,16 +125,17 @@ class Fleet:
         async with anyio.create_task_group() as group:
             for server in asked:
                 group.start_soon(guarded, server)
-        if tolerant and len(refusals) < len(asked):
+        if mark_down_refusing and len(refusals) < len(asked):
             for server, error in refusals.items():
                 self.mark_down(server, str(error))
         elif refusals:
-            raise next(iter(refusals.values()))
+            first, *_ = refusals.values()
+            raise first
 
     async def pause(self, mode: PauseMode) -> None:
         """Stop producing tokens on every server until `resume`."""
         self.running = anyio.Event()
-        await self.ask_all(lambda server: self._pause(server, mode))
+        await self.call_all(lambda server: self._pause(server, mode))
 
     async def _pause(self, server: SGLangServer, mode: PauseMode) -> None:
         if mode == "abort":
@@ -144,12 +152,16 @@ class Fleet:
         """Produce tokens again."""
         bound = self._limits.hang_timeout_s
         try:
-            await self.ask_all(lambda server: server.post("/continue_generation", {}, bound))
+            await self.call_all(lambda server: server.post("/continue_generation", {}, bound))
         finally:
             self.running.set()
 
     async def health(self) -> None:
-        """Return when every server in service answers; raise EngineError when one does not, or none is in service."""
+        """Return when every server in service answers.
+
+        Raises:
+            EngineError: One does not, or none is in service.
+        """
         serving = self.in_service()
         if not serving:
             raise EngineError("no server is in service")

@@ -1,7 +1,7 @@
 """Which server a request goes to: the one that holds its session's prefix, unless another is much less busy.
 
 A turn of a long conversation costs a server that knows its prefix only the new tokens. So a session stays where it began,
-until its server has `spill` more replies in flight than the least busy one; then it moves, and stays there.
+until its server has `balance_threshold` more replies in flight than the least busy one; then it moves, and stays there.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ S = TypeVar("S", bound=Routable)
 class Router(Generic[S]):
     """The server of each session."""
 
-    def __init__(self, spill: int) -> None:
-        self._spill = spill
+    def __init__(self, balance_threshold: int) -> None:
+        self._balance_threshold = balance_threshold
         self._server_of: dict[str, S] = {}
         self._sessions_on: Counter[int] = Counter()
         self._calls: Counter[str] = Counter()
@@ -55,7 +55,7 @@ class Router(Generic[S]):
         # Between requests a session loads no server, but it will: ties go to the server with fewer sessions.
         idlest = min(servers, key=lambda server: (server.in_flight, self._sessions_on[id(server)]))
         last = self._server_of.get(session)
-        if last is not None and last in servers and last.in_flight - idlest.in_flight <= self._spill:
+        if last is not None and last in servers and last.in_flight - idlest.in_flight <= self._balance_threshold:
             return last
         self._leave(session)
         self._server_of[session] = idlest

@@ -49,12 +49,16 @@ Facts = TypeVar("Facts", bound=_Facts)
 
 
 def facts_of(kind: type[Facts], said: dict[str, Any], where: str) -> Facts:
-    """Return what the server at `where` said, of the right types. Raises EngineError that names the first field that is not."""
+    """Return what the server at `where` said, of the right types.
+
+    Raises:
+        EngineError: A field is of another; the message names the first.
+    """
     try:
         return kind.model_validate(said)
     except ValidationError as error:
         problem = error.errors(include_url=False, include_context=False)[0]
-        raise _unbelievable(where, str(problem["loc"][0]), problem["input"], problem["msg"]) from None
+        raise EngineError(_fault(where, str(problem["loc"][0]), problem["input"], problem["msg"])) from None
 
 
 def served_version(model: ModelInfo, where: str) -> int:
@@ -65,10 +69,10 @@ def served_version(model: ModelInfo, where: str) -> int:
     """
     version = version_number(model.weight_version)
     if version < 0:
-        raise _unbelievable(where, "weight_version", model.weight_version, "it is the number of no version")
+        raise EngineError(_fault(where, "weight_version", model.weight_version, "it is the number of no version"))
     return version
 
 
-def _unbelievable(where: str, field: str, value: object, problem: str) -> EngineError:
+def _fault(where: str, field: str, value: object, problem: str) -> str:
     shown = repr(value)[:80]
-    return EngineError(f"{where} says {field} = {shown}: {problem}. Is it a server that speaks SGLang's protocol?")
+    return f"{where} says {field} = {shown}: {problem}. Is it a server that speaks SGLang's protocol?"

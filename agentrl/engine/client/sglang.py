@@ -64,7 +64,7 @@ class _Request:
     session: str
     images: Sequence[ImageSpan]
     on_progress: OnProgress | None
-    draft: PartialGeneration | None
+    partial: PartialGeneration | None
 
 
 class SGLangEngine:
@@ -129,17 +129,20 @@ class SGLangEngine:
         on_progress: OnProgress | None = None,
         *,
         images: Sequence[ImageSpan] = (),
-        draft: PartialGeneration | None = None,
+        partial: PartialGeneration | None = None,
     ) -> Generation:
         """Return one uninterrupted reply; see `Engine.generate`.
 
         One that must satisfy a JSON schema reports no progress: a grammar starts at a reply's first token, so if it is
         interrupted it starts over.
+
+        Raises:
+            EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
         """
         if sampling.json_schema is not None:
-            on_progress = draft = None
-        request = _Request(input_ids, sampling, session, images, on_progress, draft)
-        done = (draft and draft.start) or _NOTHING
+            on_progress = partial = None
+        request = _Request(input_ids, sampling, session, images, on_progress, partial)
+        done = (partial and partial.start) or _NOTHING
         if fault_of(done, Expected(max_new_tokens=sampling.max_new_tokens, vocabulary=self.vocabulary)) is not None:
             done = _NOTHING
         bad: list[SGLangServer] = []
@@ -160,13 +163,17 @@ class SGLangEngine:
         raise EngineError(
             f"no reply within {self._limits.request_timeout_s:g} s ({len(done.output_ids)} tokens so far; "
             f"{len(self.serving)} of {len(self.fleet.servers)} servers in service); are the servers overloaded, or is "
-            f"engine.request_timeout_s too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
+            f"`engine.request_timeout_s` too small?{self.fleet.last_failure and f' The last failure: {self.fleet.last_failure}'}"
         )
 
     async def _part(
         self, server: SGLangServer, bad: list[SGLangServer], request: _Request, done: Generation
     ) -> Generation:
-        """The rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows. Raises EngineError."""
+        """Return the rest of a reply, or what came of it. `bad` lists who gave this call bad replies, and grows.
+
+        Raises:
+            EngineError: It cannot go on at another server.
+        """
         shown = 0
 
         def show(ids: list[int]) -> None:
@@ -200,17 +207,17 @@ class SGLangEngine:
         return part
 
     async def _go_on(self, server: SGLangServer, request: _Request, done: Generation, show: OnProgress) -> Generation:
-        partial, sampling, draft = done.output_ids, request.sampling, request.draft
+        sampling, partial = request.sampling, request.partial
 
         def watch(so_far: Callable[[], Generation]) -> None:
-            if draft is not None:
-                draft.so_far = lambda: join(done, so_far())
+            if partial is not None:
+                partial.so_far = lambda: join(done, so_far())
 
         adapter = self._adapter
         try:
             return await server.generate(
-                request.input_ids + partial,
-                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(partial)),
+                request.input_ids + done.output_ids,
+                replace(sampling, max_new_tokens=sampling.max_new_tokens - len(done.output_ids)),
                 session=request.session,
                 images=request.images,
                 adapter=adapter,
@@ -288,21 +295,21 @@ class SGLangEngine:
         async with self._changing(version):
             started = time.perf_counter()
             self._model.newest_version = max(version, self._model.newest_version or 0)
-            await self.fleet.ask_all(
-                lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), tolerant=True
+            await self.fleet.call_all(
+                lambda server: server.load_adapter(adapter, checkpoint, CONTROL_TIMEOUT_S), mark_down_refusing=True
             )
             retired, self._retired = self._retired, self._adapter
             self._checkpoint, self._version, self._adapter = checkpoint, version, adapter
-            await self.fleet.ask_all(lambda server: server.abort_all(bound))
+            await self.fleet.call_all(lambda server: server.abort_all(bound))
             swapped_s = time.perf_counter() - started
             if retired is not None:  # SGLang waits for the last reply under it, which has just been aborted
-                await self.fleet.ask_all(lambda server: server.unload_adapter(retired, bound))
+                await self.fleet.call_all(lambda server: server.unload_adapter(retired, bound))
             return swapped_s
 
     async def load_from_disk(self, checkpoint: Path, version: int) -> None:
         """Let every server in service, paused, read `checkpoint`."""
         mode = self.pause_mode
-        await self.fleet.ask_all(lambda server: self._load(server, checkpoint, version, mode), tolerant=True)
+        await self.fleet.call_all(lambda server: self._load(server, checkpoint, version, mode), mark_down_refusing=True)
 
     async def _load(self, server: SGLangServer, checkpoint: Path, version: int, mode: PauseMode) -> None:
         body = {
@@ -328,7 +335,11 @@ class SGLangEngine:
         await self.fleet.health()
 
     async def catch_up(self, server: SGLangServer) -> None:
-        """Give a server that returned the current weights, and put it into service. Raises EngineError."""
+        """Give a server that returned the current weights, and put it into service.
+
+        Raises:
+            EngineError: It does not answer, or serves others.
+        """
         bound = self._limits.hang_timeout_s
         async with self._updating:
             # A server that hung may have missed the end of a pause, and still hold replies that went on elsewhere.

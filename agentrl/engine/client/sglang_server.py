@@ -99,7 +99,14 @@ class SGLangServer:
         return urlsplit(self._address).hostname in ("127.0.0.1", "localhost", "::1")
 
     async def probe(self, timeout_s: float) -> int:
-        """Generate one token to learn what the server reports. Returns the weight version that it serves."""
+        """Generate one token to learn what the server reports.
+
+        Returns:
+            The weight version that it serves.
+
+        Raises:
+            EngineError: It does not answer in time, or in a way that can be used.
+        """
         said = await self.get("/server_info", timeout_s, missing_ok=True)
         info = facts_of(ServerInfo, said, f"{self.url}/server_info")
         self._incremental = bool(info.incremental_streaming_output)
@@ -146,8 +153,20 @@ class SGLangServer:
     ) -> Generation:
         """Return one reply, or its beginning with `finish="abort"`.
 
-        `watch` gets a function that says what it has so far. Raises ServerLostError, BadReplyError and LocalShortageError, with
-        the beginning; EngineError.
+        Args:
+            input_ids: Ids of the prompt.
+            sampling: How to sample.
+            session: What shares a beginning with it.
+            images: Those whose tokens are in `input_ids`.
+            adapter: The LoRA adapter to compute with, or None.
+            on_ids: Gets the ids so far whenever there are new ones, or None.
+            watch: Gets a function that says what the reply is so far.
+
+        Raises:
+            ServerLostError: The server is lost, or was taken out of service; it has the beginning.
+            BadReplyError: What it says cannot be used; it has the beginning.
+            LocalShortageError: This machine has no connection left; it has the beginning.
+            EngineError: The server refuses.
         """
         rid = uuid.uuid4().hex
         body = {
@@ -208,7 +227,12 @@ class SGLangServer:
         await self.post("/abort_request", {"abort_all": True}, timeout_s)
 
     async def load_adapter(self, adapter: Adapter, directory: Path, timeout_s: float) -> None:
-        """Have the adapter in `directory` ready for requests. Raises ServerLostError, EngineError."""
+        """Have the adapter in `directory` ready for requests.
+
+        Raises:
+            ServerLostError: The server does not answer.
+            EngineError: It refuses.
+        """
         body = {"lora_name": adapter.name, "lora_path": str(directory)}
         reply = await self.post("/load_lora_adapter", body, timeout_s, any_status=True)
         if not reply.get("success"):
@@ -265,7 +289,7 @@ class SGLangServer:
         if (lacking := shortage(error)) is not None:
             return LocalShortageError(
                 f"{self.url}{path} cannot be asked, because this machine lacks something: {lacking}. Raise its limits (ulimit -n, "
-                "ulimit -u), or lower rollout.max_concurrent",
+                "ulimit -u), or lower `rollout.max_concurrent`",
                 partial,
             )
         if isinstance(error, RuntimeError):
@@ -340,7 +364,7 @@ def _with_single_placeholders(input_ids: list[int], images: Sequence[ImageSpan])
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """The JSON of server-sent events, however long."""
+    """Yield the JSON of server-sent events, however long."""
     pieces: list[bytes] = []
     async for data in content.iter_any():
         *complete, rest = data.split(b"\n\n")

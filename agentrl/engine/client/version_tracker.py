@@ -97,6 +97,7 @@ class VersionTracker:
         if self._version is None:
             self._version = version
         self._changed = self._changed or version != self._version
+        # No update has begun since the request, so no token of this state, however late it was sent, is of other weights.
         if version == self._version == expected.only_version:
             self._certain_tokens = tokens
         return None
@@ -106,9 +107,8 @@ class VersionTracker:
         if self.mode is VersionMode.SERVED:
             if self._changed:
                 return False
-            self._certain_tokens = (
-                tokens  # updates of a server that reports no spans end replies: one version made all of this one
-            )
+            # Updates of a server that reports no spans end replies: one version made all of this one.
+            self._certain_tokens = tokens
         return True
 
     def spans(self) -> list[VersionSpan]:

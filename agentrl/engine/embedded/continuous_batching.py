@@ -149,9 +149,17 @@ class BatchingEngine:
             pause.__exit__(None, None, None)
 
     def load_weights(self, directory: Path, version: str | None, *, flush_cache: bool) -> None:
-        """Copy the safetensors of `directory` into the model. Raises ValueError, changing nothing, when they do not fit.
+        """Copy the safetensors of `directory` into the model.
 
         Outside a pause it takes one for its duration: `retract` if the cache is to be flushed, else `in_place`.
+
+        Args:
+            directory: A checkpoint's.
+            version: What to call the weights from now on; None: as before.
+            flush_cache: Whether replies that go on compute their cache anew.
+
+        Raises:
+            ValueError: They do not fit, or the cache of open requests cannot be flushed in this pause. Nothing has changed then.
         """
         files = sorted(directory.glob("*.safetensors"))
         if not files:
@@ -189,7 +197,9 @@ class BatchingEngine:
     def load_adapter(self, name: str, directory: Path) -> None:
         """Compute with the LoRA adapter in `directory` from now on, in place of one that is there. Open requests are aborted.
 
-        Raises ValueError or OSError when there is none, or none that fits the model, which then has no adapter.
+        Raises:
+            ValueError: It is no LoRA adapter, or does not fit the model, which then has no adapter.
+            OSError: There is none, and the one that was there stays.
         """
         config, tensors = read_adapter_config(directory), read_adapter(directory)
         with self._parked():
@@ -230,7 +240,7 @@ class BatchingEngine:
 
     @contextmanager
     def _parked(self) -> Iterator[None]:
-        """Generation stopped, with no request and no cached prefix left."""
+        """Hold generation stopped, with no request and no cached prefix left."""
         own_pause = self._pause is None
         before = self._pause_mode
         self.pause("abort")

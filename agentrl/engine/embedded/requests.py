@@ -83,7 +83,11 @@ Body = TypeVar("Body", bound=Strict)
 
 
 async def parse(http: web.Request, model: type[Body]) -> Body:
-    """Return the body of a request. Raises RefusedError, which names the fields that are wrong."""
+    """Return the body of a request.
+
+    Raises:
+        RefusedError: Fields, which the message names, are wrong.
+    """
     try:
         return model.model_validate_json(await http.read() or b"{}")
     except ValidationError as error:

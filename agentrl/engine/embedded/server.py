@@ -74,7 +74,11 @@ class EmbeddedServer:
         return await asyncio.get_running_loop().run_in_executor(self._control, call)
 
     async def generate(self, http: web.Request) -> web.StreamResponse:
-        """Continue `input_ids`; with `stream`, a server-sent event with everything so far as the reply grows."""
+        """Continue `input_ids`; with `stream`, a server-sent event with everything so far as the reply grows.
+
+        Raises:
+            RefusedError: The request cannot be answered; the message says why.
+        """
         body = await parse(http, GenerateBody)
         room = self._engine.context_length - len(body.input_ids)
         if room <= 0:
@@ -135,7 +139,11 @@ class EmbeddedServer:
             del self._requests[rid]
 
     async def _score(self, body: GenerateBody) -> web.Response:
-        """Logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it."""
+        """Answer with logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it.
+
+        Raises:
+            RefusedError: The adapter is not loaded any more.
+        """
         if body.lora_path != self._engine.adapter:
             raise RefusedError(f"The adapter {body.lora_path} is not loaded any more.")
         start = body.logprob_start_len
@@ -154,7 +162,11 @@ class EmbeddedServer:
         return _json({"text": "", "output_ids": [], "meta_info": meta})
 
     async def _change(self, changed: asyncio.Event) -> None:
-        """Wait until the generation thread has something new. Raises web.HTTPInternalServerError when it is dead."""
+        """Wait until the generation thread has something new.
+
+        Raises:
+            HTTPInternalServerError: The thread is dead.
+        """
         while not changed.is_set():
             try:
                 await asyncio.wait_for(changed.wait(), LIVENESS_CHECK_S)
@@ -187,7 +199,7 @@ class EmbeddedServer:
         *,
         finished: bool = True,
     ) -> dict[str, Any]:
-        """The reply's state when it had `count` tokens; of these, those from `start` on.
+        """Return the reply's state when it had `count` tokens; of these, those from `start` on.
 
         The generation thread goes on meanwhile, so that what was `finished` and counted before is what is told.
         """

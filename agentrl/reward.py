@@ -1,0 +1,105 @@
+"""What an episode was worth: the `Reward` that a workflow returns, checked where it is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field
+from numbers import Complex, Real
+
+from agentrl.errors import BadRewardError
+from agentrl.reporting.failure_text import shown, storable
+
+MAX_REWARD = 1e6
+"""Bound of |reward|. The square of a larger one loses its last digits in float32, in which the trainer computes."""
+MAX_METRIC = 1e30
+"""Bound of |metric|: the sum of squares of as many as there will ever be is finite."""
+MAX_METRICS = 256
+"""Metrics of one episode that are kept; how many more it logged is the metric `metrics_left_out`."""
+MAX_METRIC_NAME_CHARS = 100
+METRICS_LEFT_OUT = "metrics_left_out"
+
+
+@dataclass(frozen=True)
+class Reward:
+    """What an episode was worth, with numbers to chart beside it.
+
+    A number is a float, an int, a bool, or what converts to a float: a scalar of NumPy, a tensor without dimensions. Raises
+    BadRewardError for all else, for a number that is not finite, for a |value| above `MAX_REWARD` or a |metric| above
+    `MAX_METRIC`, and for a metric whose name is no text of up to `MAX_METRIC_NAME_CHARS` characters.
+    """
+
+    value: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", checked_number("the reward", self.value, MAX_REWARD))
+        object.__setattr__(self, "metrics", add_metrics({}, self.metrics))
+
+    @classmethod
+    def of(cls, returned: object) -> Reward:
+        """Return the reward in what `run` returned: a `Reward`, a number, or a bool.
+
+        It is a new one, checked: what was returned may be of a class that checks nothing, or changed since it was made.
+
+        Raises:
+            BadRewardError: It is anything else.
+        """
+        if isinstance(returned, Reward):
+            return cls(returned.value, returned.metrics)
+        if _is_number(returned):
+            return cls(returned)  # type: ignore[arg-type]
+        missing = ""
+        if isinstance(returned, Coroutine):
+            returned.close()
+            missing = "; an await is missing before what it returns"
+        raise BadRewardError(
+            f"run(episode) returned {shown(returned)} of type {type(returned).__name__}; return a number or a Reward{missing}"
+        )
+
+
+def checked_number(name: str, value: object, bound: float) -> float:
+    """Return `value`, which messages call `name`, as a float.
+
+    Raises:
+        BadRewardError: It is no finite number within ±`bound`.
+    """
+    number = math.nan
+    if _is_number(value):
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except Exception as error:
+            raise BadRewardError(
+                f"{name} is {shown(value)}, which does not convert to a float: {shown(error)}"
+            ) from error
+    if not abs(number) <= bound:
+        raise BadRewardError(f"{name} is {shown(value)}; it must be a finite number from {-bound:g} to {bound:g}")
+    return number
+
+
+def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[str, float]:
+    """Add metrics to `kept`, which is returned, and count those beyond `MAX_METRICS`.
+
+    Raises:
+        BadRewardError: As `Reward` does.
+    """
+    for given, value in metrics.items():
+        name = str.__str__(given) if isinstance(given, str) else ""  # of a subclass, the plain text
+        if not 0 < len(name) <= MAX_METRIC_NAME_CHARS or storable(name) != name:
+            raise BadRewardError(
+                f"{shown(given)} is no name of a metric: it must be text of 1 to {MAX_METRIC_NAME_CHARS} characters"
+            )
+        number = checked_number(f"the metric {name!r}", value, MAX_METRIC)
+        if name in kept or name == METRICS_LEFT_OUT or len(kept) < MAX_METRICS:
+            kept[name] = number
+        else:
+            kept[METRICS_LEFT_OUT] = kept.get(METRICS_LEFT_OUT, 0.0) + 1
+    return kept
+
+
+def _is_number(value: object) -> bool:
+    """Whether a value stands for one real number: no text, no array, nothing complex."""
+    if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
+        return False
+    kind = type(value)
+    return (hasattr(kind, "__float__") or hasattr(kind, "__index__")) and getattr(value, "shape", ()) == ()

@@ -1,0 +1,51 @@
+"""Tasks from a file of JSON lines, which may be compressed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+
+from agentrl.episode import Task
+from agentrl.errors import TaskFileError, one_line
+from agentrl.rollout.task_type import TaskType, as_task
+
+
+def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
+    """Return the tasks of a JSON-lines file.
+
+    Raises:
+        TaskFileError: It cannot be read, or a line, which the message names, is no task.
+    """
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+        lines = content.decode("utf-8").replace("\r\n", "\n").split("\n")  # JSON strings may hold other line separators
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TaskFileError(f"the task file {path} is no whole gzip file: {one_line(error)}") from error
+    except OSError as error:
+        raise TaskFileError(f"cannot read the task file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise TaskFileError(f"the task file {path} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
+    tasks: list[Task] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            task = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            what = (
+                f"{error.msg} at character {error.pos + 1}"
+                if isinstance(error, json.JSONDecodeError)
+                else one_line(error)
+            )
+            hint = "; each task is a line of its own"
+            if path.suffix == ".py":
+                hint = f"; for tasks made by Python code, write python:{path}:NAME"
+            raise TaskFileError(f"{path}, line {number}: not valid JSON: {what}{hint}") from error
+        tasks.append(as_task(task, f"{path}, line {number}", task_type))
+    if not tasks:
+        raise TaskFileError(f"{path} holds no tasks")
+    return tasks
