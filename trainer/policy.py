@@ -17,7 +17,6 @@ from agentrl.config import RatioObjective, TrainerConfig
 from agentrl.errors import CheckpointError
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.training_history import TrainedStep
-from agentrl.trainer.algorithms.advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.algorithms.critic import Critic
 from agentrl.trainer.algorithms.losses import (
     LossStats,
@@ -28,6 +27,7 @@ from agentrl.trainer.algorithms.losses import (
     regularizers,
 )
 from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
+from agentrl.trainer.algorithms.token_advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.minibatches import Minibatch, PreparedPack, deal_minibatches
 from agentrl.trainer.model.checkpoint import (
     read_checkpoint,

@@ -17,8 +17,8 @@ import torch
 from agentrl.config import TeacherConfig, TrainerConfig
 from agentrl.errors import TrainerError
 from agentrl.models import NANO
-from agentrl.trainer.algorithms.advantages import with_distillation
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
+from agentrl.trainer.algorithms.token_advantages import with_distillation
 from agentrl.trainer.model.tree_attention import eager_attention
 from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
