@@ -25,8 +25,8 @@ from agentrl.evaluation.view import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.rollout.outcome import Outcome
-from agentrl.run.audit import audit
 from agentrl.run.replay import replay
+from tests.whole_audit import audit
 
 
 def episode(
