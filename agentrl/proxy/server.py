@@ -196,12 +196,12 @@ class Proxy:
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             recall(asked)
-            ignored = self._ignored.header(session, asked[0].request)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
-                written.extra_headers |= ignored
+                written.extra_headers |= self._ignored.header(session, asked[0].request)
                 return written
+            ignored = self._ignored.header(session, asked[0].request)
         events = self._events(path, asked, lambda send: endpoint.stream(request, calls, send))
         return Response(events=events, extra_headers=ignored)
 
