@@ -17,7 +17,6 @@ from agentrl.config import RatioObjective, TrainerConfig
 from agentrl.errors import CheckpointError
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.training_history import TrainedStep
-from agentrl.trainer.algorithms.critic import Critic
 from agentrl.trainer.algorithms.losses import (
     LossStats,
     Mismatch,
@@ -37,6 +36,7 @@ from agentrl.trainer.model.checkpoint import (
     trained_state,
     write_weights,
 )
+from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.digest import digest
 from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
 from agentrl.trainer.model.lora import adapter_off, add_adapter

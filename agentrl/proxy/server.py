@@ -30,12 +30,13 @@ from agentrl.proxy.completion_service import CompletionService, logprob_bytes, r
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
-from agentrl.proxy.dialects.models import check_model, model_list, one_model
+from agentrl.proxy.dialects.models import model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.preparation import check_model
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 from agentrl.reporting.logger import logger

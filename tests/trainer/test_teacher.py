@@ -29,7 +29,7 @@ PROMPTS, NEW_TOKENS = 64, 12
 
 @torch.no_grad()
 def sampled(policy: Policy, generator: torch.Generator) -> list[TrainingSequence]:
-    """SequenceMap that the policy itself samples, at temperature 1."""
+    """Sequences that the policy itself samples, at temperature 1."""
     ids = torch.randint(9, 470, (PROMPTS, 8), generator=generator)
     scored = []
     for _ in range(NEW_TOKENS):

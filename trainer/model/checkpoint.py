@@ -28,7 +28,7 @@ from agentrl.errors import ConfigError
 from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.whole import whole_directory
 from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, write_manifest
-from agentrl.trainer.algorithms.critic import Critic
+from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.digest import digest
 from agentrl.trainer.model.lora import is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors
