@@ -46,7 +46,7 @@ test-fast: .venv/ready
 lint: .venv/ready typed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.build/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl
+	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.build/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl -p recipes
 	cd .build/typed && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache --no-logo
 
 # The documentation's site, in .build/site: a broken link, or a public name without an entry, ends the build.
@@ -65,6 +65,7 @@ typed:
 	@rm -rf .build/typed && mkdir -p .build/typed/agentrl
 	@ln -s $(CURDIR)/agentrl/* .build/typed/agentrl/
 	@ln -s $(CURDIR)/envs $(CURDIR)/sandboxes $(CURDIR)/trainer $(CURDIR)/workflows .build/typed/agentrl/
+	@ln -s $(CURDIR)/recipes .build/typed/
 
 format: .venv/ready
 	$(BIN)/ruff format .
@@ -75,10 +76,10 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/async_vs_sync.py
 
 nano-model: .venv/ready
-	$(BIN)/python -m agentrl.trainer.nano_model agentrl/models/nano
+	$(BIN)/python -m recipes.nano_model agentrl/models/nano
 
 nano-player: .venv/ready
-	$(BIN)/python -m agentrl.trainer.nano_player agentrl/models/nano_player
+	$(BIN)/python -m recipes.nano_player agentrl/models/nano_player
 
 clean:
 	rm -rf .venv .build build dist *.egg-info

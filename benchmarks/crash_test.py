@@ -37,6 +37,7 @@ import psutil
 from agentrl.envs.calculator import distinct_tasks
 from agentrl.models import NANO
 from agentrl.run.audit import audit
+from agentrl.trainer.model.checkpoint import read_state
 
 ROOT = Path(__file__).parents[1]
 AGENTRL = [sys.executable, "-m", "agentrl"]
@@ -218,7 +219,7 @@ def disturbed(
             kind = rng.choices(list(DISTURBANCES), list(DISTURBANCES.values()))[0]
             if main.poll() is None and disturb(kind, main, run_dir, disk):
                 done[kind] += 1
-                found = audit(run_dir) if (run_dir / "store.sqlite").exists() else None
+                found = audit(run_dir, read_state) if (run_dir / "store.sqlite").exists() else None
                 print(
                     f"{done.total():3d}: {kind:12s} after step {before}, {found and found.trained} tasks trained on",
                     flush=True,
@@ -323,7 +324,7 @@ def crash_test(folder: Path, args: argparse.Namespace, disk: Path | None) -> dic
     proved = subprocess.run(proof, cwd=ROOT, capture_output=True, text=True, timeout=3600, check=False)
     if proved.returncode:
         raise SystemExit(proved.stdout + proved.stderr)
-    found = audit(run_dir)
+    found = audit(run_dir, read_state)
     expected = args.tasks * args.epochs
     accounted = found.trained + sum(found.dropped.values())
     if not found.tasks == accounted == expected:

@@ -28,7 +28,7 @@ PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}
 
 
 def batch(count: int, length: int, vocabulary: int) -> list[TrainingSequence]:
-    """SequenceMap that share nothing."""
+    """Sequences that share nothing."""
     made = []
     for _ in range(count):
         trained = torch.arange(length) >= length // 2

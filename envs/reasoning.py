@@ -22,9 +22,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli.exit_code import exit_code_of
 from agentrl.envs.tool_env import Message, Result, ToolEnv
 from agentrl.errors import EpisodeError
+from agentrl.reporting.exit_code import exit_code_of
 
 SIZE = 1024
 """Entries of a family, or the next power of 2 above the index: some families prepare all of them at once."""

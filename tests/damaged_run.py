@@ -18,10 +18,10 @@ from agentrl.rollout.database import create_database
 from agentrl.rollout.manifest import _own_sum
 from agentrl.rollout.schema import SCHEMA, SCHEMA_VERSION
 from agentrl.rollout.stored_episodes import LoggedCall
-from agentrl.run.audit import audit
 from agentrl.run.run_store import begin_store, write_noted
 from tests.power_cut_program import TASKS, run_once
 from tests.rollout.test_store import kept_choice, outcome
+from tests.whole_audit import audit
 
 Damage = Callable[[Path], None]
 NEWEST = "checkpoints/step-000010"

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import anyio
 
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
-from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
+from agentrl.engine.protocol import OnProgress, PauseMode, Sampling
+from agentrl.record.tokens import Generation
+from tests.modelless_engine import LOGPROB, ModellessEngine
 
 STOP = 2
 
 
-class InstantEngine:
+class InstantEngine(ModellessEngine):
     """Says at most `tokens` ids of `reply`, and then stops. While it is paused, replies wait."""
-
-    version = 0
-    has_grammar = False
-    takes_images = False
-    vocabulary = None
 
     def __init__(self, tokens: int = 16, reply: Sequence[int] = (24, 25, 26)) -> None:
         self.tokens = tokens
@@ -31,15 +28,8 @@ class InstantEngine:
         self._running = anyio.Event()
         self._running.set()
 
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
+    async def answer(
+        self, input_ids: list[int], sampling: Sampling, session: str, on_progress: OnProgress, *_: Any
     ) -> Generation:
         self.order.append(session)
         self.in_flight += 1
@@ -50,28 +40,14 @@ class InstantEngine:
             self.in_flight -= 1
         count = min(self.tokens, sampling.max_new_tokens)
         ids = [self.reply[i % len(self.reply)] for i in range(count - 1)] + [STOP]
-        if on_progress is not None:
-            on_progress(ids[: count // 2])
-        top = [[(-0.5, token) for token in range(sampling.top_logprobs)] for _ in ids] if sampling.top_logprobs else []
-        return Generation(
-            output_ids=ids,
-            logprobs=[-0.5] * count,
-            versions=[VersionSpan(0, 0, count)],
-            finish="stop",
-            top_logprobs=top,
+        on_progress(ids[: count // 2])
+        ranks = range(sampling.top_logprobs)
+        return replace(
+            self.generation(ids), top_logprobs=[[(LOGPROB, token) for token in ranks] for _ in ids] if ranks else []
         )
-
-    def end_session(self, session: str) -> None:
-        pass
-
-    async def update_weights(self, checkpoint: Path, version: int) -> float:
-        return 0.0
 
     async def pause(self, mode: PauseMode) -> None:
         self._running = anyio.Event()
 
     async def resume(self) -> None:
         self._running.set()
-
-    async def health(self) -> None:
-        pass

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import anyio.lowlevel
 
-from agentrl.engine.protocol import OnProgress, PartialGeneration, PauseMode, Sampling
-from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
+from agentrl.engine.protocol import Sampling
+from agentrl.record.tokens import Generation
+from tests.modelless_engine import ModellessEngine
 
 
 @dataclass
-class ScriptedEngine:
-    """It is `agentrl.engine.Engine`; every reply is `reply`."""
+class ScriptedEngine(ModellessEngine):
+    """Every reply is `reply`."""
 
     reply: Sequence[int] = (11, 12, 13)
     version: int = 0
@@ -23,30 +24,7 @@ class ScriptedEngine:
     vocabulary: int | None = None
     calls: int = 0
 
-    async def generate(
-        self,
-        input_ids: list[int],
-        sampling: Sampling,
-        session: str,
-        on_progress: OnProgress | None = None,
-        *,
-        images: Sequence[ImageSpan] = (),
-        partial: PartialGeneration | None = None,
-    ) -> Generation:
+    async def answer(self, input_ids: list[int], sampling: Sampling, *_: Any) -> Generation:
         self.calls += 1
         await anyio.lowlevel.checkpoint()
-        ids = list(self.reply)[: sampling.max_new_tokens]
-        spans = [VersionSpan(self.version, 0, len(ids))]
-        return Generation(output_ids=ids, logprobs=[-0.5] * len(ids), versions=spans, finish="stop")
-
-    def end_session(self, session: str) -> None: ...
-
-    async def update_weights(self, checkpoint: Path, version: int) -> float:
-        self.version = version
-        return 0.0
-
-    async def pause(self, mode: PauseMode) -> None: ...
-
-    async def resume(self) -> None: ...
-
-    async def health(self) -> None: ...
+        return self.generation(self.reply[: sampling.max_new_tokens])

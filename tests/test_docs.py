@@ -24,6 +24,8 @@ from agentrl.config import RunConfig, config_keys
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+OF_USERS = {"agent.py"}
+"""Files that a page names and that a reader would write."""
 NAMED_IN_FILE = re.compile(r"`(\w+)`(?:, with\s+`\w+`)?\s+(?:in|of)\s+\[[^\]]+\]\(([^)#]+\.py)\)")
 """`name` in [file](path), the form in which pages point into the code."""
 
@@ -76,6 +78,33 @@ def test_the_pages_that_follow_the_code_name_it() -> None:
     assert found["gradient.md"] >= 25
     assert found["failures.md"] >= 18
     assert found["backends.md"] >= 8
+
+
+TRACKED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+SHIPPED = ("agentrl/", "envs/", "recipes/", "sandboxes/", "trainer/", "workflows/")
+NOT_ROOMS = {"agentrl/cli/template"}
+"""Folders whose files are data."""
+ROOMS = sorted(
+    {str(Path(name).parent) for name in TRACKED if name.startswith(SHIPPED) and name.endswith(".py")} - NOT_ROOMS
+)
+SCREEN = 42
+"""Lines of a README."""
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_readme_of_a_room_is_a_screen_with_its_data_flow_and_every_file_of_it(room: str) -> None:
+    text = (ROOT / room / "README.md").read_text()
+    assert len(text.splitlines()) <= SCREEN
+    assert re.match(rf"# (agentrl\.)?{room.replace('/', '.').removeprefix('agentrl.')}\n", text), "its import name"
+    assert re.search(r"^    .*─►", text, re.MULTILINE), "no data flow"
+    names = re.findall(r"`([a-z_./]+\.py)`", text)
+    for name in names:
+        there = any(f"/{file}".endswith(f"/{name.removeprefix('../')}") for file in TRACKED)
+        assert there or name in OF_USERS, f"{name} is not there"
+    table = "\n".join(line for line in text.splitlines() if line.startswith("|"))
+    listed = {name for name in re.findall(r"`(\w+\.py)`", table) if (ROOT / room / name).is_file()}
+    files = {Path(name).name for name in TRACKED if str(Path(name).parent) == room and name.endswith(".py")}
+    assert files - listed <= {"__init__.py"}, "files that its table does not name"
 
 
 def test_every_page_begins_with_what_it_is_for() -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
-from agentrl.trainer.algorithms.advantages import has_gradient
-from agentrl.trainer.algorithms.critic import AdvantagesAndReturns
+from agentrl.trainer.algorithms.token_advantages import has_gradient
+from agentrl.trainer.model.critic import AdvantagesAndReturns
 from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.packing import Pack, TrainingSequence, in_tree_order, pack_sequences
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from agentrl.trainer.algorithms.objectives import SequenceMap
+from agentrl.trainer.sequence_map import SequenceMap
 
 
 @dataclass(frozen=True)

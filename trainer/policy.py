@@ -17,8 +17,6 @@ from agentrl.config import RatioObjective, TrainerConfig
 from agentrl.errors import CheckpointError
 from agentrl.rollout.manifest import Manifest
 from agentrl.rollout.training_history import TrainedStep
-from agentrl.trainer.algorithms.advantages import whitened, with_distillation, with_kl_penalty
-from agentrl.trainer.algorithms.critic import Critic
 from agentrl.trainer.algorithms.losses import (
     LossStats,
     Mismatch,
@@ -28,6 +26,7 @@ from agentrl.trainer.algorithms.losses import (
     regularizers,
 )
 from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
+from agentrl.trainer.algorithms.token_advantages import whitened, with_distillation, with_kl_penalty
 from agentrl.trainer.minibatches import Minibatch, PreparedPack, deal_minibatches
 from agentrl.trainer.model.checkpoint import (
     read_checkpoint,
@@ -37,6 +36,7 @@ from agentrl.trainer.model.checkpoint import (
     trained_state,
     write_weights,
 )
+from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.digest import digest
 from agentrl.trainer.model.dropout import gradient_pass, recompute_activations
 from agentrl.trainer.model.lora import adapter_off, add_adapter

@@ -13,8 +13,8 @@ import torch
 
 from agentrl.config import TrainerConfig
 from agentrl.record.trajectory import Trajectory
+from agentrl.rollout.group_advantages import group_advantages
 from agentrl.rollout.stored_episodes import FinishedEpisode
-from agentrl.trainer.algorithms.advantages import group_advantages
 from agentrl.trainer.packing import TrainingSequence
 
 

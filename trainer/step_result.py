@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agentrl.trainer.algorithms.critic import explained_variance
 from agentrl.trainer.algorithms.losses import LossStats
 from agentrl.trainer.minibatches import Minibatch, PreparedPack
+from agentrl.trainer.model.critic import explained_variance
 from agentrl.trainer.model.ranks import Ranks
 
 

@@ -23,8 +23,8 @@ from typing import Any
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
-from agentrl.cli.exit_code import exit_code_of
 from agentrl.errors import EpisodeError
+from agentrl.reporting.exit_code import exit_code_of
 
 _loading = threading.Lock()
 

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentrl.cli.options import Flag, JsonFlag
+
+if TYPE_CHECKING:
+    from agentrl.run.audit_training import ReadState
 
 
 def audit(run_dir: Path, /, *, retrain: Flag = False, as_json: JsonFlag = False) -> int:
@@ -23,10 +28,19 @@ def audit(run_dir: Path, /, *, retrain: Flag = False, as_json: JsonFlag = False)
     from agentrl.run.audit import audit as run_audit
     from agentrl.run.retrain import retrain as run_retraining
 
-    found = run_audit(run_dir)
+    found = run_audit(run_dir, _checkpoint_reader())
     retrained = anyio.run(run_retraining, run_dir) if retrain and not found.violations else None
     if as_json:
         print(json.dumps(asdict(found) | {"retrained": retrained and asdict(retrained)}, indent=2))
     else:
         show_audit(found, retrained)
     return 1 if found.violations or (retrained and retrained.wrong) else 0
+
+
+def _checkpoint_reader() -> ReadState | None:
+    """Return what reads the tensors of a checkpoint, where torch is installed. The audit is given it, and knows no trainer."""
+    if find_spec("torch") is None:
+        return None
+    from agentrl.trainer.model.checkpoint import read_state
+
+    return read_state

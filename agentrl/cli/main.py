@@ -1,7 +1,7 @@
 """The command line. A command is a function of the module in this folder that has its name, imported when it is asked for.
 
 Every configuration key is an option under its dotted name, `--rollout.batch-size 64` or `--rollout.batch_size=64`.
-Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output (`agentrl.cli.exit_code`).
+Exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted, 141 nobody reads the output (`agentrl.reporting.exit_code`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError, Group, Parameter
 
-from agentrl.cli.exit_code import exit_code_of
+from agentrl.reporting.exit_code import exit_code_of
 
 COMMANDS = {
     "train": ("agentrl.cli.train:train", "Train a model on a workflow."),
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # no character that a terminal lacks ends a run
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words or bool(os.environ.get("AGENTRL_DEBUG"))
-    return exit_code_of(lambda: _run([word for word in words if word != "--debug"]), debug=debug)
+    return exit_code_of(lambda: _run([word for word in words if word != "--debug"]), debug=debug, in_words=_in_options)
 
 
 def command_line() -> App:
@@ -65,6 +65,12 @@ def _version() -> str:
     import agentrl
 
     return f"agentrl {agentrl.__version__}"
+
+
+def _in_options(line: str) -> str:
+    from agentrl.cli.option_words import in_options  # it knows every key, which takes a moment to import
+
+    return in_options(line)
 
 
 def _run(words: Sequence[str]) -> int:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from agentrl.cli.exit_code import leaves
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, JsonFlag, SandboxKeys
 from agentrl.config import load_config
 from agentrl.errors import ConfigError, SandboxError, UsageError
+from agentrl.reporting.exit_code import leaves
 
 
 def vet(

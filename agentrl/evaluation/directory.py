@@ -13,7 +13,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,10 +26,11 @@ from agentrl.evaluation.figures import EvaluatedEpisode
 from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
 from agentrl.machine.disk import make_directory
 from agentrl.models.text import TokenText, token_text
-from agentrl.rollout.database import reading
+from agentrl.rollout.database import open_database, reading
 from agentrl.rollout.episode_list import EpisodeFilter, list_episodes
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.read_episode import RunEpisode
+from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.rollout.store import Store
 
 NAMED_BY_TIME = "evaluations/%Y-%m-%d-%H%M%S"
@@ -150,9 +151,22 @@ def check_no_evaluation(db: sqlite3.Connection, path: Path) -> None:
     """
     if (_tasks_of(db) or "").startswith(_EVALUATION):
         raise StoreError(
-            f"{path} is of an evaluation, which is neither replayed nor audited: `agentrl eval` runs it again, and "
-            "`agentrl.open_run` reads its episodes"
+            f"{path} is of an evaluation, which is neither trained in, replayed nor audited: `agentrl eval` runs it again, "
+            "`agentrl.open_run` reads its episodes, and a run needs another `run_dir`"
         )
+
+
+def check_holds_no_evaluation(path: Path) -> None:
+    """Raise StoreError when a directory is that of an evaluation. What else is wrong with a store in it, its reader says."""
+    store = path / "store.sqlite"
+    if not store.is_file():
+        return
+    try:
+        db = open_database(store, SCHEMA_VERSION, read_only=True)
+    except StoreError:
+        return
+    with closing(db), suppress(sqlite3.Error):
+        check_no_evaluation(db, path)
 
 
 _EVALUATION = '{"evaluation": '

@@ -22,7 +22,10 @@ class Ignored:
         self._logged: set[str] = set()
 
     def header(self, session: Session, request: CompletionRequest) -> dict[str, str]:
-        """Return the header that names what this session has not been told of yet; empty for nothing."""
+        """Return the header that names what this session has not been told of yet; empty for nothing.
+
+        Ask for it when the reply is there that takes it: what it names counts as told.
+        """
         asked = [*request.ignored, *(["model"] if request.model != self._model else [])]
         new = sorted({name for name in asked if name not in session.ignored})[: MAX_IGNORED - len(session.ignored)]
         session.ignored.update(new)

@@ -13,7 +13,6 @@ from agentrl.proxy.bounds import check_conversation, check_count, check_images, 
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
-from agentrl.proxy.dialects.models import check_model
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
 
@@ -175,3 +174,14 @@ def _check_ids(ids: list[int], vocabulary: int) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
         outside = next(token for token in ids if not 0 <= token < vocabulary)
         raise invalid("prompt", f"{outside} is outside the vocabulary of {vocabulary} tokens")
+
+
+def check_model(name: str, served: str) -> None:
+    """Check that a model is the one that is served, as `proxy.strict` wants it.
+
+    Raises:
+        ApiError: 404 for another one.
+    """
+    if name != served:
+        message = f"The model '{name}' does not exist; this proxy serves '{served}' (proxy.strict)."
+        raise ApiError(404, message, param="model", code="model_not_found")

@@ -30,12 +30,13 @@ from agentrl.proxy.completion_service import CompletionService, logprob_bytes, r
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
-from agentrl.proxy.dialects.models import check_model, model_list, one_model
+from agentrl.proxy.dialects.models import model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.preparation import check_model
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 from agentrl.reporting.logger import logger
@@ -196,12 +197,12 @@ class Proxy:
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
             asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
             recall(asked)
-            ignored = self._ignored.header(session, asked[0].request)
             if not request.stream:
                 written = await self._written(session, await endpoint.complete(request, calls), len(received))
                 record(asked)
-                written.extra_headers |= ignored
+                written.extra_headers |= self._ignored.header(session, asked[0].request)
                 return written
+            ignored = self._ignored.header(session, asked[0].request)
         events = self._events(path, asked, lambda send: endpoint.stream(request, calls, send))
         return Response(events=events, extra_headers=ignored)
 

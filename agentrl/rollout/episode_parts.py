@@ -1,7 +1,10 @@
-"""What episodes are made with, beside a model: environments and sandboxes. The one place where the SDK imports either.
+"""What episodes are made with, beside a model: environments and sandboxes.
 
-Both are imported when a run opens them, in a thread: gymnasium takes a while, and workflows ask for environments in the
-event loop.
+It is the composition root of episodes, the one place where the SDK imports either; all others are given what is opened here.
+
+It lies here, and not with the commands, because each process that runs episodes begins with it: a run, an evaluation, a replay, a
+service, a checker, and a worker process, which has nobody above it to be given anything by. Both are imported when they are opened,
+in a thread: gymnasium takes a while, and workflows ask for environments in the event loop.
 """
 
 from __future__ import annotations

@@ -29,6 +29,16 @@ class FileSum:
 
 
 @dataclass(frozen=True)
+class StateOnDisk:
+    """What the tensors of a checkpoint say, whatever its manifest does."""
+
+    digest: str
+    """Of the state: trained weights, and what the optimizer remembers."""
+    optimizer_counts: frozenset[int]
+    """How many steps the optimizer itself says that it took, over all parameters; empty before its first."""
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What a checkpoint says about itself."""
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +17,7 @@ from agentrl.record.trajectory import TokenRecord, Trajectory
 from agentrl.reporting.html import html_rows, html_table, html_text
 from agentrl.rollout.database import reading
 from agentrl.rollout.episode_list import ListedEpisode, Status
+from agentrl.rollout.group_advantages import group_advantages
 from agentrl.rollout.store import Store
 
 MAX_SHOWN_CHARS = 20_000
@@ -70,8 +70,8 @@ class RunTrajectory:
     """The return of the token's turn (docs/credit.md)."""
     advantages: list[float] | None  # [T]
     """The advantage of the token's turn in its group; what a step adds that follows from its own forward passes, a KL penalty or a
-    teacher, is not in it. None: the episode failed; `trainer.advantage.kind` is one that takes a critic ("gae") or the whole batch
-    ("reinforce_pp", "reinforce_pp_baseline"); or torch is not installed."""
+    teacher, is not in it. None: the episode failed, or `trainer.advantage.kind` is one that takes a critic ("gae") or the whole batch
+    ("reinforce_pp", "reinforce_pp_baseline")."""
     truncated: bool
     """Whether it ends with a reply that was cut off for its length."""
 
@@ -219,14 +219,8 @@ class RunEpisode:
     def _weighed(self) -> tuple[TokenRecord, list[float] | None]:
         """Return the record with the turns marked that the trainer leaves out, and each turn's advantage, None where there is none."""
         trainer: TrainerConfig = self.source.config.trainer
-        if (
-            self.status != "finished"
-            or trainer.advantage.kind not in COMPARED_IN_THE_GROUP
-            or find_spec("torch") is None
-        ):
+        if self.status != "finished" or trainer.advantage.kind not in COMPARED_IN_THE_GROUP:
             return self.record, None
-        from agentrl.trainer.algorithms.advantages import group_advantages  # loads torch
-
         with self.source.open_store() as store, reading(f"group {self.group}", self.source.path):
             members = store.episodes([self.group])
         found = group_advantages([member.record for member in members], [member.reward for member in members], trainer)

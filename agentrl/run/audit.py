@@ -32,7 +32,7 @@ from agentrl.rollout.database import check_pages, open_database
 from agentrl.rollout.schema import SCHEMA_VERSION
 from agentrl.run.audit_ledger import wrong_ledger
 from agentrl.run.audit_tables import check_tables, wrong_objects
-from agentrl.run.audit_training import some, wrong_batches, wrong_checkpoints
+from agentrl.run.audit_training import ReadState, some, wrong_batches, wrong_checkpoints
 from agentrl.run.run_directory import whole_checkpoints
 
 
@@ -68,11 +68,19 @@ class Audit:
     violations: list[str] = field(default_factory=list)
 
 
-def audit(run_dir: Path) -> Audit:
-    """Examine the run in `run_dir`, which may be going on. Nothing is left in its directory.
+def audit(run_dir: Path, read_state: ReadState | None) -> Audit:
+    """Examine a run, which may be going on. Nothing is left in its directory.
+
+    Args:
+        run_dir: The run's directory.
+        read_state: What reads the tensors of a checkpoint: `agentrl.trainer.model.checkpoint.read_state`. None: they are not looked at,
+            as where torch is not installed; the checksums of the files are.
+
+    Returns:
+        What became of everything.
 
     Raises:
-        StoreError: There is none, its store cannot be read, or an evaluation is in it.
+        StoreError: There is no run in the directory, or an evaluation is.
     """
     path = run_dir / "store.sqlite"
     if not path.is_file():
@@ -85,7 +93,7 @@ def audit(run_dir: Path) -> Audit:
         check_tables(db)
         check_no_evaluation(db, run_dir)
         found = _count(db, _violations(db, run_dir, present))
-        checkpoints = list(wrong_checkpoints(db, run_dir))
+        checkpoints = list(wrong_checkpoints(db, run_dir, read_state))
         db.execute("COMMIT")
         found.violations.extend(text for step, text in checkpoints if _still_kept(db, step))
         return found

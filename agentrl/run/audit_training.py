@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from importlib.util import find_spec
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from agentrl.errors import CheckpointError, StoreError, one_line
 from agentrl.rollout.batches import batches, first_chain
-from agentrl.rollout.manifest import Manifest, check_files, unlisted_files
+from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, unlisted_files
 from agentrl.rollout.training_history import TrainedStep, wrong_minibatches
+
+ReadState = Callable[[Path], StateOnDisk]
+"""Reads the tensors of a checkpoint: `agentrl.trainer.model.checkpoint.read_state`, which needs torch."""
 
 
 def wrong_batches(db: sqlite3.Connection) -> Iterator[str]:
@@ -57,8 +59,17 @@ def _wrong_chain(db: sqlite3.Connection, trained: list[TrainedStep]) -> Iterator
         yield from wrong_minibatches(one)
 
 
-def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[int, str]]:
-    """Yield (step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be."""
+def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path, read_state: ReadState | None) -> Iterator[tuple[int, str]]:
+    """Yield (step, what is wrong) of the checkpoints that are kept, by their files, and of those that should be.
+
+    Args:
+        db: The store.
+        run_dir: The run's directory.
+        read_state: What reads the tensors of a checkpoint. None: they are not looked at, only the sums of the files.
+
+    Yields:
+        The step of a checkpoint, and what is wrong with it.
+    """
     try:
         trained = {batch.trained.step: batch.trained for batch in batches(db)}
     except StoreError:
@@ -79,11 +90,13 @@ def wrong_checkpoints(db: sqlite3.Connection, run_dir: Path) -> Iterator[tuple[i
         if step == last and not kept:
             yield step, f"the newest checkpoint, of step {step}, is not kept"
         if kept:
-            for text in _wrong_files(run_dir / path, step, trained, began):
+            for text in _wrong_files(run_dir / path, step, trained, began, read_state):
                 yield step, f"the checkpoint {path} {text}"
 
 
-def _wrong_files(directory: Path, step: int, trained: dict[int, TrainedStep], began: str) -> Iterator[str]:
+def _wrong_files(
+    directory: Path, step: int, trained: dict[int, TrainedStep], began: str, read_state: ReadState | None
+) -> Iterator[str]:
     if not directory.is_dir():
         yield "is gone; `resume=True` goes on without it: from an older one, or from the model, through the recorded batches"
         return
@@ -99,8 +112,8 @@ def _wrong_files(directory: Path, step: int, trained: dict[int, TrainedStep], be
         yield f"is of step {manifest.step}, not {step}"
         return
     yield from _wrong_manifest(manifest, trained, began)
-    if find_spec("torch") is not None:
-        yield from _wrong_state(directory, manifest)
+    if read_state is not None:
+        yield from _wrong_state(directory, manifest, read_state)
 
 
 def _wrong_manifest(manifest: Manifest, trained: dict[int, TrainedStep], began: str) -> Iterator[str]:
@@ -120,18 +133,15 @@ def _wrong_manifest(manifest: Manifest, trained: dict[int, TrainedStep], began: 
         yield f"has {manifest.optimizer_steps} optimizer steps in it, the batches up to it had {taken}"
 
 
-def _wrong_state(directory: Path, manifest: Manifest) -> Iterator[str]:
-    from agentrl.trainer.model.checkpoint import optimizer_counts, state_on_disk
-    from agentrl.trainer.model.digest import digest
-    from agentrl.trainer.model.ranks import Ranks
-
+def _wrong_state(directory: Path, manifest: Manifest, read_state: ReadState) -> Iterator[str]:
     try:
-        if digest(state_on_disk(directory), Ranks()) != manifest.digest:
-            yield "holds other weights, or another optimizer, than its manifest says"
-        counts = optimizer_counts(directory)
+        state = read_state(directory)
     except Exception as error:  # whatever safetensors and torch make of it
         yield f"cannot be read: {type(error).__name__}: {one_line(error)}"
         return
+    if state.digest != manifest.digest:
+        yield "holds other weights, or another optimizer, than its manifest says"
+    counts = state.optimizer_counts
     if counts - {manifest.optimizer_steps} or (manifest.optimizer_steps and not counts):
         yield f"has an optimizer that took {some(sorted(counts))} steps, its manifest says {manifest.optimizer_steps}"
 

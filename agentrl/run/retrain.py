@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import anyio
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.errors import StoreError
+from agentrl.evaluation.directory import check_no_evaluation
 from agentrl.rollout.batches import StoredBatch
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
@@ -57,7 +59,7 @@ async def retrain(run_dir: Path) -> Retrained:
     """Train the recorded batches of the run in `run_dir` again. It writes nothing there.
 
     Raises:
-        StoreError: The record is not enough to do so.
+        StoreError: The record is not enough to do so, or is that of an evaluation.
         TrainerError: The trainer fails.
     """
     parts = await in_thread(_recorded, run_dir)
@@ -124,6 +126,7 @@ def _recorded(run_dir: Path) -> list[tuple[RunConfig, list[StoredBatch]]]:
     if not path.is_file():
         raise StoreError(f"{run_dir} holds no run")
     with Store(path, read_only=True) as store:
+        store.read(partial(check_no_evaluation, path=run_dir))
         batches = store.batches()
         configs = {
             restart: RunConfig.model_validate_json(store.configuration(restart))

@@ -12,13 +12,16 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from agentrl.concurrency.forks import kept_from_forks
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, StoreError
+from agentrl.evaluation.directory import check_holds_no_evaluation
 from agentrl.machine.directory_lock import LOCK_NAME, is_held, open_lock, take
 from agentrl.machine.disk import make_directory
+from agentrl.machine.process_start import started
 from agentrl.machine.whole import write_whole
 from agentrl.rollout.database import RESTORE
 from agentrl.run.run_directory import read_config, whole_checkpoints
@@ -57,7 +60,7 @@ def check_run_dir(run_dir: Path, *, resume: bool, begins_with: str = "store.sqli
     except OSError:  # nobody holds it, or `prepare_run_dir` says what is wrong
         return
     try:
-        if is_held(descriptor) and _alive(owner := _owner(descriptor)):
+        if is_held(descriptor) and (owner := _owner(descriptor)).alive:
             raise StoreError(_in_use(run_dir, owner))
     finally:
         os.close(descriptor)
@@ -122,11 +125,11 @@ def lock_run(run_dir: Path) -> int:
             owner = _owner(descriptor)
             # Who only asks whether it is held has it for a moment. A run that was killed may have left a trainer that is still
             # writing; that ends by itself.
-            if is_held(descriptor) and (_alive(owner) or time.monotonic() > deadline):
+            if is_held(descriptor) and (owner.alive or time.monotonic() > deadline):
                 raise StoreError(_in_use(run_dir, owner))
             time.sleep(RETRY_EVERY_S)
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid()} {started(os.getpid()) or ''}".encode(), 0)
     except BaseException:
         os.close(descriptor)
         raise
@@ -134,6 +137,7 @@ def lock_run(run_dir: Path) -> int:
 
 
 def _check_content(run_dir: Path, *, resume: bool, begins_with: str) -> None:
+    check_holds_no_evaluation(run_dir)
     exists = (run_dir / begins_with).exists()
     if exists and not resume:
         raise StoreError(
@@ -172,14 +176,32 @@ def _writable(run_dir: Path) -> Iterator[None]:
         ) from error
 
 
-def _owner(lock: int) -> str:
+@dataclass(frozen=True)
+class _Owner:
+    """The process that took the lock last, as it wrote itself down."""
+
+    pid: str
+    started: str
+    """When it started, as `agentrl.machine.process_start` says it; empty where that is unknown."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it goes on. Another process may have its id by now: that one started at another time."""
+        if not _alive(self.pid):
+            return False
+        now = started(int(self.pid))
+        return not self.started or now is None or now == self.started
+
+
+def _owner(lock: int) -> _Owner:
     """Return the process that took the lock last."""
-    return os.pread(lock, 32, 0).decode(errors="replace").strip()
+    pid, _, began = os.pread(lock, 64, 0).decode(errors="replace").strip().partition(" ")
+    return _Owner(pid, began)
 
 
-def _in_use(run_dir: Path, owner: str) -> str:
-    held = f"the run of process {owner or 'unknown'}"
-    if not _alive(owner):
+def _in_use(run_dir: Path, owner: _Owner) -> str:
+    held = f"the run of process {owner.pid or 'unknown'}"
+    if not owner.alive:
         by = ", ".join(map(str, _holders(run_dir / LOCK_NAME))) or "unknown"
         held = f"process {by}, which {held} started, and which still goes on after the run itself has ended"
     return f"{run_dir} is in use by {held}; wait for it, or end it"

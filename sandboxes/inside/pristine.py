@@ -18,14 +18,16 @@ import json
 import os
 import signal
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentrl.sandboxes.inside.first_process import RESET, serve
-from agentrl.sandboxes.inside.modules import Library
 from agentrl.sandboxes.inside.namespaces import new_process_ids, process_ids_of_this_process, settle
 from agentrl.sandboxes.inside.processes import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, libc, make_filter
 from agentrl.sandboxes.inside.python_program import run_program
 from agentrl.sandboxes.inside.usage import OutOfMemoryKills, usage_of_this_sandbox
+
+if TYPE_CHECKING:
+    from agentrl.sandboxes.inside.modules import Library
 
 AF_UNIX, SOCK_STREAM = 1, 1
 

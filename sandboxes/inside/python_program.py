@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentrl.sandboxes.inside.modules import Library
+if TYPE_CHECKING:
+    from agentrl.sandboxes.inside.modules import Library
 
 
 class Program:

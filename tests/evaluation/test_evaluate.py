@@ -25,8 +25,10 @@ from agentrl.evaluation.view import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.rollout.outcome import Outcome
-from agentrl.run.audit import audit
 from agentrl.run.replay import replay
+from agentrl.run.retrain import retrain
+from agentrl.run.train import train
+from tests.whole_audit import audit
 
 
 def episode(
@@ -144,6 +146,12 @@ async def test_what_is_of_runs_alone_says_that_the_directory_is_of_an_evaluation
         await replay(path, added)
     with pytest.raises(StoreError, match="is of an evaluation"):
         await in_thread(audit, path)
+    with pytest.raises(StoreError, match="is of an evaluation"):
+        await retrain(path)
+    for resume in (False, True):
+        with pytest.raises(StoreError, match=r"is of an evaluation.*and a run needs another `run_dir`"):
+            await train(RunConfig(run_dir=str(path)), workflow=always, tasks=[{}], resume=resume)
+    assert sorted(file.name for file in path.iterdir()) == ["lock", "store.sqlite"], "nothing was left in it"
 
 
 def test_an_episode_that_was_not_kept_says_so() -> None:

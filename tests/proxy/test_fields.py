@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentrl.errors import EngineError
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
 from agentrl.proxy.dialects.chat_request import ChatRequest
 from agentrl.proxy.dialects.completions import TextCompletionRequest
@@ -18,6 +19,7 @@ from agentrl.proxy.dialects.messages_request import CountRequest, MessagesReques
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.ignored import IGNORED_HEADER, MAX_IGNORED
 from agentrl.proxy.server import Response
+from agentrl.record.tokens import Generation
 from tests.instant_engine import InstantEngine
 
 pytestmark = pytest.mark.anyio
@@ -46,6 +48,16 @@ BUILT_IN = {
     ],
     "messages": [{"type": "web_search_20250305", "name": "web_search"}],
 }
+
+
+class FailsOnce(InstantEngine):
+    """Its first reply is lost."""
+
+    async def answer(self, *sent: Any) -> Generation:
+        reply = await super().answer(*sent)
+        if len(self.order) == 1:
+            raise EngineError("no server answers")
+        return reply
 
 
 @asynccontextmanager
@@ -229,6 +241,16 @@ async def test_what_is_ignored_is_named_once_a_session(proxy: Proxy, path: str, 
     assert again.headers[IGNORED_HEADER] == "other"
     assert session.ignored == {"brand_new", "model", "other", "service_tier"}
     assert IGNORED_HEADER in (await asked(proxy, path, **asks)).headers, "another session is told too"
+
+
+@pytest.mark.parametrize("path", GENERATING)
+async def test_what_is_ignored_is_named_by_the_first_reply_that_is_no_error(nano_format: ChatFormat, path: str) -> None:
+    async with open_proxy(FailsOnce(), nano_format, "nano") as proxy:
+        session = proxy.open_session()
+        failed = await asked(proxy, path, session, brand_new=1)
+        assert failed.status == 503
+        assert IGNORED_HEADER not in failed.headers
+        assert (await asked(proxy, path, session, brand_new=1)).headers[IGNORED_HEADER] == "brand_new"
 
 
 @pytest.mark.parametrize("path", BUILT_IN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,10 @@ import pytest
 from agentrl import Episode
 from agentrl.errors import ConfigError
 from agentrl.proxy import ChatFormat, SamplingDefaults, load_chat_format, open_proxy
-from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
+from agentrl.record.tokens import Generation
 from agentrl.rollout.run_episode import local_runner
 from agentrl.trainer.model.packed_model import load_model
+from tests.modelless_engine import ModellessEngine
 from tests.tiny_vl import make_tiny_vl, picture
 
 pytestmark = pytest.mark.anyio
@@ -24,27 +24,19 @@ CHAT = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": 
 TEXT = [{"role": "user", "content": "1 + 1"}]
 
 
-class SeeingEngine:
+class SeeingEngine(ModellessEngine):
     """An engine that takes images and says "2"."""
 
-    version = 0
-    has_grammar = False
     takes_images = True
-    vocabulary = None
 
     def __init__(self, reply_ids: list[int]) -> None:
         self.reply_ids = reply_ids
         self.seen: list[int] = []
 
-    async def generate(self, *args: Any, images: Sequence[ImageSpan] = (), **kwargs: Any) -> Generation:
+    async def answer(self, *sent: Any) -> Generation:
+        *_, images = sent
         self.seen.append(len(images))
-        size = len(self.reply_ids)
-        return Generation(
-            output_ids=self.reply_ids, logprobs=[-0.5] * size, versions=[VersionSpan(0, 0, size)], finish="stop"
-        )
-
-    def end_session(self, session: str) -> None:
-        pass
+        return self.generation(self.reply_ids)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from agentrl.config import GroupAdvantage, TrainerConfig
 from agentrl.record.returns import turn_returns
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.trainer.algorithms.advantages import mask_turns, turn_advantages
+from agentrl.rollout.group_advantages import mask_turns, turn_advantages
 
 
 def record_of(parents: list[int | None], **columns: list[Any]) -> TokenRecord:

@@ -17,10 +17,10 @@ from agentrl.errors import AgentRLError, StoreError
 from agentrl.rollout.manifest import read_manifest, write_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
-from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_config
 from tests.chains import commit_whole
 from tests.rollout.test_store import kept_choice, outcome
+from tests.whole_audit import audit
 
 pytestmark = pytest.mark.timeout(180)
 

@@ -18,6 +18,7 @@ from agentrl.run.audit_tables import check_tables
 from agentrl.run.audit_training import wrong_checkpoints
 from agentrl.run.run_directory import whole_checkpoints
 from agentrl.run.run_store import begin_store
+from agentrl.trainer.model.checkpoint import read_state
 from tests.damaged_run import BEST, DEEP, NEWEST, make_runs
 from tests.power_cut_program import TASKS
 
@@ -62,7 +63,7 @@ def test_a_value_of_any_kind_in_any_column_is_found(runs: dict[str, Path]) -> No
 def violations_or_unreadable(db: sqlite3.Connection, run_dir: Path, present: list[Path]) -> list[str]:
     try:
         check_tables(db)
-        return _violations(db, run_dir, present) or [text for _, text in wrong_checkpoints(db, run_dir)]
+        return _violations(db, run_dir, present) or [text for _, text in wrong_checkpoints(db, run_dir, read_state)]
     except (StoreError, sqlite3.DatabaseError) as error:  # a store that cannot be read
         return [str(error)]
 

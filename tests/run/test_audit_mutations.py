@@ -12,7 +12,6 @@ import pytest
 
 from agentrl.errors import StoreError
 from agentrl.rollout.stored_episodes import LoggedCall
-from agentrl.run.audit import audit
 from agentrl.run.run_store import begin_store
 from tests.chains import commit_whole
 from tests.damaged_run import (
@@ -41,6 +40,7 @@ from tests.damaged_run import (
 )
 from tests.power_cut_program import TASKS
 from tests.rollout.test_store import kept_choice
+from tests.whole_audit import audit
 
 
 @pytest.fixture(scope="module")

@@ -20,12 +20,12 @@ from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError
 from agentrl.rollout.manifest import read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
-from agentrl.run.audit import audit
 from agentrl.run.retrain import retrain
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.step_metrics import importance_weight_quantiles
 from tests.recorded_run import batch, record_run, running
+from tests.whole_audit import audit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 

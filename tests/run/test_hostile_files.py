@@ -19,8 +19,8 @@ from agentrl.engine.embedded.continuous_batching import BatchingEngine
 from agentrl.errors import CheckpointError, ConfigError
 from agentrl.models import NANO
 from agentrl.rollout.check_start import with_model
-from agentrl.trainer.algorithms.critic import Critic
 from agentrl.trainer.model.checkpoint import read_published
+from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sft import newest_checkpoint
 

@@ -15,9 +15,11 @@ import pytest
 
 from agentrl.config import ModelConfig, RunConfig
 from agentrl.errors import ConfigError, StoreError
+from agentrl.machine.process_start import started
 from agentrl.machine.whole import write_whole
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
+from agentrl.run import run_lock
 from agentrl.run.run_directory import (
     appending,
     config_text,
@@ -55,7 +57,7 @@ def test_a_second_run_on_the_same_directory_is_refused_and_a_killed_one_holds_no
         holder.wait(10)
     check_run_dir(tmp_path, resume=False)
     lock = lock_run(tmp_path)
-    assert (tmp_path / "lock").read_text() == str(os.getpid())
+    assert (tmp_path / "lock").read_text() == f"{os.getpid()} {started(os.getpid())}"
     os.close(lock)
 
 
@@ -170,6 +172,30 @@ def test_who_only_asks_whether_a_run_goes_on_keeps_none_from_starting(tmp_path: 
     assert in_use(tmp_path)
     os.close(lock)
     assert not in_use(tmp_path)
+
+
+def test_a_process_that_has_the_id_of_the_owner_by_now_is_not_the_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trainer of a run that was killed still holds the lock, and the run's id has gone to somebody else."""
+    monkeypatch.setattr(run_lock, "ORPHAN_TIMEOUT_S", 0.2)
+    lock = lock_run(tmp_path)
+    with pytest.raises(StoreError, match=f"in use by the run of process {os.getpid()}; wait"):
+        check_run_dir(tmp_path, resume=False)
+    (tmp_path / "lock").write_text(f"{os.getpid()} 1")
+    check_run_dir(tmp_path, resume=False)  # it waits for the trainer when it takes hold
+    with pytest.raises(StoreError, match="still goes on after the run itself has ended"):
+        lock_run(tmp_path)
+    (tmp_path / "lock").write_text(str(os.getpid()))  # as where nobody knows when a process started
+    with pytest.raises(StoreError, match=f"in use by the run of process {os.getpid()}; wait"):
+        lock_run(tmp_path)
+    os.close(lock)
+
+
+def test_a_process_that_is_gone_started_never() -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        assert int(started(process.pid) or 0) >= int(started(os.getpid()) or 0) > 0
+    assert started(process.pid) is None
 
 
 def test_a_run_does_not_go_on_with_another_model(tmp_path: Path) -> None:

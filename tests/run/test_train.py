@@ -24,7 +24,6 @@ from agentrl.envs.calculator import distinct_tasks
 from agentrl.machine.shared_memory import OWNER, PREFIX, SHARED_MEMORY
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
-from agentrl.run.audit import audit
 from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.retrain import retrain
@@ -32,6 +31,7 @@ from agentrl.run.training_loop import COUNTERS
 from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
+from tests.whole_audit import audit
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from agentrl.config import TrainerConfig
 from agentrl.models import NANO
 from agentrl.rollout.manifest import read_manifest
-from agentrl.trainer.model.checkpoint import optimizer_counts, state_on_disk
+from agentrl.trainer.model.checkpoint import read_state, state_on_disk
 from agentrl.trainer.model.digest import ROW, _sum, digest
 from agentrl.trainer.model.ranks import Ranks
 from agentrl.trainer.policy import Policy
@@ -88,7 +88,7 @@ def test_what_lies_on_the_disk_has_the_digest_of_what_lay_in_memory(settings_: d
             == policy.digest()
             == read_manifest(tmp_path / str(step)).digest
         )
-        assert optimizer_counts(tmp_path / str(step)) == ({1} if step else set())
+        assert read_state(tmp_path / str(step)).optimizer_counts == ({1} if step else set())
         again = Policy(NANO, config)
         again.load(tmp_path / str(step))
         assert again.digest() == policy.digest()

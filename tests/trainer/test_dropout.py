@@ -12,7 +12,7 @@ from torch import Tensor
 
 from agentrl.config import TrainerConfig
 from agentrl.errors import ConfigError
-from agentrl.trainer.algorithms.critic import Critic
+from agentrl.trainer.model.critic import Critic
 from agentrl.trainer.model.packed_model import load_model
 from agentrl.trainer.model.ranks import join_ranks
 from agentrl.trainer.packing import pack_sequences

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from agentrl.config import TrainerConfig
 from agentrl.trainer.algorithms.losses import interpolated_proximal, kl_estimate, mismatch, policy_loss, regularizers
-from agentrl.trainer.algorithms.objectives import SequenceMap
 from agentrl.trainer.model.packed_model import logprobs_and_entropies
+from agentrl.trainer.sequence_map import SequenceMap
 
 CONFIG = TrainerConfig(objective={"clip_low": 0.2, "clip_high": 0.28}, importance={"max": 2.0})
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from agentrl.config import M2poObjective, TrainerConfig
 from agentrl.trainer.algorithms.losses import policy_loss
-from agentrl.trainer.algorithms.objectives import SequenceMap, aggregation_weights, m2_cutoff
+from agentrl.trainer.algorithms.objectives import aggregation_weights, m2_cutoff
+from agentrl.trainer.sequence_map import SequenceMap
 
 WIDE_GSPO = {"kind": "gspo", "clip_low": 0.2, "clip_high": 0.28}
 SETTINGS: list[dict[str, Any]] = [
@@ -45,7 +46,7 @@ def config_of(settings: dict[str, Any]) -> TrainerConfig:
 
 @dataclass
 class Batch:
-    """SequenceMap end to end; every sequence has one advantage."""
+    """Sequences end to end; every sequence has one advantage."""
 
     theta: np.ndarray
     proximal: np.ndarray

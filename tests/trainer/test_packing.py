@@ -22,7 +22,7 @@ SEEDS = st.integers(0, 10_000)
 
 
 def unshared(count: int, longest: int, rng: random.Random) -> list[TrainingSequence]:
-    """SequenceMap with nothing in common."""
+    """Sequences with nothing in common."""
     made = []
     for number in range(count):
         ids = [9 + number, *(rng.randrange(9, 470) for _ in range(rng.randint(0, longest)))]

@@ -149,7 +149,7 @@ def test_log_p_of_the_gradient_pass_is_that_of_a_pass_of_its_own() -> None:
 
 
 def test_m2po_drops_tokens_of_the_whole_minibatch_however_it_is_packed() -> None:
-    """SequenceMap that drifted by 0.1, but one by 0.5: alone in its pack, its mean would be above τ and it would lose all."""
+    """Sequences that drifted by 0.1, but one by 0.5: alone in its pack, its mean would be above τ and it would lose all."""
     clipped, moved = [], []
     for tokens_per_pack in (20, 10_000):
         settings = {

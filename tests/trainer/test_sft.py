@@ -24,9 +24,9 @@ from agentrl.proxy import ChatFormat
 from agentrl.rollout.manifest import Manifest, write_manifest
 from agentrl.run.run_lock import lock_run
 from agentrl.trainer.model.ranks import Ranks
-from agentrl.trainer.nano_model import demonstration
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sft import LIKELIHOOD, _checkpoint, conversation, fine_tune, newest_checkpoint, nll
+from recipes.nano_model import demonstration
 
 pytestmark = pytest.mark.timeout(300)
 

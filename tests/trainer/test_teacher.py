@@ -17,8 +17,8 @@ import torch
 from agentrl.config import TeacherConfig, TrainerConfig
 from agentrl.errors import TrainerError
 from agentrl.models import NANO
-from agentrl.trainer.algorithms.advantages import with_distillation
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
+from agentrl.trainer.algorithms.token_advantages import with_distillation
 from agentrl.trainer.model.tree_attention import eager_attention
 from agentrl.trainer.packing import TrainingSequence, pack_sequences
 from agentrl.trainer.policy import Policy
@@ -29,7 +29,7 @@ PROMPTS, NEW_TOKENS = 64, 12
 
 @torch.no_grad()
 def sampled(policy: Policy, generator: torch.Generator) -> list[TrainingSequence]:
-    """SequenceMap that the policy itself samples, at temperature 1."""
+    """Sequences that the policy itself samples, at temperature 1."""
     ids = torch.randint(9, 470, (PROMPTS, 8), generator=generator)
     scored = []
     for _ in range(NEW_TOKENS):

@@ -22,7 +22,8 @@ from agentrl.config import (
     TrainerConfig,
 )
 from agentrl.trainer.algorithms import objectives
-from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND, SequenceMap
+from agentrl.trainer.algorithms.objectives import LOG_RATIO_BOUND
+from agentrl.trainer.sequence_map import SequenceMap
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,9 @@ from agentrl.engine.adapter import ADAPTER_WEIGHTS, name_in_model, read_adapter
 from agentrl.errors import ConfigError
 from agentrl.machine.disk import sync, sync_tree
 from agentrl.machine.whole import whole_directory
-from agentrl.rollout.manifest import Manifest, check_files, write_manifest
-from agentrl.trainer.algorithms.critic import Critic
+from agentrl.rollout.manifest import Manifest, StateOnDisk, check_files, write_manifest
+from agentrl.trainer.model.critic import Critic
+from agentrl.trainer.model.digest import digest
 from agentrl.trainer.model.lora import is_adapted, merged_weights, write_adapter
 from agentrl.trainer.model.ranks import Ranks, gather_full_tensors
 
@@ -212,10 +213,18 @@ def state_on_disk(directory: Path) -> Iterator[tuple[str, Tensor]]:
                 yield f"{prefix}.{own}", saved.get_tensor(name)
 
 
-def optimizer_counts(directory: Path) -> set[int]:
-    """Return how many steps a checkpoint's optimizer itself says that it took, over all parameters; {} before its first."""
+def read_state(directory: Path) -> StateOnDisk:
+    """Read what the tensors of a checkpoint say, with the digest that a trainer makes of them: what an audit compares.
+
+    Args:
+        directory: The checkpoint.
+
+    Returns:
+        The digest, and the steps that the optimizer counts.
+    """
     with safe_open(directory / "optimizer" / "state.safetensors", "pt") as saved:
-        return {int(saved.get_tensor(name)) for name in saved.keys() if name.endswith(".step")}  # noqa: SIM118
+        counts = {int(saved.get_tensor(name)) for name in saved.keys() if name.endswith(".step")}  # noqa: SIM118
+    return StateOnDisk(digest(state_on_disk(directory), Ranks()), frozenset(counts))
 
 
 def _read_weights(model: nn.Module, directory: Path) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, Field, model_validator
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.fields import Part, RequestBody
 from agentrl.proxy.dialects.tools import (
+    AnyTool,
     CustomFormat,
     OtherTool,
     custom_arguments,
     custom_function,
-    kind_without_namespaces,
     left_out,
 )
 
@@ -151,12 +151,6 @@ def _name(tool: _Tool | _CustomTool) -> str:
     return tool.function.name if isinstance(tool, _Tool) else tool.custom.name
 
 
-_AnyTool = Annotated[
-    Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[OtherTool, Tag("other")],
-    Discriminator(kind_without_namespaces),
-]
-
-
 class _NamedFunction(Part):
     name: str
 
@@ -216,7 +210,7 @@ class ChatRequest(RequestBody):
 
     model: str
     messages: Annotated[list[_Message], Field(min_length=1, fail_fast=True)]
-    tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[AnyTool[_Tool, _CustomTool, OtherTool]], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _NamedTool | _AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None

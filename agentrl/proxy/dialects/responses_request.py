@@ -15,20 +15,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
 from agentrl.proxy.dialects.fields import Part, RequestBody
 from agentrl.proxy.dialects.tools import (
+    AnyTool,
     CustomFormat,
     OtherTool,
     custom_arguments,
     custom_function,
-    kind_without_namespaces,
     left_out,
-    tool_kind,
 )
 
 
@@ -136,26 +135,11 @@ class _CustomTool(Part):
         return custom_function(self.name, self.description, self.format)
 
 
-_Plain = Annotated[
-    Annotated[_Tool, Tag("function")] | Annotated[_CustomTool, Tag("custom")] | Annotated[OtherTool, Tag("other")],
-    Discriminator(kind_without_namespaces),
-]
-
-
 class _Namespace(Part):
     type: Literal["namespace"]
     name: str
     description: str | None = None
-    tools: Annotated[list[_Plain], Field(fail_fast=True)]
-
-
-_AnyTool = Annotated[
-    Annotated[_Tool, Tag("function")]
-    | Annotated[_CustomTool, Tag("custom")]
-    | Annotated[_Namespace, Tag("namespace")]
-    | Annotated[OtherTool, Tag("other")],
-    Discriminator(tool_kind),
-]
+    tools: Annotated[list[AnyTool[_Tool, _CustomTool, OtherTool]], Field(fail_fast=True)]
 
 
 @dataclass(frozen=True)
@@ -227,7 +211,7 @@ class ResponsesRequest(RequestBody):
     input: str | Annotated[list[_Item], Field(fail_fast=True)] = ""
     instructions: str | None = None
     previous_response_id: str | None = None
-    tools: Annotated[list[_AnyTool], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[AnyTool[_Tool, _CustomTool, _Namespace]], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _NamedTool | _AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     stream: bool | None = None

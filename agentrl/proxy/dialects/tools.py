@@ -12,13 +12,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Discriminator, Tag
 
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Json
 from agentrl.proxy.dialects.fields import Part, plain_names
 from agentrl.proxy.json_text import read_json
 
+FunctionT = TypeVar("FunctionT")
+CustomT = TypeVar("CustomT")
+NamespaceT = TypeVar("NamespaceT")
 _INPUT: Json = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
@@ -77,16 +82,21 @@ class CustomFormat(Part):
     definition: str = ""
 
 
-def tool_kind(tool: Any) -> str:
+def _kind(tool: Any) -> str:
     """Return the kind of a tool as its client wrote it: "function", "custom", "namespace", or "other"."""
     kind = tool.get("type") if isinstance(tool, dict) else getattr(tool, "type", None)
     return kind if kind in ("function", "custom", "namespace") else "other"
 
 
-def kind_without_namespaces(tool: Any) -> str:
-    """Return the kind of a tool where there are no namespaces: "function", "custom", or "other"."""
-    kind = tool_kind(tool)
-    return kind if kind != "namespace" else "other"
+AnyTool = Annotated[
+    Annotated[FunctionT, Tag("function")]
+    | Annotated[CustomT, Tag("custom")]
+    | Annotated[NamespaceT, Tag("namespace")]
+    | Annotated[OtherTool, Tag("other")],
+    Discriminator(_kind),
+]
+"""A tool as OpenAI's clients write it: `AnyTool[FUNCTION, CUSTOM, NAMESPACE]`, the classes of one dialect. Where it has no namespaces,
+one is an `OtherTool`."""
 
 
 def custom_function(name: str, description: str | None, wanted: CustomFormat | None) -> Json:

@@ -1,24 +1,22 @@
-"""Group advantages: how much better a turn is than what the same task usually gives. docs/credit.md has the whole rule."""
+"""Group advantages: how much better a turn is than what the same task usually gives. docs/credit.md has the whole rule.
+
+The trainer computes them, and who reads an episode sees the same ones: nothing here needs torch.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-import torch
-from torch import Tensor
-
-from agentrl.config import GroupAdvantage, KlReward, Overlong, TeacherConfig, TrainerConfig, TurnsConfig
+from agentrl.config import GroupAdvantage, Overlong, TrainerConfig, TurnsConfig
 from agentrl.record.returns import immediate_rewards, mean, turn_returns
 from agentrl.record.trajectory import TokenRecord, Turn
-from agentrl.trainer.algorithms.losses import kl_estimate
-from agentrl.trainer.packing import Pack, TrainingSequence
 
 Estimator = Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gae"]
 EPSILON = 1e-6
-"""Keeps GRPO's division finite in a group whose rewards are all equal."""
+"""Keeps a division by a deviation finite where all values are equal."""
 
 
 @dataclass(frozen=True)
@@ -85,74 +83,6 @@ def overlong_penalty(longest: int, overlong: Overlong | None) -> float:
         return 0.0
     over = longest - (overlong.tokens - overlong.margin)
     return min(1.0, max(0.0, over / overlong.margin))
-
-
-def with_kl_penalty(
-    pack: Pack, logprobs: Tensor, reference_logprobs: Tensor, config: KlReward, *, in_reward: bool
-) -> Pack:
-    """Return the pack whose tokens each pay β·k_t, k = log p − log reference, for being unlike the reference.
-
-    With a critic it is taken off the token's reward, so that γ, λ and the critic see it. Without, a token's advantage becomes
-    A_t − β·Σ_{i≥t} k_i, over the trained tokens of the same trajectory (REINFORCE++, arXiv 2501.03262, eq. 3).
-
-    Args:
-        pack: The pack.
-        logprobs: [M] log p, without a gradient.
-        reference_logprobs: [M] log reference, without a gradient.
-        config: β and the estimator.
-        in_reward: Whether there is a critic.
-
-    Returns:
-        The pack with other rewards or advantages.
-    """
-    kl = kl_estimate(logprobs, reference_logprobs, config.estimator)
-    if in_reward:
-        return replace(pack, rewards=pack.rewards - config.coef * kl)
-    total = pack.sequence_map.sum(kl)
-    cumulative = torch.cat([kl.new_zeros(1), kl.cumsum(0)])  # [M+1], over all trajectories of the pack
-    first = torch.searchsorted(pack.sequence_index, pack.sequence_index)  # [M] the first token of its trajectory
-    before = cumulative[:-1] - cumulative[first]
-    return replace(pack, advantages=pack.advantages - config.coef * (total - before))
-
-
-def with_distillation(pack: Pack, logprobs: Tensor, config: TeacherConfig) -> Pack:
-    """Return the pack with the advantages A_t + c·(log q_t − log p_t) of on-policy distillation.
-
-    Each sampled token is worth what the teacher q thinks of it, so the policy descends KL(p‖q) on its own samples
-    (Agarwal et al. 2024, arXiv 2306.13649; Lu et al. 2025, "On-Policy Distillation").
-
-    Args:
-        pack: The pack. One without a teacher stays as it is.
-        logprobs: [M] log p, without a gradient.
-        config: c.
-
-    Returns:
-        The pack with other advantages.
-    """
-    if pack.teacher_logprobs is None:
-        return pack
-    return replace(pack, advantages=pack.advantages + config.coef * (pack.teacher_logprobs - logprobs))
-
-
-def whitened(
-    advantages: Sequence[Tensor], all_reduce: Callable[[Sequence[float]], list[float]] = list
-) -> Iterator[Tensor]:
-    """Yield the advantages with mean 0 and deviation 1 over all their N tokens, the deviation by N − 1.
-
-    Args:
-        advantages: [pack][M] tensors.
-        all_reduce: What adds numbers up over the trainer's ranks.
-
-    Yields:
-        One tensor a pack.
-    """
-    everything = [values.double() for values in advantages]
-    count, total = all_reduce([float(sum(map(len, everything))), float(sum(values.sum() for values in everything))])
-    mean = total / max(1.0, count)
-    (squares,) = all_reduce([float(sum((values - mean).square().sum() for values in everything))])
-    deviation = (squares / max(1.0, count - 1)) ** 0.5 + EPSILON
-    for values in advantages:
-        yield (values - mean) / deviation
 
 
 def group_advantages(
@@ -265,26 +195,3 @@ def mask_turns(record: TokenRecord, turns: TurnsConfig) -> None:
     for turn in record.turns:
         if (turn.truncated and turns.truncated == "mask") or (turn.failed and turns.failed == "mask"):
             turn.trained = False
-
-
-def has_gradient(sequence: TrainingSequence, config: TrainerConfig) -> bool:
-    """Return whether a sequence can move the policy.
-
-    One whose advantages are all 0 cannot, where the advantages that it comes with are all there is. "m2po" looks at every token to
-    choose those it keeps.
-
-    Args:
-        sequence: The sequence.
-        config: What else gives a gradient.
-
-    Returns:
-        Whether it must be computed.
-    """
-    advantages_are_all = (
-        config.kl.kind == "none"
-        and config.teacher is None
-        and not config.entropy_coef
-        and config.advantage.kind in ("grpo", "dr_grpo", "rloo")
-        and config.objective.kind != "m2po"
-    )
-    return not advantages_are_all or bool((sequence.advantages[sequence.loss_mask] != 0).any())

@@ -23,36 +23,49 @@ MAX_MESSAGE = 2000
 """Characters of the line that a command ends with."""
 
 
-def exit_code_of(command: Callable[[], int], *, debug: bool = False) -> int:
-    """Run `command`; return its exit code. With `debug`, its errors are raised as they are."""
+def exit_code_of(
+    command: Callable[[], int], *, debug: bool = False, in_words: Callable[[str], str] = lambda line: line
+) -> int:
+    """Run a command.
+
+    Args:
+        command: What to run. It returns its exit code.
+        debug: Whether its errors are raised as they are.
+        in_words: Puts the line that it ends with into the words of its command line.
+
+    Returns:
+        The exit code.
+    """
     try:
         code = command()
         sys.stdout.flush()
     except BaseException as error:
         if debug or isinstance(error, SystemExit):
             raise
-        return _report(error)
+        code, line = _report(error)
+        if line:
+            print(f"agentrl: {in_words(line)}", file=sys.stderr)
     return code
 
 
-def _report(error: BaseException) -> int:
+def _report(error: BaseException) -> tuple[int, str]:
     found_in = list(leaves(error))
     # What agentrl raises on purpose says most; beside it, other tasks of the group may have failed because of it.
     known = (AgentRLError, KeyboardInterrupt, BrokenPipeError)
     found = next((leaf for kind in known for leaf in found_in if isinstance(leaf, kind)), found_in[0])
     if isinstance(found, KeyboardInterrupt):
-        return _end(130, "interrupted")
+        return 130, "interrupted"
     if isinstance(found, BrokenPipeError):
         # Python flushes standard output once more when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        return 141, ""
     if isinstance(found, AgentRLError):
-        return _end(2 if isinstance(found, UsageError) else 1, one_line(found, MAX_MESSAGE))
+        return 2 if isinstance(found, UsageError) else 1, one_line(found, MAX_MESSAGE)
     if isinstance(found, OSError):
-        return _end(1, _of_the_machine(found))
+        return 1, _of_the_machine(found)
     if isinstance(found, sqlite3.Error):
-        return _end(1, f"the run's store cannot be used: {one_line(found)}; agentrl audit RUN_DIR tells more")
-    return _end(1, _unexpected(error, found))
+        return 1, f"the run's store cannot be used: {one_line(found)}; agentrl audit RUN_DIR tells more"
+    return 1, _unexpected(error, found)
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
@@ -79,10 +92,3 @@ def _unexpected(error: BaseException, found: BaseException) -> str:
     except OSError:
         return f"{what}. This is a fault of agentrl; please report it with what --debug shows"
     return f"{what}. This is a fault of agentrl; please report it with the traceback in {path}"
-
-
-def _end(code: int, line: str) -> int:
-    from agentrl.cli.option_words import in_options  # it knows every key, which takes a moment to import
-
-    print(f"agentrl: {in_options(line)}", file=sys.stderr)
-    return code

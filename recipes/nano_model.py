@@ -1,4 +1,4 @@
-"""Make the nano model: `python -m agentrl.trainer.nano_model DIR` (`make nano-model`).
+"""Make the nano model: `python -m recipes.nano_model DIR` (`make nano-model`).
 
 A Qwen3 of 0.9 M parameters with a byte-level vocabulary of its own in which every digit is one token, warm-started by
 supervised learning on demonstrations of the calculator workflow. A share of the demonstrators guess the answer
@@ -236,7 +236,7 @@ _CALCULATOR_FRAME = """State the final answer to the following arithmetic proble
 
 def main() -> None:
     """Run the command line of this module."""
-    parser = argparse.ArgumentParser(prog="python -m agentrl.trainer.nano_model", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m recipes.nano_model", description=__doc__)
     parser.add_argument("directory", type=Path)
     defaults = Recipe()
     parser.add_argument("--steps", type=int, default=defaults.steps)

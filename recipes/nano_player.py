@@ -1,4 +1,4 @@
-"""Make the nano player: `python -m agentrl.trainer.nano_player DIR` (`make nano-player`).
+"""Make the nano player: `python -m recipes.nano_player DIR` (`make nano-player`).
 
 The nano model's architecture, warm-started on games of gymnasium instead of sums. The demonstrators mostly act at random, as
 a model does that knows how to call a tool and not how to play, so reinforcement learning has all of the playing to teach.
@@ -17,7 +17,7 @@ from typing import Any
 from renderers import Qwen3RendererConfig, create_renderer
 
 from agentrl.envs import GymEnv
-from agentrl.trainer.nano_model import SYSTEM_FRAME, Recipe, build_model, build_tokenizer, encode, fit, write
+from recipes.nano_model import SYSTEM_FRAME, Recipe, build_model, build_tokenizer, encode, fit, write
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def make(directory: Path, recipe: Recipe, episodes: int) -> None:
 
 def main() -> None:
     """Run the command line of this module."""
-    parser = argparse.ArgumentParser(prog="python -m agentrl.trainer.nano_player", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m recipes.nano_player", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--episodes", type=int, default=4000)

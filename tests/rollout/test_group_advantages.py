@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import random
 import statistics
 from dataclasses import replace
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.config import GroupAdvantage, KlReward, Overlong, TurnsConfig
+from agentrl.config import GroupAdvantage, Overlong, TurnsConfig
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
-from agentrl.trainer.algorithms.advantages import (
+from agentrl.rollout.group_advantages import (
     Estimator,
     baselines,
     overlong_penalty,
     turn_advantages,
     turn_rewards,
-    whitened,
-    with_kl_penalty,
 )
-from agentrl.trainer.packing import pack_sequences
-from tests.trainer.random_trees import random_tree
 
 REWARDS = st.lists(st.floats(-5, 5), min_size=2, max_size=16)
 
@@ -67,40 +61,6 @@ def test_reinforce_pp_leaves_the_baseline_to_the_batch(rewards: list[float]) -> 
     mean = statistics.fmean(rewards)
     assert advantages(rewards, "reinforce_pp") == pytest.approx(rewards)
     assert advantages(rewards, "reinforce_pp_baseline") == pytest.approx([r - mean for r in rewards], abs=1e-9)
-
-
-@given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=5), min_size=1, max_size=8))
-def test_whitening_counts_every_trained_token_once(rows: list[list[float]]) -> None:
-    white = list(whitened([torch.tensor(values, dtype=torch.float64) for values in rows]))
-    assert [len(values) for values in white] == [len(values) for values in rows]
-    tokens = torch.cat(white)
-    assert float(tokens.mean()) == pytest.approx(0, abs=1e-6)
-    if statistics.pstdev([value for values in rows for value in values]) > 0.01:
-        assert float(tokens.std()) == pytest.approx(1, rel=1e-3)
-    assert list(whitened([])) == []
-
-
-@given(st.integers(0, 1000))
-def test_the_kl_penalty_is_what_the_rest_of_the_trajectory_costs(seed: int) -> None:
-    config = KlReward(coef=0.5)
-    (batch,) = pack_sequences(random_tree(random.Random(seed), depth=2), 1000)
-    generator = torch.Generator().manual_seed(seed)
-    own, reference = (torch.randn(batch.trained_tokens, generator=generator, dtype=torch.float64) for _ in range(2))
-    got = with_kl_penalty(batch, own, reference, config, in_reward=False).advantages
-    for t in range(batch.trained_tokens):
-        rest = 0.0
-        for i in range(t, batch.trained_tokens):
-            if batch.sequence_index[i] == batch.sequence_index[t]:
-                rest += float(own[i] - reference[i])
-        assert float(got[t]) == pytest.approx(float(batch.advantages[t]) - 0.5 * rest, rel=1e-6, abs=1e-6)
-
-
-def test_with_a_critic_each_token_pays_for_its_own_divergence_in_its_reward() -> None:
-    (batch,) = pack_sequences(random_tree(random.Random(3), depth=2), 1000)
-    own, reference = torch.randn(2, batch.trained_tokens, generator=torch.Generator().manual_seed(3))
-    got = with_kl_penalty(batch, own, reference, KlReward(coef=0.5), in_reward=True)
-    assert torch.allclose(got.rewards, batch.rewards - 0.5 * (own - reference))
-    assert torch.equal(got.advantages, batch.advantages)
 
 
 def test_a_penalised_turn_pays_in_its_advantage_or_to_a_critic_in_its_reward() -> None:
