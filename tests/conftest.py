@@ -29,17 +29,21 @@ torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down
 settings.register_profile("busy machine", deadline=None)  # time is bounded for each test, and not for each example
 settings.load_profile("busy machine")
 START_TIMEOUT_S = 60
-OF_DOCKER_OR_SGLANG = (
-    "test_broadcast",
-    "test_code",
-    "test_docker_engine",
-    "test_docs",
-    "test_doctor",
-    "test_ready",
-    "test_real_sglang",
-    "test_unfinished_replies",
+OF_DOCKER = (
+    "cli/test_doctor",
+    "sandboxes/test_docker_engine",
+    "sandboxes/test_docs",
+    "workflows/test_code",
+    "workflows/test_ready",
 )
-"""Files whose tests use a Docker engine or start SGLang's servers, beside those that have one as a parameter."""
+"""Files whose tests use a Docker engine, beside those that have one as a parameter."""
+OF_SGLANG = (
+    "engine/test_broadcast",
+    "engine/test_real_sglang",
+    "engine/test_unfinished_replies",
+    "proxy/test_images",
+)
+"""Files whose tests start SGLang's servers, beside those that have one as a parameter."""
 OF_SANDBOXES = ("backend", "bubblewrap", "docker")
 """Fixtures of tests that open sandboxes."""
 TIME_LIMIT_S = 60.0
@@ -50,19 +54,22 @@ _SCRATCH: dict[int, str] = {}
 """The temporary directories of running servers, by their process."""
 
 
-def of_docker_or_sglang(nodeid: str) -> bool:
-    """Whether a test uses a Docker engine or SGLang's servers."""
+def shared_with(nodeid: str) -> str | None:
+    """What a test shares with others, which cannot use it at the same time: a Docker engine, or SGLang's servers."""
     file, _, name = nodeid.partition("::")
     parameters = name.partition("[")[2]
-    return "docker" in parameters or "sglang" in parameters or Path(file).stem in OF_DOCKER_OR_SGLANG
+    place = file.removeprefix("tests/").removesuffix(".py")
+    if "docker" in parameters or place in OF_DOCKER:
+        return "Docker"
+    return "SGLang" if "sglang" in parameters or place in OF_SGLANG else None
 
 
 class Scheduling(LoadScopeScheduling):
-    """Give tests one by one to the processes that share the suite, but those of Docker and of SGLang all to one: a test kills the
-    Docker engine, and beside SGLang's servers others find no time."""
+    """Give tests one by one to the processes that share the suite, but those of Docker all to one, as a test kills the engine, and
+    those of SGLang all to one, as servers of more than one would find no time."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "Docker and SGLang" if of_docker_or_sglang(nodeid) else nodeid
+        return shared_with(nodeid) or nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -74,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     the end no process is left with a long one while the others wait."""
     for item in items:
         fixtures = getattr(item, "fixturenames", ())
-        servers = of_docker_or_sglang(item.nodeid) or "sglang_url" in fixtures
+        servers = shared_with(item.nodeid) is not None or "sglang_url" in fixtures
         if servers and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SERVER_TIME_LIMIT_S))
         if servers or time_limit_s(item) > TIME_LIMIT_S or not {*OF_SANDBOXES}.isdisjoint(fixtures):

@@ -23,7 +23,7 @@ from tests.components import missing
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl"
 AGENTS = CACHE / "agents"
 SCRIPTS = Path(__file__).parent / "agents"

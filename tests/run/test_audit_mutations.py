@@ -332,6 +332,7 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found(runs: dict[str, Path], tmp_path: Path, name: str) -> None:
     run_dir = shutil.copytree(runs["finished"], tmp_path / "run")

@@ -16,7 +16,7 @@ from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, PATIENT, all_kind
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 
-POOLS = 3
+POOLS = 5
 """At once: most of their time the programs wait for a limit."""
 
 

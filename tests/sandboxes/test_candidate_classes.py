@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
 from typing import Literal
 
 import anyio
 import pytest
 
-from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
+from agentrl.sandboxes import (
+    AssertTest,
+    BackendName,
+    Limits,
+    SandboxPool,
+    SandboxSpec,
+    Test,
+    TestFile,
+    Verdict,
+    grade,
+    open_pool,
+)
 from tests.sandboxes import (
     candidate_classes,
     consistency_cases,
@@ -31,39 +43,75 @@ FAILURES = {"wrong_answer", "runtime_error", "time_limit"}
 """The program's own: `checker_error` would be charged to nobody."""
 
 
+AT_ONCE = 2
+"""Programs that are graded at a time: a verdict waits for one process after another."""
+PATIENCE_S = 120.0
+"""The deadline of an honest program's verdict: whether it passes is the question, and not how busy the machine is."""
+
+
 @pytest.fixture(scope="module")
-async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=backend, size=2) as pool:
+async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    """What a class passes for is found outside the candidate's sandbox, and is the same in every one."""
+    spec = SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300))
+    async with open_pool(spec, backend=bubblewrap, size=2 * AT_ONCE) as pool:
         yield pool
 
 
-@pytest.fixture
-async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    """For what is the same in every sandbox."""
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=5, memory_mb=300)), backend=bubblewrap, size=2) as pool:
-        yield pool
+async def verdicts(
+    programs: Mapping[str, tuple[str, Test]],
+    pool: SandboxPool,
+    limits: Limits | None = None,
+    deadline_s: float | None = None,
+) -> dict[str, Verdict]:
+    """The verdict on each program by its test, in their order."""
+    found: dict[str, Verdict] = {}
+    waiting = deque(programs.items())
+
+    async def work() -> None:
+        while waiting:
+            name, (source, test) = waiting.popleft()
+            found[name] = await grade(source, [test], pool=pool, limits=limits, deadline_s=deadline_s)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(AT_ONCE):
+            group.start_soon(work)
+    return {name: found[name] for name in programs}
+
+
+def with_assertions(programs: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, Test]]:
+    """Programs whose test code is assertions."""
+    return {name: (source, AssertTest(code=code)) for name, (source, code) in programs.items()}
+
+
+def with_files(programs: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, Test]]:
+    """Programs whose test code is a file of pytest's."""
+    return {name: (source, TestFile(code=code)) for name, (source, code) in programs.items()}
+
+
+def with_either(programs: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, Test]]:
+    """Programs whose test code is what it looks like."""
+    return {name: (source, as_test(code)) for name, (source, code) in programs.items()}
 
 
 async def test_honest_classes_pass(pool: SandboxPool) -> None:
     assert len(candidate_classes.honest()) >= 20
-    for name, (source, code) in candidate_classes.honest().items():
-        verdict = await grade(source, [AssertTest(code=code)], pool=pool)
+    for name, verdict in (
+        await verdicts(with_assertions(candidate_classes.honest()), pool, deadline_s=PATIENCE_S)
+    ).items():
         assert verdict.passed, (name, verdict.results)
 
 
-async def test_cheating_classes_fail(one_pool: SandboxPool) -> None:
+async def test_cheating_classes_fail(pool: SandboxPool) -> None:
     programs = {**candidate_classes.cheats(), **lying_objects.lies()}
     assert len(programs) >= 40
-    for name, (source, code) in programs.items():
-        verdict = await grade(
-            source, [AssertTest(code=code)], pool=one_pool, limits=Limits(timeout_s=0.5, memory_mb=300)
-        )
+    limits = Limits(timeout_s=0.5, memory_mb=300)
+    for name, verdict in (await verdicts(with_assertions(programs), pool, limits)).items():
         assert verdict.status in FAILURES, (name, verdict.results)
 
 
-async def test_honest_programs_pass_as_in_one_process(one_pool: SandboxPool) -> None:
-    for name, (source, code) in {**stand_in_cases.honest(), **one_process_cases.honest()}.items():
-        verdict = await grade(source, [TestFile(code=code)], pool=one_pool)
+async def test_honest_programs_pass_as_in_one_process(pool: SandboxPool) -> None:
+    programs = {**stand_in_cases.honest(), **one_process_cases.honest()}
+    for name, verdict in (await verdicts(with_files(programs), pool, deadline_s=PATIENCE_S)).items():
         assert verdict.passed, (name, verdict.results)
 
 
@@ -98,76 +146,72 @@ async def test_the_cheats_pass_in_one_process() -> None:
     assert passing == programs.keys() - own_failures
 
 
-async def test_cheats_get_nothing_and_are_counted(one_pool: SandboxPool) -> None:
+async def test_cheats_get_nothing_and_are_counted(pool: SandboxPool) -> None:
     """What the candidate's process says of its own inability is no excuse: the tests that it does not pass have failed."""
-    for name, (source, code) in stand_in_cases.cheats().items():
-        verdict = await grade(source, [TestFile(code=code)], pool=one_pool, limits=Limits(timeout_s=1, memory_mb=300))
+    limits = Limits(timeout_s=1, memory_mb=300)
+    for name, verdict in (await verdicts(with_files(stand_in_cases.cheats()), pool, limits)).items():
         statuses = {result.status.value for result in verdict.results}
         assert statuses <= FAILURES, (name, verdict.results)
 
 
-async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(one_pool: SandboxPool) -> None:
-    for name, code in first_contact.tests().items():
-        honest, cheat = [
-            await grade(source, [AssertTest(code=code)], pool=one_pool)
-            for source in (first_contact.HONEST, first_contact.CHEAT)
-        ]
+async def test_an_object_that_is_equal_to_the_first_it_meets_is_equal_to_nothing(pool: SandboxPool) -> None:
+    programs = {name: (first_contact.HONEST, code) for name, code in first_contact.tests().items()}
+    for name, honest in (await verdicts(with_assertions(programs), pool, deadline_s=PATIENCE_S)).items():
         assert honest.passed, (name, honest.results)
+    programs = {name: (first_contact.CHEAT, code) for name, code in first_contact.tests().items()}
+    for name, cheat in (await verdicts(with_assertions(programs), pool)).items():
         assert cheat.status == "wrong_answer", (name, cheat.results)
 
 
-async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(one_pool: SandboxPool) -> None:
-    for name, (source, code) in plain_jokers.honest().items():
-        verdict = await grade(source, [AssertTest(code=code)], pool=one_pool)
+async def test_an_object_that_guesses_what_is_expected_is_no_plain_data(pool: SandboxPool) -> None:
+    for name, verdict in (await verdicts(with_assertions(plain_jokers.honest()), pool, deadline_s=PATIENCE_S)).items():
         assert verdict.passed, (name, verdict.results)
-    for name, (source, code) in plain_jokers.cheats().items():
-        verdict = await grade(source, [AssertTest(code=code)], pool=one_pool)
+    for name, verdict in (await verdicts(with_assertions(plain_jokers.cheats()), pool)).items():
         assert verdict.status in FAILURES, (name, verdict.results)
 
 
-async def test_honest_programs_pass_each_run(one_pool: SandboxPool) -> None:
+async def test_honest_programs_pass_each_run(pool: SandboxPool) -> None:
     honest = {**replay_cases.honest(), **consistency_cases.honest(), **identity_cases.honest()}
-    for name, (source, code) in honest.items():
-        verdict = await grade(source, [as_test(code)], pool=one_pool)
+    for name, verdict in (await verdicts(with_either(honest), pool, deadline_s=PATIENCE_S)).items():
         assert verdict.passed, (name, verdict.results)
 
 
-async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(one_pool: SandboxPool) -> None:
-    for name, (source, code) in identity_cases.cheats().items():
-        limits = Limits(timeout_s=1, memory_mb=300)
-        verdict = await grade(source, [as_test(code)], pool=one_pool, limits=limits, deadline_s=10)
+async def test_what_names_one_thing_twice_or_spoils_what_it_is_given_has_failed(pool: SandboxPool) -> None:
+    limits = Limits(timeout_s=1, memory_mb=300)
+    found = await verdicts(with_either(identity_cases.cheats()), pool, limits, deadline_s=10)
+    for name, verdict in found.items():
         assert {result.status.value for result in verdict.results} & FAILURES, (name, verdict.results)
 
 
 @pytest.mark.parametrize("programs", [replay_cases.cheats(), consistency_cases.cheats()])
 async def test_what_passes_whatever_is_expected_does_not_pass(
-    one_pool: SandboxPool, programs: dict[str, tuple[str, str]]
+    pool: SandboxPool, programs: dict[str, tuple[str, str]]
 ) -> None:
-    for name, (source, code) in programs.items():
-        verdict = await grade(source, [as_test(code)], pool=one_pool, limits=Limits(timeout_s=2, memory_mb=300))
+    limits = Limits(timeout_s=2, memory_mb=300)
+    for name, verdict in (await verdicts(with_either(programs), pool, limits)).items():
         assert {result.status.value for result in verdict.results} <= FAILURES | {"passed"}, name
         assert not verdict.passed, name
 
 
-async def test_no_comparison_is_too_late_and_no_process_too_early_gone(one_pool: SandboxPool) -> None:
+async def test_no_comparison_is_too_late_and_no_process_too_early_gone(pool: SandboxPool) -> None:
     """Of two dozen comparisons each is asked again, and of tests before one in which the program ends itself."""
     source = "import os\nclass M:\n def __init__(self, x): self.x = x\n def __eq__(self, o): return isinstance(o, M)\ndef end(): os._exit(0)"
     code = "\n".join(f"def test_{number}(): assert M({number}) == M({number})" for number in range(24))
-    many = await grade(source, [TestFile(code=f"from solution import *\n{code}")], pool=one_pool)
+    many = await grade(source, [TestFile(code=f"from solution import *\n{code}")], pool=pool)
     assert {result.status.value for result in many.results} == {"wrong_answer"}
     ended = "from solution import M, end\ndef test_a(): assert M(1) == M(1)\ndef test_b(): end()"
-    verdict = await grade(source, [TestFile(code=ended)], pool=one_pool)
+    verdict = await grade(source, [TestFile(code=ended)], pool=pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer", "runtime_error"]
 
 
-async def test_the_right_test_is_revoked_after_a_skipped_one(one_pool: SandboxPool) -> None:
+async def test_the_right_test_is_revoked_after_a_skipped_one(pool: SandboxPool) -> None:
     source = "import os\nclass Q:\n def __init__(self, x): pass\n def __eq__(self, o): return isinstance(o, Q)\nclass P(Q):\n def __init__(self, x): self.x = x\n def __eq__(self, o): return self.x == o.x\ndef end(): os._exit(0)"
     code = (
         "import pytest\nfrom solution import P, Q, end\n"
         "def test_skipped():\n try: end()\n except BaseException: pytest.skip('')\n"
         "def test_cheat(): assert Q(1) == Q(1)\ndef test_honest(): assert P(1) == P(1)"
     )
-    verdict = await grade(source, [TestFile(code=code)], pool=one_pool)
+    verdict = await grade(source, [TestFile(code=code)], pool=pool)
     found = {result.name.rpartition("::")[2]: result.passed for result in verdict.results}
     assert (found["test_cheat"], found["test_honest"]) == (False, True), verdict.results
 
@@ -195,10 +239,10 @@ async def test_an_argument_that_is_given_back_is_the_same(pool: SandboxPool) -> 
     assert verdict.passed, verdict.results
 
 
-async def test_a_file_s_tests_are_revoked_one_by_one(one_pool: SandboxPool) -> None:
+async def test_a_file_s_tests_are_revoked_one_by_one(pool: SandboxPool) -> None:
     source = "class P:\n def __init__(self, *a): self.a = a\n def __eq__(self, o): return isinstance(o, P)"
     code = "from solution import P\ndef test_equal(): assert P(1) == P(1)\ndef test_made(): assert P(1).a == (1,)"
-    verdict = await grade(source, [TestFile(code=code)], pool=one_pool)
+    verdict = await grade(source, [TestFile(code=code)], pool=pool)
     assert [result.status.value for result in verdict.results] == ["wrong_answer", "passed"]
 
 
@@ -245,14 +289,12 @@ ENDS = {
 
 
 @pytest.mark.parametrize("framework", ["pytest", "unittest"])
-async def test_who_ends_the_tests_has_failed_them(
-    one_pool: SandboxPool, framework: Literal["pytest", "unittest"]
-) -> None:
+async def test_who_ends_the_tests_has_failed_them(pool: SandboxPool, framework: Literal["pytest", "unittest"]) -> None:
     """A test has passed when its framework says so, and not when it says nothing else."""
     for raised in ("KeyboardInterrupt", "SystemExit(0)", "GeneratorExit", "BaseException", "StopIteration", "End"):
         source = f"class End(KeyboardInterrupt): pass\ndef f(x): raise {raised}"
         test = TestFile(code=ENDS[framework], framework=framework)
-        verdict = await grade(source, [test], pool=one_pool)
+        verdict = await grade(source, [test], pool=pool)
         statuses = {result.status.value for result in verdict.results}
         assert statuses <= {"runtime_error", "wrong_answer", "not_run"}, (raised, verdict.results)
 
@@ -276,16 +318,16 @@ WAYS_TO_END = {
 
 
 @pytest.mark.parametrize("way", WAYS_TO_END)
-async def test_who_has_the_tests_end_has_failed_them(one_pool: SandboxPool, way: str) -> None:
+async def test_who_has_the_tests_end_has_failed_them(pool: SandboxPool, way: str) -> None:
     source, code = WAYS_TO_END[way]
     verdict = await grade(
-        source, [TestFile(code=code)], pool=one_pool, limits=Limits(timeout_s=0.2, memory_mb=300), deadline_s=3
+        source, [TestFile(code=code)], pool=pool, limits=Limits(timeout_s=0.2, memory_mb=300), deadline_s=3
     )
     statuses = {result.status.value for result in verdict.results}
     assert statuses <= FAILURES, verdict.results
 
 
-async def test_what_is_skipped_or_expected_to_fail_is_no_failure(one_pool: SandboxPool) -> None:
+async def test_what_is_skipped_or_expected_to_fail_is_no_failure(pool: SandboxPool) -> None:
     files = {
         "pytest": "import pytest\nfrom solution import f\ndef test_it(): assert f(1) == 2\ndef test_skip(): pytest.skip()\n"
         "@pytest.mark.xfail\ndef test_fails(): assert f(1) == 3\n@pytest.mark.xfail(run=False)\ndef test_no(): pass\ndef test_x(): pytest.xfail('')",
@@ -295,7 +337,7 @@ async def test_what_is_skipped_or_expected_to_fail_is_no_failure(one_pool: Sandb
     }
     for framework, code in files.items():
         test = TestFile(code=code, framework="unittest" if framework == "unittest" else "pytest")
-        verdict = await grade("def f(x): return x + 1", [test], pool=one_pool)
+        verdict = await grade("def f(x): return x + 1", [test], pool=pool)
         assert verdict.passed, verdict.results
 
 

@@ -1,4 +1,4 @@
-"""HumanEval's own solutions pass its own tests, and functions that do nothing fail them, on every backend."""
+"""HumanEval's own solutions pass its own tests, and functions that do nothing fail them: all of them, and on the second backend every fourth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def problems() -> list[dict[str, Any]]:
 
 async def test_humaneval(backend: BackendName) -> None:
     passed: dict[str, set[str]] = {"canonical": set(), "return None": set()}
-    names = set()
+    chosen = problems()[:: 1 if backend == "bubblewrap" else 4]
+    assert len(chosen) == (164 if backend == "bubblewrap" else 41)
+    names = {problem["task_id"] for problem in chosen}
 
     async def one(problem: dict[str, Any], kind: str, body: str) -> None:
         test = AssertTest(code=problem["test"], entry_point=problem["entry_point"], prelude=problem["prompt"])
@@ -35,9 +37,7 @@ async def test_humaneval(backend: BackendName) -> None:
 
     async with open_pool(SandboxSpec(limits=Limits(timeout_s=10)), backend=backend) as pool:
         async with anyio.create_task_group() as tasks:
-            for problem in problems():
-                names.add(problem["task_id"])
+            for problem in chosen:
                 tasks.start_soon(one, problem, "canonical", problem["canonical_solution"])
                 tasks.start_soon(one, problem, "return None", "    return None\n")
-    assert len(names) == 164
     assert passed == {"canonical": names, "return None": set()}

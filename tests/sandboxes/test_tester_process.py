@@ -37,8 +37,9 @@ OUTPUT = "import os\nos.write(2, b'x' * 40_000_000)"
 
 
 @pytest.fixture(scope="module")
-async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=LIMITS), backend=backend, size=2) as pool:
+async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    """The process is the same in every sandbox."""
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
         yield pool
 
 
@@ -95,13 +96,6 @@ def slow(s):
 """It is equal to everything, and would have the run that finds this out say otherwise."""
 
 
-@pytest.fixture
-async def one_pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    """For what is the same in every sandbox."""
-    async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
-        yield pool
-
-
 async def processes_started(pool: SandboxPool, done: str, framework: Literal["pytest", "unittest"] = "pytest") -> int:
     """Grade an honest program by a test that does something before it compares; how many processes ran that test's code."""
     body = "\n".join(f"        {line}" for line in (*done.splitlines(), "assert P(1) + P(2) == P(3)"))
@@ -134,15 +128,15 @@ async def test_each_run_may_print_what_a_run_may(pool: SandboxPool) -> None:
 
 @pytest.mark.parametrize("use", ABANDONED_CALLS.values(), ids=ABANDONED_CALLS)
 @pytest.mark.parametrize("is_last", [False, True])
-async def test_a_call_that_a_test_gives_up_is_no_other_call_s(one_pool: SandboxPool, use: str, is_last: bool) -> None:
+async def test_a_call_that_a_test_gives_up_is_no_other_call_s(pool: SandboxPool, use: str, is_last: bool) -> None:
     """Neither in this run nor in the next one."""
     done = ["assert total([2, 1]) == 3", "assert P(1) + P(2) == P(3)"]
-    await passes([*done, *use.splitlines()] if is_last else [*use.splitlines(), *done], one_pool)
+    await passes([*done, *use.splitlines()] if is_last else [*use.splitlines(), *done], pool)
 
 
 @pytest.mark.parametrize("use", USES_OF_PROCESSES.values(), ids=USES_OF_PROCESSES)
-async def test_processes_and_handlers_of_a_test_ask_in_turn(one_pool: SandboxPool, use: str) -> None:
-    await passes(use.splitlines(), one_pool)
+async def test_processes_and_handlers_of_a_test_ask_in_turn(pool: SandboxPool, use: str) -> None:
+    await passes(use.splitlines(), pool)
 
 
 async def passes(lines: list[str], pool: SandboxPool) -> None:
@@ -155,7 +149,7 @@ async def passes(lines: list[str], pool: SandboxPool) -> None:
     assert verdict.passed, verdict.results
 
 
-async def test_no_answer_is_ever_a_job(one_pool: SandboxPool) -> None:
+async def test_no_answer_is_ever_a_job(pool: SandboxPool) -> None:
     """What a program has written ahead is still there when the tests' process takes the next run."""
     code = (
         "import pytest, signal\nfrom solution import P, slow\ndef stop(*_): raise TimeoutError\n"
@@ -164,7 +158,7 @@ async def test_no_answer_is_ever_a_job(one_pool: SandboxPool) -> None:
         "def test_slow(n):\n    signal.signal(signal.SIGALRM, stop)\n    signal.setitimer(signal.ITIMER_REAL, 0.1)\n"
         "    try: slow(0.4)\n    except TimeoutError: pytest.skip('slow')\n"
     )
-    async with one_pool.take(2) as (sandbox, test_sandbox):
+    async with pool.take(2) as (sandbox, test_sandbox):
         deadline = anyio.current_time() + 20
         results = await run_test_code(
             sandbox, test_sandbox, TAKES_OVER, TestFile(code=code), "t", LIMITS.but(timeout_s=1.5), deadline

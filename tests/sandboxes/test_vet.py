@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agentrl.cli import main as cli
 from agentrl.errors import ConfigError
 from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.grading.cheaters import cheaters
@@ -146,7 +147,7 @@ UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
 
 @pytest.fixture(scope="module")
 async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
-    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=2) as pool:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=4) as pool:
         yield pool
 
 
@@ -314,14 +315,18 @@ def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendNa
         (["{folder}/none.jsonl"], "cannot read the task file"),
     ],
 )
-def test_bad_input_is_named_before_anything_starts(words: list[str], line: str, tmp_path: Path) -> None:
+def test_bad_input_is_named_before_anything_starts(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text(json.dumps(SOUND) + "\n")
     (tmp_path / "damaged.jsonl").write_text(json.dumps(SOUND) + '\n{"torn\n')
     (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(json.dumps(SOUND).encode() * 99)[:-20])
-    shown = run_vet(*[word.format(tasks=tasks, folder=tmp_path) for word in words])
-    assert (shown.returncode, shown.stdout) == (2, "")
-    (said,) = shown.stderr.splitlines()
+    typed = [word.format(tasks=tasks, folder=tmp_path) for word in words]
+    code = cli.main(["vet", *typed, "--sandbox.backend", "bubblewrap"])
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, "")
+    (said,) = shown.err.splitlines()
     assert line in said
 
 
