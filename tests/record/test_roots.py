@@ -156,17 +156,17 @@ def test_a_sub_agent_has_a_role_by_the_first_words_of_its_prompt_and_its_tools()
 
 def test_a_sub_agent_earns_what_its_role_earns_or_what_the_workflow_gives_it() -> None:
     name = ""
-    for given in ({"solver": 0.25}, {"solver": 0.25, "sub": 0.5}):
+    for own in ({"solver": 0.25}, {"solver": 0.25, "sub": 0.5}):
         session = MadeUp()
         main = begin(session, role="solver")
         session.ask(system("You search."), user("Find it."), tools="grep", reply=FOUND, role="solver")
         session.ask(result(FOUND), after=main, reply="Done.", role="solver")
-        rewards = {name if role == "sub" else role: value for role, value in given.items()}
+        rewards = {name if role == "sub" else role: value for role, value in own.items()}
         session.record.reward_roles(rewards)
         choose_roots(session.record, session.said, "main").apply(session.record, rewards)
         sub, name = session.record.turns[1], session.record.turns[1].role
         assert name.startswith("solver-sub-agent-")
-        assert [turn.role_reward for turn in session.record.turns] == [0.25, given.get("sub", 0.25), 0.25]
+        assert [turn.role_reward for turn in session.record.turns] == [0.25, own.get("sub", 0.25), 0.25]
         assert sub.root_kind == "sub_agent"
 
 
