@@ -178,8 +178,9 @@ class RunEpisode:
             parent = 0 if turn.parent is None else number[id(turn.parent)]
             branch = f", after turn {parent}" if parent not in (0, index - 1) else ""
             began_anew = ", a new conversation" if not parent and index > 1 else ""
-            kind = "" if parent or turn.root_kind == "main" else f" ({turn.root_kind})"
-            kind += ", not trained on" if not parent and turn.left_out else ""
+            facts = [] if parent or turn.root_kind == "main" else [turn.root_kind]
+            facts += ["not trained on"] if not parent and turn.left_out else []
+            kind = f" ({', '.join(facts)})" if facts else ""
             own = "" if turn.reward is None else f", reward {turn.reward:g}"
             cut = ", cut off for its length" if turn.truncated else ""
             yield f"--- {name}{branch}{began_anew}{kind}: prompt\n{decode(turn.prompt_ids)}"
