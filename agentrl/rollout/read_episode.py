@@ -178,7 +178,7 @@ class RunEpisode:
             parent = 0 if turn.parent is None else number[id(turn.parent)]
             branch = f", after turn {parent}" if parent not in (0, index - 1) else ""
             began_anew = ", a new conversation" if not parent and index > 1 else ""
-            facts = [] if parent or turn.root_kind == "main" else [turn.root_kind]
+            facts: list[str] = [] if parent or turn.root_kind == "main" else [turn.root_kind]
             facts += ["not trained on"] if not parent and turn.left_out else []
             kind = f" ({', '.join(facts)})" if facts else ""
             own = "" if turn.reward is None else f", reward {turn.reward:g}"

@@ -95,8 +95,10 @@ def load_trajectories(name: str) -> Trajectories:
     Raises:
         ConfigError: There is no such function.
     """
-    if name == "main" or name == "all":
-        return name
+    if name == "main":
+        return "main"
+    if name == "all":
+        return "all"
     try:
         found = load_object(name)
     except (AgentRLError, ImportError, AttributeError) as error:
