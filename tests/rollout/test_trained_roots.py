@@ -22,6 +22,7 @@ from agentrl.record.roots import Root
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout import calls
 from agentrl.rollout.call_log_writer import open_call_log
+from agentrl.rollout.health import HealthCounts
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
 from agentrl.rollout.store import Store
@@ -138,6 +139,32 @@ async def test_a_title_never_reaches_the_trainer_and_nothing_of_it_is_lost(
     assert len(trained) == 2
     assert TITLE not in "".join(trained)
     assert all(FOUND in text and "<tool_call>" in text for text in trained)
+
+
+async def test_conversations_are_counted(nano_format: ChatFormat) -> None:
+    async def rewrites(episode: Episode) -> float:
+        said = "A long question, of which every word is sent again and again with every call of the client. " * 3
+        for number in range(4):
+            messages: list[Any] = [{"role": "user", "content": said}]
+            await episode.client.chat.completions.create(model=episode.model, messages=messages)
+            said += f"Then you said {TITLE!r}, and {number} was what came of it, as far as anybody can say. "
+        return 1.0
+
+    health = HealthCounts()
+    health.attempt_ended(await outcome_of(agent, nano_format), 1)
+    health.attempt_ended(await outcome_of(rewrites, nano_format), 2)
+    said = health.snapshot(nano_format.decode, "").conversations
+    assert (said.episodes, said.turns, said.roots) == (2, 9, 7)
+    assert said.rerendered_share > 0.4
+    figures = said.to_metrics()
+    assert {name: figures[name] for name in figures if name.endswith("_mean")} == {
+        "roots_mean": 3.5,
+        "side_calls_mean": 0.5,
+        "sub_agents_mean": 0.5,
+        "compacted_mean": 1.5,
+    }
+    title = len(nano_format.tokenizer.encode(TITLE + "<|im_end|>", add_special_tokens=False))
+    assert figures["left_out_share"] == title / said.sampled_tokens
 
 
 async def test_all_is_what_it_says(nano_format: ChatFormat, store: Store) -> None:
