@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol
 
 from typing_extensions import TypeVar
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from agentrl.envs import AsyncToolEnv
     from agentrl.proxy import Session
+    from agentrl.record.roots import Root
     from agentrl.record.trajectory import Turn
     from agentrl.sandboxes import Language, Limits, Sandbox, Test, Verdict
     from agentrl.sandboxes.pool import Lease
@@ -131,6 +132,8 @@ class Episode(Generic[TaskT]):
         client: an `openai.AsyncOpenAI` that speaks to the model being trained.
         base_url, api_key: the same model for any other program that speaks OpenAI's API.
         model: the model name to ask for.
+        trajectories: which conversations are trained on, in place of `rollout.trajectories`: "main", "all", or a function that
+            says True, False or a role of each `Root`.
     """
 
     def __init__(
@@ -159,6 +162,7 @@ class Episode(Generic[TaskT]):
         self._make_env = make_env
         self._sandboxes = sandboxes
         self._kept = kept or Kept()
+        self.trajectories: Literal["main", "all"] | Callable[[Root], bool | str] | None = None
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
         """Return any gymnasium environment, by its id or its class, as a tool environment.

@@ -40,8 +40,10 @@ def batch(step: int) -> list[int]:
     return [GROUPS_A_BATCH * (step - 1) + i for i in range(GROUPS_A_BATCH)]
 
 
-def record_run(run_dir: Path, steps: int = 4, **trainer: Any) -> RunConfig:
-    """Make the run: enough groups, ready to be trained on, for so many steps."""
+def record_run(
+    run_dir: Path, steps: int = 4, finish: Callable[[TokenRecord], None] = lambda record: None, **trainer: Any
+) -> RunConfig:
+    """Make the run: enough groups, ready to be trained on, for so many steps. `finish` changes a record before it is stored."""
     run_dir.mkdir()
     config = load_config(
         (),
@@ -65,6 +67,7 @@ def record_run(run_dir: Path, steps: int = 4, **trainer: Any) -> RunConfig:
                     output_ids=ids[12:], logprobs=logprobs, versions=[VersionSpan(0, 0, 12)], finish="stop"
                 )
                 record.add("call", None, ids[:12], reply, 1.0)
+                finish(record)
                 store.add(
                     group,
                     episode_index,

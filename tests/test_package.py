@@ -151,7 +151,8 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "top": "workflow tasks run_dir steps seed",
         "model": "path renderer renderer_options",
         "rollout": "batch_size group_size max_staleness order window max_concurrent temperature top_p max_tokens "
-        "episode_timeout_s cancel_timeout_s retries max_failed_share alarm_stall_s drop_uniform_groups log_calls workers "
+        "episode_timeout_s cancel_timeout_s retries max_failed_share alarm_stall_s trajectories drop_uniform_groups log_calls "
+        "workers "
         "hang_timeout_s",
         "engine": "kind servers urls python gpus_per_server flags pause_mode transfer balance_threshold request_timeout_s "
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",

@@ -57,6 +57,9 @@ class RolloutConfig(Section):
     """The run stops when more than this share of its episodes (at least 20) failed for good."""
     alarm_stall_s: Seconds = 600
     """A line warns when no episode and no training step has ended for so long, and says what the run waits for."""
+    trajectories: str = "main"
+    """Which conversations of an episode are trained on. main: those of the agent and its sub-agents, without its side calls; all; or
+    FILE_OR_MODULE:NAME of a function that says it of each (docs/token-record.md). A workflow may set `episode.trajectories`."""
     drop_uniform_groups: bool = True
     """Drop groups whose rewards are all equal: they teach nothing."""
     log_calls: bool = True
@@ -74,6 +77,10 @@ class RolloutConfig(Section):
             use = " or ".join(str(size) for size in (below, below + self.group_size) if size)
             raise ValueError(
                 f"batch_size = {self.batch_size} is not a multiple of group_size = {self.group_size}; use {use}"
+            )
+        if self.trajectories not in ("main", "all") and not all(self.trajectories.rpartition(":")):
+            raise ValueError(
+                f'trajectories = "{self.trajectories}" is none of "main", "all" and FILE_OR_MODULE:NAME of a function; use one'
             )
         if self.window is not None and self.order != "window":
             raise ValueError(f'window = {self.window} needs order = "window", not "{self.order}"')

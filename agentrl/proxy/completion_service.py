@@ -25,6 +25,7 @@ from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.preparation import Preparation
+from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, beginning
 
@@ -238,10 +239,15 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         call.check_open()
     for call in calls:
-        session, temperature = call.session, call.sampling.temperature
+        session, temperature, asked = call.session, call.sampling.temperature, call.request
+        text = session.texts.of(asked.messages, call.prompt.known_messages, call.tools, asked.raw)
         for index, reply in sorted(call.made.items()):
             message, choice_index = reply.message.to_json(), call.first_choice + index
-            turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
+            said = replace(text, replied=replied_texts(message))
+            turn = session.add(
+                call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role, said
+            )
+            turn.model = asked.model
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))

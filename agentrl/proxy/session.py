@@ -18,7 +18,9 @@ from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
+from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
+from agentrl.record.roots import TurnText
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.record.trajectory import TokenRecord, Turn
 
@@ -50,6 +52,8 @@ class Prompt:
     """Of the text of a raw prompt."""
     images: tuple[ImageSpan, ...] = ()
     """Those whose tokens are in `input_ids`, in order."""
+    known_messages: int = 0
+    """How many messages, from the first on, are in the path of the parent."""
 
     def followed_by(self, ids: list[int]) -> Prompt:
         """Return the prompt with ids after it."""
@@ -121,6 +125,9 @@ class Session:
     max_roles: int = 64
     longest_prompt: int = 0
     """Tokens of the longest prompt so far: what going on from it costs."""
+    said: list[TurnText] = field(default_factory=list, repr=False)
+    """What was said in each turn of the record, in their order."""
+    texts: TurnTexts = field(default_factory=TurnTexts, repr=False)
     _roles: dict[str, SessionRole] = field(default_factory=dict)
     """Those that were named, by their names."""
     _fingerprints: Fingerprints = field(default_factory=Fingerprints)
@@ -150,7 +157,14 @@ class Session:
             if extended is not None:
                 digest = turn.path_digest().with_ids(extended.ids[turn.length :])
                 images = (*turn.path_images(), *extended.images) if chat_format.takes_images else ()
-                return Prompt(input_ids=extended.ids, parent=turn, digest=digest, history=history, images=images)
+                return Prompt(
+                    input_ids=extended.ids,
+                    parent=turn,
+                    digest=digest,
+                    history=history,
+                    images=images,
+                    known_messages=end,
+                )
         rendered = chat_format.render(messages, tools)
         digest = RollingDigest().with_ids(rendered.ids)
         return Prompt(input_ids=rendered.ids, parent=None, digest=digest, history=history, images=rendered.images)
@@ -178,6 +192,7 @@ class Session:
         reply: Message,
         choice_index: int,
         role: SessionRole | None = None,
+        text: TurnText = UNKNOWN,
     ) -> Turn:
         """Record a reply to `prompt`.
 
@@ -189,6 +204,7 @@ class Session:
         )
         asking = role or self._nameless
         turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
+        self.said.append(text)
         self._ids.add(turn.path_digest(), turn)
         if prompt.history:
             said = self._fingerprints.after(prompt.history, reply)

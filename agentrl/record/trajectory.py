@@ -16,10 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from agentrl.record.rolling_digest import RollingDigest
 from agentrl.record.tokens import Generation, ImageSpan, VersionSpan
+
+RootKind = Literal["main", "sub_agent", "side_call", "compacted"]
+"""What a conversation is to its episode: see `agentrl.record.roots`."""
 
 
 @dataclass(eq=False)
@@ -56,6 +59,12 @@ class Turn:
     """Ids of the tool calls in it."""
     tools: bool = False
     """Whether the request offered tools."""
+    model: str = ""
+    """The model name that the client asked for."""
+    root_kind: RootKind = "main"
+    """What its conversation is to the episode."""
+    left_out: bool = False
+    """Whether its conversation is recorded and not trained on, since `rollout.trajectories` leaves it out."""
     length: int = field(init=False)
     """Ids of the path that ends with this turn, output included."""
     _digest: RollingDigest | None = field(init=False, default=None, repr=False)
@@ -212,7 +221,7 @@ class TokenRecord:
     def trajectories(self) -> Iterator[Trajectory]:
         """Yield one trajectory a leaf, in the order of the leaves."""
         index_of = {id(turn): index for index, turn in enumerate(self.turns)}
-        masked = {id(turn) for turn in self.turns if not turn.trained}
+        masked = {id(turn) for turn in self.turns if not turn.trained or turn.left_out}
         for leaf in self.leaves():
             columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
             ids, mask, logprobs, versions, temperatures, turn_index = columns

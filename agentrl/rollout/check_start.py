@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from agentrl.concurrency.threads import in_thread
+from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig, check_set
 from agentrl.engine.launch import check_engine
 from agentrl.errors import ConfigError, one_line
@@ -13,10 +13,11 @@ from agentrl.models import model_directory
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.open_runner import chat_format_of
+from agentrl.rollout.trained_roots import load_trajectories
 
 
 async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
-    """Find the model, and check it, its engine and the proxy's address.
+    """Find the model, and check it, its engine, the proxy's address and `rollout.trajectories`.
 
     Returns:
         The configuration with the model's directory in `model.path`, and the model's chat format.
@@ -27,6 +28,7 @@ async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
     config = await in_thread(with_model, config, abandon_on_cancel=True)
     await in_thread(check_engine, config.engine)
     await in_thread(check_address, config.proxy.host, config.proxy.port)
+    await in_users_thread(load_trajectories, config.rollout.trajectories)
     return config, await chat_format_of(config.model)
 
 

@@ -110,8 +110,8 @@ def group_advantages(
 
 
 def longest_reply(record: TokenRecord) -> int:
-    """Return the number of tokens of an episode's longest reply, 0 where it has none."""
-    return max((len(turn.output_ids) for turn in record.turns), default=0)
+    """Return the number of tokens of an episode's longest reply, 0 where it has none. Conversations that are left out do not count."""
+    return max((len(turn.output_ids) for turn in record.turns if not turn.left_out), default=0)
 
 
 def turn_advantages(
@@ -120,7 +120,8 @@ def turn_advantages(
     """Return the advantage of every turn of every episode of one group.
 
     A turn is compared with those of the same role in the group's episodes, its return with theirs: so each return is
-    one of those that it is compared with. A turn that was truncated or failed, where that is to be penalised, has
+    one of those that it is compared with. A turn of a conversation that is left out is compared with nothing, and nothing with it: its
+    advantage is 0. A turn that was truncated or failed, where that is to be penalised, has
     `turns.penalty` taken off.
 
     Args:
@@ -138,7 +139,8 @@ def turn_advantages(
     by_role: defaultdict[str, dict[int, list[float]]] = defaultdict(dict)  # [role][episode][turn]
     for episode, (record, own) in enumerate(zip(records, returns, strict=True)):
         for turn, value in zip(record.turns, own, strict=True):
-            by_role[turn.role].setdefault(episode, []).append(value)
+            if not turn.left_out:
+                by_role[turn.role].setdefault(episode, []).append(value)
     weigh_turns = how.turn_discount is not None
     baseline = {
         role: dict(zip(of, baselines(list(of.values()), how.kind, weigh_turns=weigh_turns), strict=True))
@@ -146,7 +148,7 @@ def turn_advantages(
     }  # [role][episode]
     return [
         [
-            baseline[turn.role][episode].advantage(value) - turn_penalty(turn, turns)
+            0.0 if turn.left_out else baseline[turn.role][episode].advantage(value) - turn_penalty(turn, turns)
             for turn, value in zip(record.turns, own, strict=True)
         ]
         for episode, (record, own) in enumerate(zip(records, returns, strict=True))
@@ -175,7 +177,7 @@ def turn_rewards(record: TokenRecord, reward: float, turns: TurnsConfig) -> list
     children = Counter(id(turn.parent) for turn in record.turns if turn.parent is not None)
     for index in reversed(range(len(rewards))):  # a turn is recorded after its parent
         turn = record.turns[index]
-        if turn.trained and turn.output_ids:
+        if turn.trained and not turn.left_out and turn.output_ids:
             continue
         if turn.parent is not None:
             rewards[index_of[id(turn.parent)]] += rewards[index] / children[id(turn.parent)]

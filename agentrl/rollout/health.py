@@ -19,6 +19,8 @@ from agentrl.rollout.rewards import EndedGroup
 
 RECENT_REPLIES = 256
 """Replies that shares are taken of."""
+RECENT_EPISODES = 64
+"""Attempts that the figures of conversations are taken of."""
 REWARD_BLOCK = 64
 """Groups whose mean rewards are compared with those of other blocks."""
 EXAMPLE_TOKENS = 200
@@ -32,6 +34,63 @@ class RewardBlock:
     mean: float
     variance: float
     """Of the group means around `mean`."""
+
+
+@dataclass(frozen=True)
+class Conversations:
+    """What the conversations of some episodes are: sums over them."""
+
+    episodes: int = 0
+    """How many."""
+    turns: int = 0
+    roots: int = 0
+    side_calls: int = 0
+    sub_agents: int = 0
+    compacted: int = 0
+    prompt_tokens: int = 0
+    rerendered_tokens: int = 0
+    sampled_tokens: int = 0
+    left_out_tokens: int = 0
+    """Sampled tokens of conversations that are not trained on."""
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Conversations:
+        """Return those of one episode."""
+        turns, roots = outcome.record.turns, outcome.roots
+        return cls(
+            1,
+            len(turns),
+            sum(roots.values()),
+            roots.get("side_call", 0),
+            roots.get("sub_agent", 0),
+            roots.get("compacted", 0),
+            sum(len(turn.prompt_ids) for turn in turns),
+            outcome.rerendered_tokens,
+            sum(len(turn.output_ids) for turn in turns),
+            sum(len(turn.output_ids) for turn in turns if turn.left_out),
+        )
+
+    @classmethod
+    def total(cls, parts: Iterable[Conversations]) -> Conversations:
+        """Return the sums of several."""
+        return cls(*(sum(values) for values in zip(*(vars(part).values() for part in parts), strict=True)))
+
+    @property
+    def rerendered_share(self) -> float:
+        """The share of the prompt tokens that an earlier turn of their episode already held."""
+        return self.rerendered_tokens / max(1, self.prompt_tokens)
+
+    def to_metrics(self) -> dict[str, float]:
+        """Return what a step's line says of them."""
+        episodes = max(1, self.episodes)
+        return {
+            "roots_mean": self.roots / episodes,
+            "side_calls_mean": self.side_calls / episodes,
+            "sub_agents_mean": self.sub_agents / episodes,
+            "compacted_mean": self.compacted / episodes,
+            "rerendered_share": self.rerendered_share,
+            "left_out_share": self.left_out_tokens / max(1, self.sampled_tokens),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +123,8 @@ class Health:
     """Those of `with_tools` that call a tool."""
     example: str = ""
     """Of a run whose replies call no tool, one of them."""
+    conversations: Conversations = Conversations()
+    """Of recent attempts that called the model."""
     best_rewards: RewardBlock | None = None
     """The best block of rewards before the last one."""
     last_rewards: RewardBlock | None = None
@@ -94,6 +155,7 @@ class HealthCounts:
     _replies: deque[tuple[bool, bool, bool]] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
     """(truncated, tools were offered, a tool was called)"""
     _example: list[int] = field(default_factory=list)
+    _conversations: deque[Conversations] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     _block: list[float] = field(default_factory=list)
     _best: RewardBlock | None = None
     _last: RewardBlock | None = None
@@ -115,6 +177,8 @@ class HealthCounts:
             self._replies.append((turn.truncated, turn.tools, bool(turn.tool_call_ids)))
             if turn.tools and not turn.tool_call_ids:
                 self._example = turn.output_ids[:EXAMPLE_TOKENS]
+        if outcome.record.turns:
+            self._conversations.append(Conversations.of(outcome))
         if outcome.status == "finished":
             self._failures = 0
             self._highest_reward = max(self._highest_reward, outcome.reward)
@@ -122,6 +186,10 @@ class HealthCounts:
         failure = error_line(outcome.error or "")
         self._failures = self._failures + 1 if failure == self._failure else 1
         self._failure = failure
+
+    def conversations(self) -> Conversations:
+        """Return what the conversations of recent attempts are."""
+        return Conversations.total(self._conversations)
 
     def group_ended(self, rewards: Sequence[float], *, uniform: bool) -> None:
         """Count one group. `uniform`: all its rewards are equal, so it teaches nothing."""
@@ -171,6 +239,7 @@ class HealthCounts:
             with_tools=with_tools,
             tool_calls=tool_calls,
             example=one_line(decode(self._example)) if with_tools and not tool_calls else "",
+            conversations=self.conversations(),
             best_rewards=self._best,
             last_rewards=self._last,
             quiet_s=time.monotonic() - self.last_end,

@@ -14,6 +14,7 @@ from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, SamplingDefaults, load
 from agentrl.proxy.http_door import Handle
 from agentrl.rollout.episode_parts import open_run_sandboxes
 from agentrl.rollout.run_episode import EpisodeRunner, Runner, local_runner
+from agentrl.rollout.trained_roots import load_trajectories
 from agentrl.rollout.worker_pool import open_workers
 from agentrl.rollout.workflow import Workflow
 
@@ -99,6 +100,7 @@ async def in_process_runner(
     if chat_format is None:
         chat_format = await chat_format_of(config.model)
     defaults = SamplingDefaults(temperature=rollout.temperature, top_p=rollout.top_p, max_tokens=rollout.max_tokens)
+    trajectories = await in_thread(load_trajectories, rollout.trajectories)
     async with (
         open_model_proxy(config, engine, chat_format, training=training) as proxy,
         open_run_sandboxes(config) as sandboxes,
@@ -109,6 +111,7 @@ async def in_process_runner(
             cancel_timeout_s=rollout.cancel_timeout_s,
             defaults=defaults,
             sandboxes=sandboxes,
+            trajectories=trajectories,
         ) as runner,
     ):
         yield runner

@@ -22,6 +22,10 @@ class Outcome:
     duration_s: float = 0.0
     replayed_tokens: int = 0
     """Tokens that came from the call log of an earlier start of the run."""
+    roots: dict[str, int] = field(default_factory=dict)
+    """How many roots of each kind it has: `agentrl.record.roots`."""
+    rerendered_tokens: int = 0
+    """Prompt tokens of roots that an earlier turn of the episode already held."""
     abandoned: bool = False
     """Whether the workflow, or what it opened, did not end and was left behind."""
 

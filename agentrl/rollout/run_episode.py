@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
-from agentrl.concurrency.threads import in_thread
+from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Task
 from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
-from agentrl.proxy import CallLog, Proxy, SamplingDefaults
+from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.failure_text import describe
 from agentrl.reward import Reward, add_metrics
@@ -25,6 +25,7 @@ from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.episode_parts import open_environments
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.task_type import task_of_episode
+from agentrl.rollout.trained_roots import RootChoices, Trajectories, choose_roots
 from agentrl.rollout.workflow import Workflow
 
 IN_PROCESS_URL = "http://agentrl.invalid/v1"
@@ -82,6 +83,8 @@ class EpisodeRunner:
     """None: episodes have no environments."""
     sandboxes: EpisodeSandboxes | None = None
     """None: episodes have no sandboxes."""
+    trajectories: Trajectories = "main"
+    """Which conversations are trained on, where the workflow does not say."""
     abandoned: Abandoned = field(default_factory=Abandoned)
     """The workflows that did not end when they were cancelled."""
 
@@ -98,9 +101,10 @@ class EpisodeRunner:
         http = httpx2.AsyncClient(transport=_Lent(self.http), timeout=None, trust_env=False)
         client = self.client.with_options(api_key=session.key if session else self.client.api_key, http_client=http)
         kept = Kept()
+        made: list[Episode[Any]] = []
 
         async def run() -> Reward:
-            episode = Episode(
+            episode: Episode[Any] = Episode(
                 task=task_of_episode(self.workflow, task),
                 seed=seed,
                 client=client,
@@ -113,6 +117,7 @@ class EpisodeRunner:
                 group_seed=group_seed,
                 kept=kept,
             )
+            made.append(episode)
             return Reward.of(await self.workflow(episode))
 
         try:
@@ -125,10 +130,11 @@ class EpisodeRunner:
             with anyio.CancelScope(shield=True):
                 closed = await self._contained(kept.close, self.cancel_timeout_s)
         record = session.record if session else None
+        chosen = await self._choose_roots(session, made)
 
         async def assess() -> Outcome:
             try:
-                return self._assess(ended, closed, kept, record)
+                return self._assess(ended, closed, chosen, kept, record)
             except BaseException as error:
                 return Outcome(status="failed", error=describe(error))
 
@@ -141,7 +147,9 @@ class EpisodeRunner:
             record=record or TokenRecord(),
             started_at=started_at,
             duration_s=time.perf_counter() - started,
-            abandoned=ended.hangs_at is not None or closed.hangs_at is not None,
+            roots=chosen.value.counts() if chosen.value else {},
+            rerendered_tokens=chosen.value.rerendered_tokens if chosen.value else 0,
+            abandoned=any(part.hangs_at is not None for part in (ended, closed, chosen)),
             replayed_tokens=call_log.replayed_tokens if call_log else 0,
         )
 
@@ -158,15 +166,46 @@ class EpisodeRunner:
             call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, abandoned=self.abandoned
         )
 
-    def _assess(self, ended: Ended[Reward], closed: Ended[None], kept: Kept, record: TokenRecord | None) -> Outcome:
+    async def _choose_roots(self, session: Session | None, made: Sequence[Episode[Any]]) -> Ended[RootChoices]:
+        """Choose the conversations that are trained on, and write that into the record. A function of the user's may do anything."""
+
+        async def choose() -> RootChoices:
+            if session is None:
+                return RootChoices()
+            own = next((episode.trajectories for episode in made), None)
+            trajectories: object = self.trajectories if own is None else own
+            thread = in_users_thread if callable(trajectories) else in_thread
+            return await thread(choose_roots, session.record, session.said, trajectories)
+
+        with anyio.CancelScope(shield=True):
+            chosen = await self._contained(choose, self.cancel_timeout_s)
+        if session is not None and chosen.value is not None:
+            chosen.value.apply(session.record, session.role_rewards)
+        return chosen
+
+    def _assess(
+        self,
+        ended: Ended[Reward],
+        closed: Ended[None],
+        chosen: Ended[RootChoices],
+        kept: Kept,
+        record: TokenRecord | None,
+    ) -> Outcome:
         """Return what came of an episode that has ended, in plain numbers and texts. What it raises is the episode's failure."""
-        failure = self._failure(ended, closed)
+        failure = self._failure(ended, closed) or self._failure_of_choice(chosen)
         if failure is None and record is not None and not record.turns:
             failure = NoModelCallError("run(episode) returned without calling the model")
         metrics = add_metrics({}, kept.metrics)
         if failure is not None or ended.value is None:
             return Outcome(status="failed", metrics=metrics, error=describe(failure or EpisodeError("it has no end")))
         return Outcome(status="finished", reward=ended.value.value, metrics=add_metrics(metrics, ended.value.metrics))
+
+    def _failure_of_choice(self, chosen: Ended[RootChoices]) -> BaseException | None:
+        """Return what choosing the conversations failed with."""
+        if chosen.timed_out:
+            grace = f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
+            return _caused(EpisodeTimeoutError(f"the function of trajectories took longer than {grace}"), chosen.error)
+        return chosen.error
 
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
         """Return what an episode failed with, if its workflow or its closing did."""
@@ -212,6 +251,7 @@ async def local_runner(
     cancel_timeout_s: float = CANCEL_TIMEOUT_S,
     defaults: SamplingDefaults,
     sandboxes: EpisodeSandboxes | None = None,
+    trajectories: Trajectories = "main",
 ) -> AsyncIterator[EpisodeRunner]:
     """Yield a runner whose episodes reach `proxy` inside this process.
 
@@ -222,6 +262,7 @@ async def local_runner(
         cancel_timeout_s: Bound of its end, when it has been cancelled.
         defaults: How a request is sampled that does not say.
         sandboxes: Those that episodes get; None: none.
+        trajectories: Which conversations of an episode are trained on.
     """
     transport = proxy.in_process_transport()
     async with (
@@ -240,6 +281,7 @@ async def local_runner(
             defaults=defaults,
             make_env=make_env,
             sandboxes=sandboxes,
+            trajectories=trajectories,
         )
 
 

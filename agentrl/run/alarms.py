@@ -22,6 +22,14 @@ JUDGED_REPLIES = 32
 """Replies that it takes to judge them."""
 TRUNCATED_SHARE = 0.9
 """Share of truncated replies that raises an alarm."""
+JUDGED_EPISODES = 16
+"""Episodes that it takes to judge how their client asks."""
+NEW_ROOT_SHARE = 0.7
+"""Share of model calls that begin a conversation which raises an alarm, where so many tokens are sent again:"""
+RERENDERED_SHARE = 0.4
+"""The share of all prompt tokens. Of K calls whose history grows evenly and is all sent again it is (K − 1)/(K + 1)."""
+LONG_EPISODE = 3
+"""Mean turns of an episode from which on they should be one conversation."""
 SAME_FAILURES = 8
 """Attempts in a row that fail with the same error."""
 ZERO_GRADIENTS = 3
@@ -81,6 +89,19 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
             "replies_truncated",
             f"{health.truncated / health.replies:.0%} of the last {health.replies} replies are cut off for their length: raise "
             "`rollout.max_tokens` (or max_tokens in the workflow), or teach the model to end its replies (agentrl sft)",
+        )
+    said = health.conversations
+    if (
+        said.episodes >= JUDGED_EPISODES
+        and said.turns >= LONG_EPISODE * said.episodes
+        and said.roots >= NEW_ROOT_SHARE * said.turns
+        and said.rerendered_share >= RERENDERED_SHARE
+    ):
+        yield Alarm(
+            "history_rewritten",
+            f"{said.roots / said.turns:.0%} of the model calls of the last {said.episodes} episodes begin a new conversation, and "
+            f"{said.rerendered_share:.0%} of their prompt tokens were sent before: the client rewrites its history, so that each call is a "
+            'trajectory of its own. docs/clients.md, "A client that rewrites its history", says how to mend it',
         )
     if health.failures >= SAME_FAILURES:
         yield Alarm(

@@ -42,6 +42,7 @@ from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.record.returns import turn_returns
+from agentrl.record.roots import roots_of
 from agentrl.reward import MAX_REWARD
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.open_rollout import open_model
@@ -283,7 +284,13 @@ class Service:
         record.reward_roles(entry.session.role_rewards)
         returns = turn_returns(record, entry.reward or 0.0)
         paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
-        return {**self._state(entry), "turns": record.to_json(), "trajectories": paths}
+        said = list(entry.session.said)  # a call that ends meanwhile is not among them
+        index_of = {id(turn): index for index, turn in enumerate(record.turns)}
+        roots = [
+            {"kind": root.kind, "name": root.name, "turns": [index_of[id(turn)] for turn in root.turns]}
+            for root in roots_of(record.turns[: len(said)], said)
+        ]
+        return {**self._state(entry), "turns": record.to_json(), "trajectories": paths, "roots": roots}
 
     async def _load(self, body: WeightsBody) -> dict[str, Any]:
         try:

@@ -195,6 +195,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "episodes_finished": progress.finished,
         "episodes_failed": progress.failed,
         "episodes_abandoned": progress.abandoned,
+        **health.conversations().to_metrics(),
         "loop_lag_max_s": run.watchdog.take_max_lag_s(),
         "groups_rejected": progress.rejected_groups,
         "tasks_skipped": progress.skipped_tasks,

@@ -201,3 +201,62 @@ def test_bad_turns_are_trained_masked_or_penalised(kind: str) -> None:
     mask_turns(records[0], TrainerConfig(turns={kind: "mask"}).turns)
     (path,) = records[0].trajectories()
     assert path.loss_mask == [False, False, False, True]
+
+
+ESTIMATORS = st.sampled_from(["grpo", "dr_grpo", "rloo"])
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.integers(1, 4)), min_size=2, max_size=6), ESTIMATORS)
+def test_an_episode_of_many_roots_weighs_what_an_episode_of_one_weighs(
+    group: list[tuple[float, int]], kind: str
+) -> None:
+    """A conversation that was compacted is several trajectories with one return."""
+    rewards = [reward for reward, _ in group]
+    # Of each root two turns: [None, 0, None, 2, ...].
+    several = [
+        record_of([parent for k in range(roots) for parent in (None, 2 * k)], root_kind=["main", "compacted"] * roots)
+        for _, roots in group
+    ]
+    single = advantages([chain(2) for _ in group], rewards, advantage=kind)
+    found = advantages(several, rewards, advantage=kind)
+    for own, one, (_, roots) in zip(found, single, group, strict=True):
+        assert own == pytest.approx([one[0]] * 2 * roots, abs=1e-9)
+
+
+@given(st.lists(st.floats(-3, 3), min_size=2, max_size=6), st.data())
+def test_what_is_left_out_counts_nowhere_and_gets_nothing(rewards: list[float], data: st.DataObject) -> None:
+    """With turn rewards and with roles, under every estimator."""
+    kind = data.draw(ESTIMATORS)
+    discount = data.draw(st.none() | st.just(0.5))
+    advantage = {"kind": kind, "turn_discount": discount}
+    own = [data.draw(st.none() | st.floats(-3, 3)) for _ in rewards]
+    alone = [record_of([None, 0], reward=[value, None]) for value in own]
+    beside = [
+        record_of(
+            [None, None, 0, 1],
+            reward=[value, 9.0, None, -9.0],
+            left_out=[False, True, False, True],
+            truncated=[False, True, False, True],
+        )
+        for value in own
+    ]
+    settings = {"turns": {"truncated": "penalise"}, "advantage": advantage}
+    expected = advantages(alone, rewards, **settings)
+    found = advantages(beside, rewards, **settings)
+    assert [(values[0], values[2]) for values in found] == [tuple(values) for values in expected]
+    assert all(values[1] == values[3] == 0.0 for values in found)
+
+
+def test_a_sub_agent_is_compared_with_itself_in_the_other_episodes() -> None:
+    """In closed form: two of three episodes have one, with four turns and with one."""
+    name = "sub-agent-0a1b2c3d"
+    records = [
+        record_of([None, None, 1, 2, 3, 0], role=["", name, name, name, name, ""]),
+        record_of([None, None, 0], role=["", name, ""]),
+        record_of([None]),
+    ]
+    found = advantages(records, [1.0, 0.0, 0.2])
+    main, sub = (1.0 + 0.0 + 0.2) / 3, (1.0 + 0.0) / 2
+    assert found[0] == pytest.approx([1 - main, *[1 - sub] * 4, 1 - main])
+    assert found[1] == pytest.approx([0 - main, 0 - sub, 0 - main])
+    assert found[2] == pytest.approx([0.2 - main])

@@ -16,7 +16,7 @@ from agentrl.errors import EngineError, error_line, one_line
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
-from agentrl.rollout.health import REWARD_BLOCK, Health, HealthCounts, RewardBlock
+from agentrl.rollout.health import REWARD_BLOCK, Conversations, Health, HealthCounts, RewardBlock
 from agentrl.rollout.rewards import EndedGroup
 from agentrl.rollout.store import Store
 from agentrl.rollout.tasks import TaskList
@@ -81,6 +81,11 @@ def test_a_healthy_run_says_nothing() -> None:
             {"tool_calls": 0, "example": "I'd say 4"},
             ["none of the last 256", "model.renderer", "I'd say 4"],
         ),
+        (
+            "history_rewritten",
+            {"conversations": Conversations(episodes=16, turns=80, roots=72, prompt_tokens=100, rerendered_tokens=60)},
+            ["90% of the model calls of the last 16 episodes", "60% of their prompt tokens", "docs/clients.md"],
+        ),
         ("replies_truncated", {"truncated": 256}, ["100% of the last 256 replies", "rollout.max_tokens"]),
         ("same_failure", {"failures": 8}, ["the last 8 attempts", "ValueError: no"]),
         ("stalled", {"quiet_s": 660.0, "waiting_for": "the moon"}, ["for 11 min", "waits for the moon"]),
@@ -99,6 +104,20 @@ def test_each_fault_has_its_line(name: str, changed: dict[str, Any], parts: list
     assert "\n" not in alarm.text
     for part in parts:
         assert part in alarm.text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Conversations(episodes=15, turns=80, roots=72, prompt_tokens=100, rerendered_tokens=60),
+        Conversations(episodes=16, turns=80, roots=40, prompt_tokens=100, rerendered_tokens=60),
+        Conversations(episodes=16, turns=80, roots=72, prompt_tokens=100, rerendered_tokens=20),
+        Conversations(episodes=40, turns=80, roots=80, prompt_tokens=100, rerendered_tokens=60),
+    ],
+    ids=["too few", "conversations go on", "little is sent again", "two questions each"],
+)
+def test_a_client_that_lets_conversations_go_on_raises_no_alarm(said: Conversations) -> None:
+    assert list(current_alarms(Health(conversations=said), RunConfig(), None)) == []
 
 
 def test_a_run_with_a_teacher_or_single_episodes_needs_no_rewards() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import torch
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.errors import DiskError, StoreError, TrainerDiskError, TrainerError, TrainerLostError, TrainerStateError
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.manifest import read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
@@ -342,6 +345,36 @@ async def test_without_a_whole_checkpoint_everything_is_trained_again_or_nothing
     with pytest.raises(StoreError, match="the batch of step 2 is missing"):
         async with running(run_dir, said.append):
             pass
+
+
+async def test_what_is_left_out_is_not_trained_on_and_trained_again_the_same(
+    tmp_path: Path, straight: list[TrainedStep]
+) -> None:
+    """The weights are those of a run without it, whatever `rollout.trajectories` says later; and the store holds all of it."""
+
+    def with_side_call(record: TokenRecord) -> None:
+        reply = Generation(output_ids=[20, 21], logprobs=[-3.0, -4.0], versions=[VersionSpan(0, 0, 2)], finish="stop")
+        side = record.add("title", None, [9, 10], reply, 1.0)
+        side.root_kind, side.left_out = "side_call", True
+
+    run_dir = tmp_path / "run"
+    await in_thread(partial(record_run, run_dir, finish=with_side_call))
+    async with running(run_dir, pytest.fail) as trainer:
+        await trainer.step(batch(1))
+        await trainer.save_the_rest()
+    config = json.loads(await in_thread((run_dir / "config.json").read_text))
+    config["rollout"]["trajectories"] = "all"
+    await in_thread((run_dir / "config.json").write_text, json.dumps(config))
+    async with running(run_dir, pytest.fail) as trainer:
+        await trainer.step(batch(2))
+        await trainer.save_the_rest()
+        assert trainer.weights.chain == straight[1].chain
+    found = await retrain(run_dir)
+    assert (found.same, found.steps, found.difference, found.wrong) == (2, 2, None, False)
+    assert (await in_thread(audit, run_dir)).violations == []
+    with await in_thread(partial(Store, run_dir / "store.sqlite", read_only=True)) as store:
+        (first, *_) = await in_thread(store.episodes, batch(1))
+    assert [turn.output_ids == [20, 21] for turn in first.record.turns] == [False, True]
 
 
 async def test_a_retraining_proves_what_the_weights_are(tmp_path: Path) -> None:

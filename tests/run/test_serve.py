@@ -93,6 +93,8 @@ def test_a_role_has_a_reward_of_its_own(service: Service) -> None:
     fetched = service.ask("GET", f"{path}/trajectories")
     assert [(turn["role"], turn["role_reward"]) for turn in fetched["turns"]] == [("", None), ("helper", 0.5)]
     assert [path["returns"][-1] for path in fetched["trajectories"]] == [1.0, 0.5]
+    assert sorted(index for root in fetched["roots"] for index in root["turns"]) == list(range(len(fetched["turns"])))
+    assert {root["kind"] for root in fetched["roots"]} == {"main"}
 
 
 def test_what_was_closed_is_final(service: Service) -> None:
