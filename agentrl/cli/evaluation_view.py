@@ -97,8 +97,8 @@ def show_evaluation(result: Evaluation, console: Console | None = None, *, per_t
             f"the first failure:\n{users_part(result.first_error)}", highlight=False, markup=False, soft_wrap=True
         )
     if result.directory:
-        said = f"what was said is kept: agentrl.open_run({str(result.directory)!r}).episodes()"
-        console.print(said, highlight=False, markup=False, soft_wrap=True)
+        kept = f"the episodes are kept: agentrl.open_run({str(result.directory)!r}).episodes()"
+        console.print(kept, highlight=False, markup=False, soft_wrap=True)
     figures = Table.grid(padding=(0, 2))
     for name, value in result.to_table().items():
         figures.add_row(name, value)

@@ -6,10 +6,12 @@ import json
 
 from agentrl.cli.configuration import run_configuration
 from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Keys, Resume
+from agentrl.machine.extras import check_extra
 
 
 def sft(*, resume: Resume = None, config: Files = NO_FILES, keys: Keys = NO_KEYS) -> int:
     """Train a model on conversations, before or without rewards."""
+    check_extra("train", "agentrl sft")
     from agentrl.trainer.sft import fine_tune
 
     required = "tasks", "model.path"

@@ -25,12 +25,16 @@ from agentrl.engine import serve_sglang
 from agentrl.engine.client.fleet import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.errors import ConfigError, EngineError, one_line
+from agentrl.machine.extras import check_extra
 from agentrl.machine.process_limits import raise_file_limit
 
 
 def check_engine(config: EngineConfig) -> None:
-    """Raise ConfigError where SGLang servers are to be started and there is no SGLang."""
-    if config.kind != "sglang" or config.urls:
+    """Raise ConfigError where servers are to be started and what they run on is not installed."""
+    if config.urls:
+        return
+    if config.kind != "sglang":
+        check_extra("train", 'engine.kind = "embedded"')
         return
     python = _python_of(config)
     find = "import importlib.util, sys; sys.exit(importlib.util.find_spec('sglang') is None)"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-from importlib.util import find_spec
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig, check_set
 from agentrl.engine.launch import check_engine
 from agentrl.errors import ConfigError, one_line
+from agentrl.machine.extras import check_extra
 from agentrl.models import model_directory
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
@@ -39,8 +39,8 @@ def with_model(config: RunConfig) -> RunConfig:
     check_set(config, "model.path")
     path = model_directory(config.model.path)
     check_checkpoint(path)
-    if config.trainer.lora is not None and find_spec("peft") is None:
-        raise ConfigError("trainer.lora needs peft: pip install -e '/path/to/agentrl[lora]'")
+    if config.trainer.lora is not None:
+        check_extra("lora", "trainer.lora")
     return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
 
 

@@ -28,6 +28,7 @@ from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
 from agentrl.evaluation.figures import Evaluation
+from agentrl.machine.extras import check_extra
 from agentrl.machine.garbage import settled
 from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat
@@ -108,6 +109,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     config = sources.config
     run_dir = Path(config.run_dir)
     check_groups(config)
+    await in_thread(check_extra, "train", "training")
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
     if resume and (summary := await in_thread(summary_of_finished, config)):
         view.say(

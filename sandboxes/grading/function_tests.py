@@ -13,6 +13,7 @@ from agentrl.sandboxes.grading.answers import GRADED, ExpectedValue, raised
 from agentrl.sandboxes.grading.apart import compare_answer
 from agentrl.sandboxes.grading.candidate_process import CandidateProcess
 from agentrl.sandboxes.grading.exchange import Exchange
+from agentrl.sandboxes.grading.one_process import fails_in_one_process
 from agentrl.sandboxes.grading.open_questions import Questions, constants
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER
 from agentrl.sandboxes.grading.tester_process import TesterProcess
@@ -86,7 +87,7 @@ async def run_test_code(
     """Run test code in `test_sandbox` against the candidate in `sandbox`, passing calls one way and answers the other.
 
     What the tests have asked of the candidate's operators is asked again in further runs, each in new processes, with other operands:
-    a test that would have passed with any of them has not passed.
+    a test that would have passed with any of them has not passed. Nor has one that fails in plain Python, in one process.
 
     `deadline` is a time of the event loop's clock: at its end, whoever is waited for has failed, the candidate or the test code.
     """
@@ -141,6 +142,13 @@ class _Runs:
             await self._tester.end()
         return exchange
 
+    async def fails_in_one_process(self, results: list[TestResult]) -> dict[str, str]:
+        """Return which of the tests that have passed fail in one process with the program, and why."""
+        passed = [result.name for result in results if result.passed]
+        if not passed:
+            return {}
+        return await fails_in_one_process(self._sandbox, self.source, self._job, passed, self.deadline)
+
 
 async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
     """Return the results of as many runs as it takes."""
@@ -151,6 +159,9 @@ async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
     results = exchange.all_results()
     revoked = exchange.revoked
     if fail_fast and exchange.failed:
+        return _revoke(_without_unsure(results, exchange, in_place=in_place), revoked, set())
+    results = _revoke(results, await runs.fails_in_one_process(results), set())
+    if fail_fast and not all(result.passed for result in results):
         return _revoke(_without_unsure(results, exchange, in_place=in_place), revoked, set())
     if exchange.spoilt and in_place is None and any(result.passed for result in results):
         # A program may change what it was given, and return what is right: tests pass only if they do so where they see that, too.

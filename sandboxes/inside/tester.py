@@ -18,14 +18,13 @@ and why there is none, {"why": "...", "exited": true}. Lines out:
 
 from __future__ import annotations
 
-import base64
-import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from agentrl.sandboxes.inside.aliases import EVERYWHERE
+from agentrl.sandboxes.inside.laid_out import lay_out
 from agentrl.sandboxes.inside.module_stand_in import module_stand_in
 from agentrl.sandboxes.inside.outcomes import describe, print_error, send_outcome
 from agentrl.sandboxes.inside.questions import FirstRun
@@ -75,7 +74,8 @@ def run_job(wire: Wire, job: dict[str, Any]) -> None:
     if isinstance(remote, str):
         wire.send(b"d", {"name": job["name"], "status": "runtime_error", "message": remote})
         return
-    job["folders"] = lay_out(job.get("files", {}))
+    folder = lay_out(job.get("files", {}))
+    job["folders"] = [] if folder is None else [folder]
     sys.modules[job["module"]] = module_stand_in(remote, job)
     run = runner(job["kind"])
     if job["kind"] == "assert":
@@ -98,26 +98,6 @@ def run_job(wire: Wire, job: dict[str, Any]) -> None:
     for test, message in revoked:
         for name in remote.begun if test == EVERYWHERE else [test]:
             wire.send(b"p", {"test": name, "message": message})
-
-
-def lay_out(files: dict[str, str]) -> list[str]:
-    """Write the files beside the tests where they find them: in the folder that they run in, from which they import. Returns it."""
-    if not files:
-        return []
-    import tempfile
-
-    folder = tempfile.mkdtemp()
-    for path, content in files.items():
-        where = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(where), exist_ok=True)
-        with open(where, "wb") as file:
-            file.write(base64.b64decode(content))
-    sys.path.insert(0, folder)
-    os.chdir(folder)
-    beside = {path.partition("/")[0].partition(".")[0] for path in files} - sys.stdlib_module_names - {"agentrl"}
-    for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
-        del sys.modules[name]  # of a module that was imported already, the tests mean their own
-    return [folder]
 
 
 def outcome_of_file(wire: Wire, remote: Remote, job: dict[str, Any], run: Run) -> None:

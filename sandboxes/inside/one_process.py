@@ -1,0 +1,201 @@
+"""Tests and program in one process, as plain Python runs them: what has passed from another process must pass here as well.
+
+The stand-ins of the tests' process are never quite the program's objects. What a program earns by the difference is lost here. A
+program may forge what is said here, since it shares the process; it has then still passed where it cannot.
+
+The first line in is the job, with a "secret". The line out that begins with that is what became of the tests:
+{"passed": ["test_a"], "failed": {"test_b": "AssertionError"}}; each test that is skipped counts as passed.
+"""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+from agentrl.sandboxes.inside.laid_out import lay_out
+from agentrl.sandboxes.inside.names import free_names
+
+LONGEST_TEXT = 2_000
+
+
+class Outcomes:
+    """What has become of each test. One failure of a test is enough, in whichever of its parts."""
+
+    def __init__(self) -> None:
+        self.failed: dict[str, str] = {}
+        self._ended: set[str] = set()
+
+    def note(self, name: str, failure: str | None) -> None:
+        """Note that a part of a test has ended, with its failure if it has one."""
+        self._ended.add(name)
+        if failure is not None:
+            self.failed.setdefault(name, failure[-LONGEST_TEXT:])
+
+    def told(self) -> dict[str, Any]:
+        """Return them as the host reads them."""
+        return {"passed": sorted(self._ended - self.failed.keys()), "failed": self.failed}
+
+
+def main() -> None:
+    """Run the tests of one job, and tell the host what became of them."""
+    report = os.dup(1)
+    job = json.loads(sys.stdin.buffer.readline())
+    secret = job.pop("secret").encode()
+    with open(os.devnull, "r+b") as nothing:
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing.fileno(), descriptor)
+    outcomes = Outcomes()
+    run(job, outcomes)
+    line = memoryview(secret + json.dumps(outcomes.told()).encode() + b"\n")
+    while line:
+        line = line[os.write(report, line) :]
+    os._exit(0)
+
+
+def run(job: dict[str, Any], outcomes: Outcomes) -> None:
+    """Load the program and run the tests of a job on it."""
+    folder = lay_out(job.get("files", {})) or os.getcwd()
+    sys.path.insert(0, os.getcwd())
+    try:
+        module = load(job)
+        RUN[job["kind"]](job, module, folder, outcomes)
+    except BaseException as error:  # also what the program or pytest ends a process with
+        outcomes.note(job["name"], described(error))
+
+
+def load(job: dict[str, Any]) -> types.ModuleType:
+    """Load the program as the module that the tests import."""
+    module = types.ModuleType(job["module"])
+    module.__file__ = f"{job['module']}.py"
+    sys.modules[job["module"]] = module
+    exec(compile(job["source"], module.__file__, "exec", dont_inherit=True), module.__dict__)
+    if "*" in job["code"]:
+        # As from another process: nothing of the program's comes in the place of what the tests have from anywhere else.
+        names = free_names(job["code"], module=job["module"])
+        module.__dict__["__all__"] = sorted(names & vars(module).keys())
+    return module
+
+
+class Names(dict[str, Any]):
+    """The names of test code that shares them with the program: its own first, then those that it wants of the program."""
+
+    def __init__(self, module: types.ModuleType, wanted: set[str]) -> None:
+        super().__init__(__name__="tests", __builtins__=builtins)
+        self._module = module
+        self._wanted = wanted
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self and name in self._wanted:
+            space = vars(self._module)
+            if name in space:
+                return space[name]
+        return super().__getitem__(name)
+
+
+def run_assertions(job: dict[str, Any], module: types.ModuleType, folder: str, outcomes: Outcomes) -> None:
+    """Run test code that asserts; with an entry point, call its `check(candidate)` as HumanEval does."""
+    from agentrl.sandboxes.inside.assertion_run import library_module
+
+    entry_point = job["entry_point"]
+    first = entry_point.partition("(")[0].partition(".")[0] if entry_point is not None else ""
+    wanted = {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
+    space = Names(module, wanted)
+    exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
+    for name in wanted:
+        if first not in dir(builtins) and (library := library_module(name, job["code"])) is not None:
+            space[name] = library
+        else:
+            space.pop(name, None)  # the program's, whatever the prelude says
+    exec(compile(job["code"], "<tests>", "exec", dont_inherit=True), space)
+    if entry_point is not None:
+        space["check"](attribute(module, entry_point))
+    outcomes.note(job["name"], None)
+
+
+def attribute(module: types.ModuleType, path: str) -> Any:
+    """Return what is called by a dotted path: a class on the way, as in `Solution().two_sum`, is made an instance of."""
+    first, *rest = path.replace("()", "").split(".")
+    target = getattr(module, first)
+    for part in rest:
+        target = getattr(target() if isinstance(target, type) else target, part)
+    return target
+
+
+def run_pytest(job: dict[str, Any], module: types.ModuleType, folder: str, outcomes: Outcomes) -> None:
+    """Run a file of pytest's tests."""
+    import tempfile
+
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    import _pytest.runner
+    import pytest
+
+    _pytest.runner._update_current_test_var = lambda item, when: None
+
+    class Reporter:
+        def pytest_runtest_logreport(self, report: Any) -> None:
+            outcomes.note(report.nodeid, str(report.longreprtext) if report.failed else None)
+
+        def pytest_collectreport(self, report: Any) -> None:
+            if report.failed:
+                outcomes.note(job["name"], str(report.longreprtext))
+
+    with tempfile.TemporaryDirectory() as own_folder:
+        where = folder if job.get("files") else own_folder  # beside the files of the tests, a conftest.py among them
+        path = os.path.join(where, "test_solution.py")
+        with open(path, "w") as file:
+            file.write(job["code"])
+        pytest.main([path, "-q", "-p", "no:cacheprovider", "--rootdir", where, "-c", os.devnull], plugins=[Reporter()])
+
+
+def run_unittest(job: dict[str, Any], module: types.ModuleType, folder: str, outcomes: Outcomes) -> None:
+    """Run a file of unittest's tests."""
+    import unittest
+
+    tests = types.ModuleType("test_solution")
+    tests.__file__ = os.path.abspath("test_solution.py")
+    sys.modules["test_solution"] = tests
+    exec(compile(job["code"], "test_solution.py", "exec", dont_inherit=True), tests.__dict__)
+
+    class Reporter(unittest.TestResult):
+        def stopTest(self, test: unittest.TestCase) -> None:
+            super().stopTest(test)
+            outcomes.note(test.id(), None)
+
+        def addError(self, test: Any, err: Any) -> None:
+            super().addError(test, err)
+            outcomes.note(test.id(), self.errors[-1][1])
+
+        def addFailure(self, test: Any, err: Any) -> None:
+            super().addFailure(test, err)
+            outcomes.note(test.id(), self.failures[-1][1])
+
+        def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
+            super().addSubTest(test, subtest, err)
+            outcomes.note(test.id(), described(err[1]) if err is not None else None)
+
+        def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
+            super().addUnexpectedSuccess(test)
+            outcomes.note(test.id(), "it was expected to fail")
+
+    unittest.defaultTestLoader.loadTestsFromModule(tests).run(Reporter())
+
+
+def described(error: BaseException) -> str:
+    """Return the class and the text of an exception."""
+    try:
+        text = str(error)
+    except BaseException:  # an exception of the program's may be anything
+        text = ""
+    return f"{type(error).__name__}: {text}".rstrip(": ")
+
+
+RUN: dict[str, Callable[[dict[str, Any], types.ModuleType, str, Outcomes], None]] = {
+    "assert": run_assertions,
+    "pytest": run_pytest,
+    "unittest": run_unittest,
+}
