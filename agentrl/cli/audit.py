@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from agentrl.cli.options import Flag, JsonFlag
 
 if TYPE_CHECKING:
+    from agentrl.rollout.manifest import StateOnDisk
     from agentrl.run.audit_training import ReadState
 
 
@@ -39,8 +40,11 @@ def audit(run_dir: Path, /, *, retrain: Flag = False, as_json: JsonFlag = False)
 
 def _checkpoint_reader() -> ReadState | None:
     """Return what reads the tensors of a checkpoint, where torch is installed. The audit is given it, and knows no trainer."""
-    if find_spec("torch") is None:
-        return None
+    return _read_state if find_spec("torch") is not None else None
+
+
+def _read_state(directory: Path) -> StateOnDisk:
+    # It loads torch, which takes a while: only where there is a checkpoint.
     from agentrl.trainer.model.checkpoint import read_state
 
-    return read_state
+    return read_state(directory)
