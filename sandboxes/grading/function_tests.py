@@ -147,7 +147,8 @@ class _Runs:
         passed = [result.name for result in results if result.passed]
         if not passed:
             return {}
-        return await fails_in_one_process(self._sandbox, self.source, self._job, passed, self.deadline)
+        failed = {result.name for result in results} - {*passed}
+        return await fails_in_one_process(self._sandbox, self.source, self._job, passed, failed, self.deadline)
 
 
 async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:

@@ -22,7 +22,12 @@ FAILS = "it does not pass in one process with its tests, as plain Python runs th
 
 
 async def fails_in_one_process(
-    sandbox: Sandbox, source: str, job: Mapping[str, Any], passed: Collection[str], deadline: float
+    sandbox: Sandbox,
+    source: str,
+    job: Mapping[str, Any],
+    passed: Collection[str],
+    failed: Collection[str],
+    deadline: float,
 ) -> dict[str, str]:
     """Run test code and program in one process, and return which of the tests that have passed do not pass there.
 
@@ -31,6 +36,7 @@ async def fails_in_one_process(
         source: The program.
         job: What the tests' process was given.
         passed: The names of the tests that have passed.
+        failed: Those of the others. They are left out: one may end or hang the process that all share.
         deadline: A time of the event loop's clock.
 
     Returns:
@@ -45,7 +51,9 @@ async def fails_in_one_process(
     limits = sandbox.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
     secret = secrets.token_hex()
     async with await sandbox.start_python(ONE_PROCESS, limits=limits) as process:
-        await process.send(json.dumps({**job, "source": source, "secret": secret}).encode() + b"\n")
+        await process.send(
+            json.dumps({**job, "source": source, "secret": secret, "left_out": [*failed]}).encode() + b"\n"
+        )
         report = await _report(process, secret.encode())
         ended = None if report else await process.wait()
     await sandbox.reset()

@@ -3,7 +3,7 @@
 The stand-ins of the tests' process are never quite the program's objects. What a program earns by the difference is lost here. A
 program may forge what is said here, since it shares the process; it has then still passed where it cannot.
 
-The first line in is the job, with a "secret". The line out that begins with that is what became of the tests:
+The first line in is the job, with a "secret" and the tests that are "left_out". The line out that begins with that is what became of the tests:
 {"passed": ["test_a"], "failed": {"test_b": "AssertionError"}}; each test that is skipped counts as passed.
 """
 
@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from agentrl.sandboxes.inside.laid_out import lay_out
@@ -103,11 +103,14 @@ def run_assertions(job: dict[str, Any], module: types.ModuleType, folder: str, o
 
     entry_point = job["entry_point"]
     first = entry_point.partition("(")[0].partition(".")[0] if entry_point is not None else ""
-    wanted = {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
+    if first in dir(builtins):
+        wanted = set[str]()  # what is checked, and not what the test means by that name
+    else:
+        wanted = {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
     space = Names(module, wanted)
     exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
     for name in wanted:
-        if first not in dir(builtins) and (library := library_module(name, job["code"])) is not None:
+        if (library := library_module(name, job["code"])) is not None:
             space[name] = library
         else:
             space.pop(name, None)  # the program's, whatever the prelude says
@@ -137,6 +140,9 @@ def run_pytest(job: dict[str, Any], module: types.ModuleType, folder: str, outco
     _pytest.runner._update_current_test_var = lambda item, when: None
 
     class Reporter:
+        def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+            items[:] = [item for item in items if item.nodeid not in job["left_out"]]
+
         def pytest_runtest_logreport(self, report: Any) -> None:
             outcomes.note(report.nodeid, str(report.longreprtext) if report.failed else None)
 
@@ -182,7 +188,17 @@ def run_unittest(job: dict[str, Any], module: types.ModuleType, folder: str, out
             super().addUnexpectedSuccess(test)
             outcomes.note(test.id(), "it was expected to fail")
 
-    unittest.defaultTestLoader.loadTestsFromModule(tests).run(Reporter())
+    suite = unittest.defaultTestLoader.loadTestsFromModule(tests)
+    leave_out(suite, job["left_out"])
+    suite.run(Reporter())
+
+
+def leave_out(suite: Any, names: Collection[str]) -> None:
+    """Take tests out of a suite, by their names. Those of a class stay in a suite of their own, whose fixtures they share."""
+    suite._tests = [test for test in suite if hasattr(test, "_tests") or test.id() not in names]
+    for test in suite:
+        if hasattr(test, "_tests"):
+            leave_out(test, names)
 
 
 def described(error: BaseException) -> str:

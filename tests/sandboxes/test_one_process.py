@@ -241,6 +241,7 @@ async def test_a_unittest_file_is_looked_at_too(pool: SandboxPool) -> None:
         ("def sum(xs): return 7", AssertTest(code="assert sum([]) == 7", candidate_names=("sum",)), True),
         ("def sum(xs): return 7\ndef f(): return 1", AssertTest(code="assert sum([]) == 0 and f() == 1"), True),
         ("def area(r): return 3 * r", AssertTest(code="assert math.isclose(area(1), 3)", prelude="import math"), True),
+        ("def sum(xs): return 7", AssertTest(code="def check(c): assert c([]) == 7 and sum([]) == 0", entry_point="sum"), True),
         ("f = lambda: 1", AssertTest(code="assert f.__name__ == 'f'"), False),
     ],
 )  # fmt: skip
