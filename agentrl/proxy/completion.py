@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 from agentrl.engine.protocol import Sampling
@@ -31,6 +31,23 @@ class NamedTool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alterations:
+    """What makes tokens be drawn from another distribution than the policy's own: fields of `Sampling`, by default neutral."""
+
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Sequence[tuple[int, float]] = ()
+
+    def to_json(self) -> Json:
+        """Return those that are not neutral, by name."""
+        asked = {item.name: vars(self)[item.name] for item in fields(self) if vars(self)[item.name] != item.default}
+        return asked | {"logit_bias": [list(pair) for pair in self.logit_bias]} if self.logit_bias else asked
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
     """What a client asks for, in any dialect. None: what the session's defaults say."""
 
@@ -47,6 +64,7 @@ class CompletionRequest:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
+    alterations: Alterations = Alterations()
     choices: int = 1
     """Replies that are asked for."""
     logprobs: bool = False

@@ -35,7 +35,7 @@ _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
 
 class CompletionService:
-    """The model behind an engine. With `training` it refuses what no trainer learns from."""
+    """The model behind an engine. With `training` it refuses what no trainer learns from, with `refuse_altered` altered sampling."""
 
     def __init__(
         self,
@@ -46,8 +46,16 @@ class CompletionService:
         work: FairWork,
         *,
         training: bool = False,
+        refuse_altered: bool = False,
     ) -> None:
-        preparation = Preparation(engine=engine, format=chat_format, model=model, limits=limits, training=training)
+        preparation = Preparation(
+            engine=engine,
+            format=chat_format,
+            model=model,
+            limits=limits,
+            training=training,
+            refuse_altered=refuse_altered,
+        )
         self.prepare = preparation.prepare
         self.count = preparation.count
         self._engine = engine
@@ -90,9 +98,8 @@ class CompletionService:
         # An earlier version of agentrl kept it, or the disk changed it.
         expected = Expected(max_new_tokens=call.sampling.max_new_tokens, vocabulary=self._engine.vocabulary)
         unsound = fault_of(known.generation, expected) is not None
-        # A grammar starts at a reply's first token.
-        beyond_grammar = known.generation.finish == "abort" and call.sampling.json_schema is not None
-        if unsound or beyond_grammar:
+        beginning_of_whole = known.generation.finish == "abort" and call.sampling.in_one_piece
+        if unsound or beginning_of_whole:
             del call.recorded[index]
             return None
         return known
@@ -230,11 +237,12 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         call.check_open()
     for call in calls:
-        session, temperature = call.session, call.sampling.temperature
+        session, temperature = call.session, 1.0 if call.sampling.greedy else call.sampling.temperature
         for index, reply in sorted(call.made.items()):
             message, choice_index = reply.message.to_json(), call.first_choice + index
             turn = session.add(call.id, call.prompt, reply.generation, temperature, message, choice_index, call.role)
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
+            turn.alterations = call.request.alterations.to_json()
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
 

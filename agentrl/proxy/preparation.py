@@ -12,7 +12,7 @@ from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool, PreparedCompletion
 from agentrl.proxy.dialects.models import check_model
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
@@ -28,6 +28,8 @@ class Preparation:
     limits: ProxyLimits
     training: bool = False
     """Whether what no trainer learns from is refused."""
+    refuse_altered: bool = False
+    """Whether a role that is trained on may not ask for another distribution than the policy's own."""
 
     def prepare(self, role: SessionRole, request: CompletionRequest, id_prefix: str) -> PreparedCompletion:
         """Render the prompt and settle how to sample; this may run in a thread.
@@ -37,6 +39,7 @@ class Preparation:
         """
         session = role.session
         prompt, tools, forced = self._prompt(session, request)
+        self._check_alterations(role, request.alterations)
         sampling = self._sampling(session.defaults, request, prompt, tools)
         if request.logprobs:
             logprobs = request.choices * sampling.max_new_tokens * (1 + request.top_logprobs)
@@ -100,7 +103,7 @@ class Preparation:
 
     def _continued(self, session: Session, raw: str | list[int]) -> Prompt:
         if isinstance(raw, list):
-            _check_ids(raw, self.format.vocabulary)
+            _check_ids(raw, self.format.vocabulary, "prompt")
         prompt = session.raw_prompt(self.format, raw)
         if not prompt.input_ids:
             raise invalid("prompt", "it is empty")
@@ -159,7 +162,19 @@ class Preparation:
             seed=request.seed,
             top_logprobs=request.top_logprobs,
             json_schema=request.json_schema,
+            **vars(request.alterations),
         )
+
+    def _check_alterations(self, role: SessionRole, alterations: Alterations) -> None:
+        bias = alterations.logit_bias
+        check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
+        _check_ids([token for token, _ in bias], self.format.vocabulary, "logit_bias")
+        if self.refuse_altered and role.trained and (asked := list(alterations.to_json())):
+            problem = (
+                "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
+                'trainer.turns.altered_sampling = "refuse" forbids'
+            )
+            raise invalid(asked[0], problem)
 
 
 def _images(message: Message) -> list[Json]:
@@ -167,7 +182,7 @@ def _images(message: Message) -> list[Json]:
     return [part for part in content if part["type"] == "image_url"] if isinstance(content, list) else []
 
 
-def _check_ids(ids: list[int], vocabulary: int) -> None:
+def _check_ids(ids: list[int], vocabulary: int, field: str) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
         outside = next(token for token in ids if not 0 <= token < vocabulary)
-        raise invalid("prompt", f"{outside} is outside the vocabulary of {vocabulary} tokens")
+        raise invalid(field, f"{outside} is outside the vocabulary of {vocabulary} tokens")

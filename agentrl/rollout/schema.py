@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agentrl.rollout import batches, calls, ledger
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 _RUN = """
 CREATE TABLE groups (

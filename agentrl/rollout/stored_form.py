@@ -32,7 +32,7 @@ _FLOATS = "fd"
 _AS_JSON = b"J"
 """What no array holds as it is, such as NaN, which equals nothing."""
 _DEFAULTS = {"temperature": 1.0, "images": [], "reward": None, "role": "", "role_reward": None}
-_DEFAULTS |= {"trained": True, "truncated": False, "failed": False, "tools": False}
+_DEFAULTS |= {"trained": True, "truncated": False, "failed": False, "tools": False, "alterations": {}}
 
 CallContent = tuple[str, str, int, str, bytes, bytes, bytes, str, int, bytes | None]
 """(request, completion id, choice index, tool call ids, output ids, logprobs, versions, finish, cached tokens, top logprobs)"""

@@ -76,6 +76,13 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
             f"{health.truncated / health.replies:.0%} of the last {health.replies} replies are cut off for their length: raise "
             "rollout.max_tokens (or max_tokens in the workflow), or teach the model to end its replies (agentrl sft)",
         )
+    if health.altered and config.trainer.turns.altered_sampling == "mask":
+        yield Alarm(
+            "altered_sampling",
+            f"{health.altered / health.replies:.0%} of the last {health.replies} replies are not trained on, because their requests asked for "
+            f"{', '.join(health.altered_by)}, and so they come from another distribution than the policy's: have the agent leave that out, "
+            'or set trainer.turns.altered_sampling to "train" or "refuse"',
+        )
     if health.failures >= SAME_FAILURES:
         yield Alarm(
             "same_failure",

@@ -27,7 +27,9 @@ def draw(
         takes the likeliest token and is reported at temperature 1, as SGLang does.
     """
     if any(s.has_penalties or s.logit_bias for s in samplings):
-        logits = torch.stack([_changed(row, *how) for row, *how in zip(logits, samplings, outputs, strict=True)])
+        logits = torch.stack(
+            [_changed(row, sampling, output) for row, sampling, output in zip(logits, samplings, outputs, strict=True)]
+        )
     greedy = torch.tensor([s.greedy for s in samplings])
     temperature = torch.tensor([1.0 if s.greedy else s.temperature for s in samplings])
     logprobs = torch.log_softmax(logits / temperature.unsqueeze(1), dim=-1)

@@ -9,7 +9,8 @@ from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
-from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
+from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.tools import (
     CustomFormat,
     OtherTool,
@@ -211,7 +212,7 @@ class _SchemaFormat(Part):
     json_schema: _Schema
 
 
-class ChatRequest(RequestBody):
+class ChatRequest(SamplingRequestBody):
     """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
 
     model: str
@@ -252,6 +253,7 @@ class ChatRequest(RequestBody):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
+            alterations=self.alterations(),
             choices=self.n or 1,
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,
