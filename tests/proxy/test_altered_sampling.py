@@ -95,7 +95,7 @@ async def test_the_sdks_of_openai_and_anthropic_pass_them(nano_format: ChatForma
                 **CHAT, frequency_penalty=1, logit_bias={"5": 2}, extra_body={"top_k": 3, "repetition_penalty": 1.1}
             )
             await client.completions.create(**TEXT, presence_penalty=1)
-            await claude.messages.create(**MESSAGES, top_k=4)
+            await claude.messages.create(**MESSAGES, extra_body={"top_k": 4})
     assert [turn.alterations for turn in session.record.turns] == [
         {"top_k": 3, "frequency_penalty": 1, "repetition_penalty": 1.1, "logit_bias": [[5, 2]]},
         {"presence_penalty": 1},
