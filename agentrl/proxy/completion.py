@@ -7,13 +7,13 @@ CompletionRequest ─► PreparedCompletion (its prompt, and the Sampling that t
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.chat_format import AssistantMessage, Message, Tool
+from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
@@ -56,6 +56,8 @@ class CompletionRequest:
     """The conversation, in the form of OpenAI's chat completions."""
     raw: str | list[int] | None = None
     """In place of messages: text or ids to go on from as they are."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template is to be told, by name."""
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
@@ -109,6 +111,8 @@ class PreparedCompletion:
     tools: list[Tool] | None
     forced_ids: list[int]
     """The end of the prompt that the model is taken to have said, so that it calls a tool."""
+    chat_format: ChatFormat | None = None
+    """What its replies are read with, where its template has options of its own."""
     digest: str = ""
     """What tells the request from others; `agentrl.proxy.call_log`."""
     first_choice: int = 0

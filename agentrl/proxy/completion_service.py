@@ -187,7 +187,8 @@ class CompletionService:
         def read() -> AssistantMessage:
             if call.request.raw is not None:
                 return self._format.plain(ids, stop=stop, growing=growing)
-            return self._format.parse(ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing)
+            chat_format = call.chat_format or self._format
+            return chat_format.parse(ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing)
 
         return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
 

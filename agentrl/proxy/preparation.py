@@ -53,6 +53,7 @@ class Preparation:
             sampling=sampling,
             tools=tools,
             forced_ids=forced,
+            chat_format=self._template(request),
             digest=request_digest(prompt.digest, prompt.images, sampling, tools, role.name),
         )
 
@@ -76,7 +77,7 @@ class Preparation:
         tools = None if request.tool_choice == "none" else request.tools or None
         self._check_least_length(request, tools)
         if request.raw is None:
-            prompt = self._rendered(session, request.messages, tools)
+            prompt = self._rendered(session, self._template(request), request.messages, tools)
         else:
             prompt = self._continued(session, request.raw)
         forced = self._forced_ids(request)
@@ -109,12 +110,20 @@ class Preparation:
             raise invalid("prompt", "it is empty")
         return prompt
 
-    def _rendered(self, session: Session, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
+    def _template(self, request: CompletionRequest) -> ChatFormat:
+        try:
+            return self.format.with_template(request.template_options)
+        except ValueError as error:
+            raise invalid("chat_template_kwargs", str(error).rstrip(".")) from error
+
+    def _rendered(
+        self, session: Session, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None
+    ) -> Prompt:
         images = [part["image_url"]["url"] for message in messages for part in _images(message)]
         if images:
             self._check_images(images)
         try:
-            return session.prompt(self.format, messages, tools)
+            return session.prompt(chat_format, messages, tools)
         except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
 

@@ -231,7 +231,7 @@ class ChatRequest(SamplingRequestBody):
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-
+    chat_template_kwargs: Json | None = None
     response_format: Annotated[_PlainFormat | _SchemaFormat, Field(discriminator="type")] | None = None
 
     def to_completion_request(self) -> CompletionRequest:
@@ -246,6 +246,7 @@ class ChatRequest(SamplingRequestBody):
             model=self.model,
             messages=[message.to_json() for message in self.messages],
             tools=[tool.to_json() for tool in tools],
+            template_options=self.chat_template_kwargs or {},
             tool_choice=NamedTool(choice.name) if isinstance(choice, _NamedTool) else choice,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             stop=stop_strings(self.stop),
