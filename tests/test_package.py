@@ -156,7 +156,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "hang_timeout_s",
         "engine": "kind servers urls python gpus_per_server flags pause_mode transfer balance_threshold request_timeout_s "
         "hang_timeout_s health_interval_s start_timeout_s threads dtype max_total_tokens",
-        "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logprobs "
+        "proxy": "max_request_bytes max_json_items max_messages max_tools max_choices max_stop_strings max_stop_bytes max_logit_bias max_logprobs "
         "max_images max_image_pixels max_sessions max_roles max_requests_per_session max_generations_per_session threads strict "
         "session_idle_timeout_s max_connections head_timeout_s body_timeout_s keep_alive_timeout_s write_timeout_s host port",
         "sandbox": "backend image runtime memory_mb graders leases wait_timeout_s",
@@ -167,7 +167,7 @@ def test_every_option_is_known_and_the_quickstart_uses_only_those() -> None:
         "trainer.importance": "kind max min",
         "trainer.loss_aggregation": "kind length",
         "trainer.advantage": "kind turn_discount discount gae_lambda unit bootstrap critic_lr value_clip",
-        "trainer.turns": "truncated failed penalty",
+        "trainer.turns": "truncated failed altered_sampling penalty",
         "trainer.overlong": "tokens margin",
         "trainer.kl": "kind coef estimator",
         "trainer.teacher": "url coef",

@@ -50,7 +50,7 @@ from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensor
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sequences import training_sequences
-from agentrl.trainer.step_metrics import distance_to_teacher, staleness, step_metrics
+from agentrl.trainer.step_metrics import altered_sampling, distance_to_teacher, staleness, step_metrics
 
 BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
@@ -168,17 +168,20 @@ class TrainerProcess:
         self._check(after)
         episodes = self._store.episodes(groups)
         config = self._config.trainer
+        metrics = altered_sampling([episode.record for episode in episodes])
         by_episode = training_sequences(episodes, config)  # [episode][path]
         sequences = [s for own in by_episode for s in own]
         origins, group_sizes = _origins(episodes, by_episode)
-        # Weights of an earlier start are gone, and their versions may have been given to others since.
+        # Weights of an earlier start are gone, and their versions may have been given to others since. A reply of an altered sampling has
+        # logprobs of its own.
         current = [
             s
             for episode, own in zip(episodes, by_episode, strict=True)
             if episode.restart == self._store.restart and not episode.replayed_tokens
+            if not any(turn.trained and turn.alterations for turn in episode.record.turns)
             for s in own
         ]
-        metrics = staleness(sequences, self._policy.version)
+        metrics |= staleness(sequences, self._policy.version)
         if config.teacher is not None:
             timeout_s = TEACHER_SHARE * config.step_timeout_s
             sequences = self._ranks.from_rank_zero(

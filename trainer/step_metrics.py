@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config import TrainerConfig
+from agentrl.record.trajectory import TokenRecord
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.step_result import StepResult
 
@@ -87,6 +88,21 @@ def staleness(sequences: Sequence[TrainingSequence], version: int) -> dict[str, 
         return {}
     lag = torch.cat([(version - s.versions[s.loss_mask]).clamp(min=0) for s in sequences]).float()
     return {"staleness_mean": float(lag.mean()), "staleness_max": float(lag.max())}
+
+
+def altered_sampling(records: Sequence[TokenRecord]) -> dict[str, float]:
+    """Return which share of the sampled tokens, of roles that are trained on, is of turns with an altered sampling.
+
+    Args:
+        records: The batch, before anything in it is masked.
+
+    Returns:
+        Figures by name; {} for no token.
+    """
+    turns = [turn for record in records for turn in record.turns if turn.trained]
+    if not (tokens := sum(len(turn.output_ids) for turn in turns)):
+        return {}
+    return {"altered_sampling_share": sum(len(turn.output_ids) for turn in turns if turn.alterations) / tokens}
 
 
 def distance_to_teacher(sequences: Sequence[TrainingSequence]) -> dict[str, float]:

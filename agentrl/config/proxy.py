@@ -26,6 +26,8 @@ class ProxyLimits(Section):
     """Stop strings of one request."""
     max_stop_bytes: Positive = 4096
     """Bytes of all stop strings of one request."""
+    max_logit_bias: Positive = 1024
+    """Tokens of one request's `logit_bias`."""
     max_logprobs: Positive = 1_000_000
     """Logprobs that one request may be answered with: replies * max_tokens * (1 + top_logprobs)."""
     max_images: Positive = 64

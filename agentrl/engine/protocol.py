@@ -22,12 +22,29 @@ ADAPTER_CONFIG = "adapter_config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How the tokens of one reply are drawn."""
+    """How the tokens of one reply are drawn.
+
+    Penalties, in the order of the fields, and then `logit_bias` change the logits; `temperature` divides them; `top_p`, `top_k` and `min_p`
+    cut what is drawn from, each by the probabilities of the whole distribution. The reported logprobs are those after the
+    temperature and before any cut.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
     """0 is greedy decoding."""
     top_p: float = 1.0
+    top_k: int = -1
+    """So many of the likeliest tokens alone are drawn from; -1: all. 1 is greedy decoding, as temperature 0 is."""
+    min_p: float = 0.0
+    """Only tokens with at least this share of the likeliest token's probability are drawn from."""
+    frequency_penalty: float = 0.0
+    """Taken off a token's logit once for every time that this reply holds it already."""
+    presence_penalty: float = 0.0
+    """Taken off the logit of every token that this reply holds already."""
+    repetition_penalty: float = 1.0
+    """Divides the logit of every token that this reply holds already, or multiplies it where it is negative."""
+    logit_bias: Sequence[tuple[int, float]] = ()
+    """(token id, what is added to its logit), each id once."""
     stop: Sequence[str] = ()
     """Strings that end the reply; the ids up to and including the match are returned."""
     stop_token_ids: Sequence[int] = ()
@@ -37,6 +54,26 @@ class Sampling:
     json_schema: str | None = None
     """A JSON schema, as JSON, that the reply's text must satisfy; for engines with a grammar. The reported logprobs are
     those of the constrained distribution."""
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is taken every time. It is then reported at temperature 1."""
+        return self.temperature == 0 or self.top_k == 1
+
+    @property
+    def has_penalties(self) -> bool:
+        """Whether what the reply holds already changes how it goes on."""
+        return (self.frequency_penalty, self.presence_penalty, self.repetition_penalty) != (0, 0, 1)
+
+    @property
+    def altered(self) -> bool:
+        """Whether tokens are drawn from another distribution than softmax(logits / temperature), by another cut than top_p."""
+        return self.has_penalties or self.top_k != -1 or self.min_p != 0 or bool(self.logit_bias)
+
+    @property
+    def in_one_piece(self) -> bool:
+        """Whether a server must make the reply from its first token on: what it starts from elsewhere, it takes for the prompt."""
+        return self.has_penalties or self.json_schema is not None
 
 
 @dataclass

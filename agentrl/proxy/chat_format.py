@@ -7,18 +7,25 @@ One `ChatFormat` a model. It adds to a renderer only what the OpenAI API has and
 from __future__ import annotations
 
 import bisect
+import inspect
 import json
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from renderers import AutoRendererConfig, DefaultRendererConfig, Renderer, config_from_name, create_renderer
-from renderers.base import MODEL_RENDERER_MAP, RenderedTokens, ToolCallParseStatus, is_multimodal
+from renderers.base import (
+    MODEL_RENDERER_MAP,
+    RenderedTokens,
+    ToolCallParseStatus,
+    is_multimodal,
+    merge_chat_template_kwargs,
+)
 
 from agentrl.errors import ConfigError, one_line
 from agentrl.proxy.tokenizer import LeanTokenizer
@@ -26,6 +33,8 @@ from agentrl.record.tokens import ImageSpan
 
 Message = dict[str, Any]
 Tool = dict[str, Any]
+_REMEMBERED_VARIANTS = 16
+"""Of a chat format, by the options of its template."""
 
 
 @dataclass
@@ -66,6 +75,41 @@ class ChatFormat:
     tokenizer: Any
     renderer: Renderer
     context_length: int
+    template_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What a request changed in the chat template, by name."""
+    _variants: dict[str, ChatFormat] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def with_template(self, options: Mapping[str, Any]) -> ChatFormat:
+        """Return the format with other options of its chat template, such as `enable_thinking`; itself where they change nothing.
+
+        Raises:
+            ValueError: The template has no such option, or not with that value.
+        """
+        if not options:
+            return self
+        key = json.dumps(options, sort_keys=True)
+        found = self._variants.get(key)
+        if found is None:
+            if len(self._variants) >= _REMEMBERED_VARIANTS:
+                self._variants.clear()
+            found = self._variants[key] = self._variant(options)
+        return found
+
+    def _variant(self, options: Mapping[str, Any]) -> ChatFormat:
+        own: Any = self.renderer
+        if isinstance(own.config, DefaultRendererConfig):
+            # This renderer hands them to a function, which has arguments of its own.
+            reserved = options.keys() & inspect.signature(self.tokenizer.apply_chat_template).parameters.keys()
+            if reserved:
+                raise ValueError(f"{min(reserved)!r} is no option of the template")
+        try:
+            config = merge_chat_template_kwargs(own.config, options)
+        except (TypeError, ValueError) as error:
+            raise ValueError(one_line(error)) from None
+        if config == own.config:
+            return self
+        images = {"processor": own._processor} if self.takes_images else {}
+        return replace(self, renderer=type(own)(self.tokenizer, config, **images), template_options=options)
 
     def render(self, messages: Sequence[Message], tools: list[Tool] | None) -> Rendered:
         """Return the prompt of a conversation that starts here, up to where the model speaks."""

@@ -7,13 +7,13 @@ CompletionRequest ─► PreparedCompletion (its prompt, and the Sampling that t
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, Protocol
 
 from agentrl.engine.protocol import Sampling
 from agentrl.proxy.api_error import ApiError
-from agentrl.proxy.chat_format import AssistantMessage, Message, Tool
+from agentrl.proxy.chat_format import AssistantMessage, ChatFormat, Message, Tool
 from agentrl.proxy.session import Conversation, Prompt, Session, SessionRole
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation
@@ -31,6 +31,23 @@ class NamedTool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Alterations:
+    """What makes tokens be drawn from another distribution than the policy's own: fields of `Sampling`, by default neutral."""
+
+    top_k: int = -1
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Sequence[tuple[int, float]] = ()
+
+    def to_json(self) -> Json:
+        """Return those that are not neutral, by name."""
+        asked = {item.name: vars(self)[item.name] for item in fields(self) if vars(self)[item.name] != item.default}
+        return asked | {"logit_bias": [list(pair) for pair in self.logit_bias]} if self.logit_bias else asked
+
+
+@dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
     """What a client asks for, in any dialect. None: what the session's defaults say."""
 
@@ -39,6 +56,8 @@ class CompletionRequest:
     """The conversation, in the form of OpenAI's chat completions."""
     raw: str | list[int] | None = None
     """In place of messages: text or ids to go on from as they are."""
+    template_options: Mapping[str, Any] = field(default_factory=dict)
+    """What the chat template is to be told, by name."""
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
@@ -47,6 +66,7 @@ class CompletionRequest:
     temperature: float | None = None
     top_p: float | None = None
     seed: int | None = None
+    alterations: Alterations = Alterations()
     choices: int = 1
     """Replies that are asked for."""
     logprobs: bool = False
@@ -91,6 +111,8 @@ class PreparedCompletion:
     tools: list[Tool] | None
     forced_ids: list[int]
     """The end of the prompt that the model is taken to have said, so that it calls a tool."""
+    chat_format: ChatFormat | None = None
+    """What its replies are read with, where its template has options of its own."""
     digest: str = ""
     """What tells the request from others; `agentrl.proxy.call_log`."""
     first_choice: int = 0

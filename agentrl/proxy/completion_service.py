@@ -36,7 +36,7 @@ _NOTHING = Generation(output_ids=[], logprobs=[], versions=[], finish="abort")
 
 
 class CompletionService:
-    """The model behind an engine. With `training` it refuses what no trainer learns from."""
+    """The model behind an engine. With `training` it refuses what no trainer learns from, with `refuse_altered` altered sampling."""
 
     def __init__(
         self,
@@ -47,8 +47,16 @@ class CompletionService:
         work: FairWork,
         *,
         training: bool = False,
+        refuse_altered: bool = False,
     ) -> None:
-        preparation = Preparation(engine=engine, format=chat_format, model=model, limits=limits, training=training)
+        preparation = Preparation(
+            engine=engine,
+            format=chat_format,
+            model=model,
+            limits=limits,
+            training=training,
+            refuse_altered=refuse_altered,
+        )
         self.prepare = preparation.prepare
         self.count = preparation.count
         self._engine = engine
@@ -91,9 +99,8 @@ class CompletionService:
         # An earlier version of agentrl kept it, or the disk changed it.
         expected = Expected(max_new_tokens=call.sampling.max_new_tokens, vocabulary=self._engine.vocabulary)
         unsound = fault_of(known.generation, expected) is not None
-        # A grammar starts at a reply's first token.
-        beyond_grammar = known.generation.finish == "abort" and call.sampling.json_schema is not None
-        if unsound or beyond_grammar:
+        beginning_of_whole = known.generation.finish == "abort" and call.sampling.in_one_piece
+        if unsound or beginning_of_whole:
             del call.recorded[index]
             return None
         return known
@@ -189,7 +196,8 @@ class CompletionService:
         def read() -> AssistantMessage:
             if call.request.raw is not None:
                 return self._format.plain(ids, stop=stop, growing=growing)
-            return self._format.parse(ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing)
+            chat_format = call.chat_format or self._format
+            return chat_format.parse(ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing)
 
         return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
 
@@ -239,7 +247,8 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
     for call in calls:
         call.check_open()
     for call in calls:
-        session, temperature, asked = call.session, call.sampling.temperature, call.request
+        session, asked = call.session, call.request
+        temperature = 1.0 if call.sampling.greedy else call.sampling.temperature
         text = session.texts.of(asked.messages, call.prompt.known_messages, call.tools, asked.raw)
         for index, reply in sorted(call.made.items()):
             message, choice_index = reply.message.to_json(), call.first_choice + index
@@ -249,6 +258,7 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             )
             turn.model = asked.model
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
+            turn.alterations = asked.alterations.to_json()
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
 

@@ -1,6 +1,6 @@
 """Fingerprints of conversations: what tells whether a request goes on from a recorded reply.
 
-    fingerprint of messages 1 to n = H(fingerprint of messages 1 to n-1, meaning of message n);  of none: H(tools)
+    fingerprint of messages 1 to n = H(fingerprint of messages 1 to n-1, meaning of message n);  of none: H(tools, options of the template)
 
 A client sends all of a conversation with every request. What it sent before is compared with what is known, which costs less
 than to digest it again.
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pydantic_core
 
@@ -29,9 +30,12 @@ class Fingerprints:
         """Fingerprint of a conversation -> the message that came next last, and the fingerprint with it."""
         self.remembered_characters = 0
 
-    def of(self, messages: Sequence[Message], tools: list[Tool] | None) -> list[bytes]:
-        """Return one fingerprint a message, each of the tools and all messages up to and including it."""
-        digest = hashlib.blake2b(pydantic_core.to_json(tools or []), digest_size=16).digest()
+    def of(
+        self, messages: Sequence[Message], tools: list[Tool] | None, template_options: Mapping[str, Any] | None = None
+    ) -> list[bytes]:
+        """Return one fingerprint a message, each of the tools, the template's options and all messages up to and including it."""
+        options = json.dumps(template_options, sort_keys=True).encode() if template_options else b""
+        digest = hashlib.blake2b(pydantic_core.to_json(tools or []) + options, digest_size=16).digest()
         digests = []
         for message in messages:
             known = self._known.get(digest)

@@ -54,15 +54,16 @@ async def open_proxy(
     port: int = 0,
     limits: ProxyLimits | None = None,
     training: bool = False,
+    refuse_altered: bool = False,
     middleware: Callable[[Proxy], Handle] | None = None,
 ) -> AsyncIterator[Proxy]:
     """Serve `engine` as `model` on `host`:`port` (0: a free one) for the length of the context.
 
-    With `training` what it records is to be trained on, and images, which are not yet, are refused. `middleware` may answer more paths over
+    With `training` what it records is to be trained on, and images, which are not yet, are refused; with `refuse_altered` other distributions than the policy's own are too. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
     """
     async with anyio.create_task_group() as tasks:
-        proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training)
+        proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training, refuse_altered)
         handle = proxy.handle if middleware is None else middleware(proxy)
         connections = _Connections(proxy.limits)
         app = web.Application(client_max_size=proxy.limits.max_request_bytes)

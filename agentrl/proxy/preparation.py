@@ -12,7 +12,7 @@ from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool, PreparedCompletion
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
 
@@ -27,6 +27,8 @@ class Preparation:
     limits: ProxyLimits
     training: bool = False
     """Whether what no trainer learns from is refused."""
+    refuse_altered: bool = False
+    """Whether a role that is trained on may not ask for another distribution than the policy's own."""
 
     def prepare(self, role: SessionRole, request: CompletionRequest, id_prefix: str) -> PreparedCompletion:
         """Render the prompt and settle how to sample; this may run in a thread.
@@ -36,6 +38,7 @@ class Preparation:
         """
         session = role.session
         prompt, tools, forced = self._prompt(session, request)
+        self._check_alterations(role, request.alterations)
         sampling = self._sampling(session.defaults, request, prompt, tools)
         if request.logprobs:
             logprobs = request.choices * sampling.max_new_tokens * (1 + request.top_logprobs)
@@ -49,6 +52,7 @@ class Preparation:
             sampling=sampling,
             tools=tools,
             forced_ids=forced,
+            chat_format=self._template(request),
             digest=request_digest(prompt.digest, prompt.images, sampling, tools, role.name),
         )
 
@@ -76,7 +80,7 @@ class Preparation:
         tools = None if request.tool_choice == "none" else request.tools or None
         self._check_least_length(request, tools)
         if request.raw is None:
-            prompt = self._rendered(session, request.messages, tools)
+            prompt = self._rendered(session, self._template(request), request.messages, tools)
         else:
             prompt = self._continued(session, request.raw)
         forced = self._forced_ids(request)
@@ -103,18 +107,26 @@ class Preparation:
 
     def _continued(self, session: Session, raw: str | list[int]) -> Prompt:
         if isinstance(raw, list):
-            _check_ids(raw, self.format.vocabulary)
+            _check_ids(raw, self.format.vocabulary, "prompt")
         prompt = session.raw_prompt(self.format, raw)
         if not prompt.input_ids:
             raise invalid("prompt", "it is empty")
         return prompt
 
-    def _rendered(self, session: Session, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
+    def _template(self, request: CompletionRequest) -> ChatFormat:
+        try:
+            return self.format.with_template(request.template_options)
+        except ValueError as error:
+            raise invalid("chat_template_kwargs", str(error).rstrip(".")) from error
+
+    def _rendered(
+        self, session: Session, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None
+    ) -> Prompt:
         images = [part["image_url"]["url"] for message in messages for part in _images(message)]
         if images:
             self._check_images(images)
         try:
-            return session.prompt(self.format, messages, tools)
+            return session.prompt(chat_format, messages, tools)
         except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
             raise ApiError(400, f"The messages cannot be rendered: {error}", param="messages") from error
 
@@ -162,7 +174,19 @@ class Preparation:
             seed=request.seed,
             top_logprobs=request.top_logprobs,
             json_schema=request.json_schema,
+            **vars(request.alterations),
         )
+
+    def _check_alterations(self, role: SessionRole, alterations: Alterations) -> None:
+        bias = alterations.logit_bias
+        check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
+        _check_ids([token for token, _ in bias], self.format.vocabulary, "logit_bias")
+        if self.refuse_altered and role.trained and (asked := list(alterations.to_json())):
+            problem = (
+                "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
+                'trainer.turns.altered_sampling = "refuse" forbids'
+            )
+            raise invalid(asked[0], problem)
 
 
 def _images(message: Message) -> list[Json]:
@@ -170,10 +194,10 @@ def _images(message: Message) -> list[Json]:
     return [part for part in content if part["type"] == "image_url"] if isinstance(content, list) else []
 
 
-def _check_ids(ids: list[int], vocabulary: int) -> None:
+def _check_ids(ids: list[int], vocabulary: int, field: str) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
         outside = next(token for token in ids if not 0 <= token < vocabulary)
-        raise invalid("prompt", f"{outside} is outside the vocabulary of {vocabulary} tokens")
+        raise invalid(field, f"{outside} is outside the vocabulary of {vocabulary} tokens")
 
 
 def check_model(name: str, served: str) -> None:

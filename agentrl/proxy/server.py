@@ -104,13 +104,21 @@ class Proxy:
     limits: ProxyLimits = field(default_factory=ProxyLimits)
     training: bool = False
     """Whether what it records is trained on. Images, which are not, are refused then."""
+    refuse_altered: bool = False
+    """Whether roles that are trained on may not ask for another distribution than the policy's own."""
     url: str = ""
     """Where other programs reach it: `http://127.0.0.1:PORT`."""
 
     def __post_init__(self) -> None:
         self._work = FairWork(self.limits.threads)
         service = CompletionService(
-            self.engine, self.chat_format, self.model, self.limits, self._work, training=self.training
+            self.engine,
+            self.chat_format,
+            self.model,
+            self.limits,
+            self._work,
+            training=self.training,
+            refuse_altered=self.refuse_altered,
         )
         self._messages = Messages(service)
         self._endpoints: dict[str, Endpoint] = {

@@ -143,7 +143,7 @@ class Session:
 
     def prompt(self, chat_format: ChatFormat, messages: Sequence[Message], tools: list[Tool] | None) -> Prompt:
         """Return the prompt of a conversation. Where it extends a recorded call, that call's ids are kept as they are."""
-        fingerprints = self._fingerprints.of(messages, tools)
+        fingerprints = self._fingerprints.of(messages, tools, chat_format.template_options)
         history = fingerprints[-1]
         for end in range(len(messages) - 1, 0, -1):
             if messages[end - 1]["role"] != "assistant":

@@ -33,7 +33,7 @@ class Generation:
     """One reply: `T` tokens, each with the logprob and the weight version it was sampled with.
 
     `logprobs[t]` is log softmax(logits / temperature) at the sampled token: the behaviour policy after temperature and
-    before any top-p cut. A reply that a weight update interrupted after 12 of 40 tokens has
+    before any cut (top_p, top_k, min_p); where the request had penalties or a bias, of the logits that they changed. A reply that a weight update interrupted after 12 of 40 tokens has
     `versions == [VersionSpan(3, 0, 12), VersionSpan(4, 12, 40)]`.
     """
 

@@ -65,6 +65,8 @@ class Turn:
     """What its conversation is to the episode."""
     left_out: bool = False
     """Whether its conversation is recorded and not trained on, since `rollout.trajectories` leaves it out."""
+    alterations: dict[str, Any] = field(default_factory=dict)
+    """What the request had tokens drawn with, where that is not the policy's own distribution: `{"top_k": 5}`."""
     length: int = field(init=False)
     """Ids of the path that ends with this turn, output included."""
     _digest: RollingDigest | None = field(init=False, default=None, repr=False)
@@ -118,6 +120,7 @@ class Trajectory:
         versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
         temperature [ 1,  1,  1,  1,  1]
         turn_index  [ 4,  4,  4,  4,  4]       the token's turn, as an index into the record's `turns`
+        altered     [ 0,  0,  0,  0,  0]       1: drawn from another distribution than the policy's (`Turn.alterations`)
 
     A token that several paths share is trained on in the first of them only. What a turn earned, or what its advantage is, is no part of
     it: such numbers are lists in the order of the record's `turns`, and `per_token` spreads them.
@@ -129,6 +132,7 @@ class Trajectory:
     versions: list[int]  # [T]
     temperatures: list[float]  # [T]
     turn_index: list[int]  # [T]
+    altered: list[bool]  # [T]
     truncated: bool = False
     """Whether it ends with a reply that was cut off for its length."""
 
@@ -140,7 +144,8 @@ class Trajectory:
         turns = len(set(self.turn_index))
         versions = sorted({version for version in self.versions if version >= 0})
         return (
-            f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, turns: {turns}, versions: {versions}>"
+            f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, {sum(self.altered)} of altered sampling, turns: {turns}, "
+            f"versions: {versions}>"
         )
 
     def per_token(self, per_turn: Sequence[float]) -> list[float]:
@@ -223,8 +228,8 @@ class TokenRecord:
         index_of = {id(turn): index for index, turn in enumerate(self.turns)}
         masked = {id(turn) for turn in self.turns if not turn.trained or turn.left_out}
         for leaf in self.leaves():
-            columns: tuple[list[Any], ...] = ([], [], [], [], [], [])
-            ids, mask, logprobs, versions, temperatures, turn_index = columns
+            columns: tuple[list[Any], ...] = ([], [], [], [], [], [], [])
+            ids, mask, logprobs, versions, temperatures, turn_index, altered = columns
             for turn in leaf.path():
                 prompt, output = len(turn.prompt_ids), len(turn.output_ids)
                 ids += turn.prompt_ids + turn.output_ids
@@ -233,8 +238,9 @@ class TokenRecord:
                 versions += [-1] * prompt + [s.version for s in turn.versions for _ in range(s.start, s.end)]
                 temperatures += [turn.temperature] * (prompt + output)
                 turn_index += [index_of[id(turn)]] * (prompt + output)
+                altered += [False] * prompt + [bool(turn.alterations)] * output
                 masked.add(id(turn))
-            yield Trajectory(ids, mask, logprobs, versions, temperatures, turn_index, leaf.truncated)
+            yield Trajectory(ids, mask, logprobs, versions, temperatures, turn_index, altered, leaf.truncated)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the tree as JSON values; `parent` is an index into the list."""

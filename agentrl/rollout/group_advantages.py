@@ -193,7 +193,13 @@ def turn_penalty(turn: Turn, turns: TurnsConfig) -> float:
 
 
 def mask_turns(record: TokenRecord, turns: TurnsConfig) -> None:
-    """Leave out of training what the configuration says: truncated turns, failed turns."""
+    """Leave out of training what the configuration says: truncated turns, failed turns, turns of an altered sampling.
+
+    What would be refused now may be there from an earlier start of the run, under another configuration.
+    """
     for turn in record.turns:
-        if (turn.truncated and turns.truncated == "mask") or (turn.failed and turns.failed == "mask"):
+        truncated = turn.truncated and turns.truncated == "mask"
+        failed = turn.failed and turns.failed == "mask"
+        altered = turn.alterations and turns.altered_sampling != "train"
+        if truncated or failed or altered:
             turn.trained = False

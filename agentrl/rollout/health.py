@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -117,6 +117,10 @@ class Health:
     """Recent replies."""
     truncated: int = 0
     """Those of them that were cut off for their length."""
+    altered: int = 0
+    """Those of them, of roles that are trained on, that were not sampled as the policy samples."""
+    altered_by: Sequence[str] = ()
+    """The fields of their requests that had them sampled otherwise."""
     with_tools: int = 0
     """Those of them to whose request tools were offered."""
     tool_calls: int = 0
@@ -154,6 +158,8 @@ class HealthCounts:
     _failure: str = ""
     _replies: deque[tuple[bool, bool, bool]] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
     """(truncated, tools were offered, a tool was called)"""
+    _alterations: deque[Collection[str]] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
+    """Of each of the replies, what it was sampled with otherwise than the policy samples."""
     _example: list[int] = field(default_factory=list)
     _conversations: deque[Conversations] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     _block: list[float] = field(default_factory=list)
@@ -175,6 +181,7 @@ class HealthCounts:
         self._episode = number
         for turn in outcome.record.turns:
             self._replies.append((turn.truncated, turn.tools, bool(turn.tool_call_ids)))
+            self._alterations.append(turn.alterations.keys() if turn.trained else ())
             if turn.tools and not turn.tool_call_ids:
                 self._example = turn.output_ids[:EXAMPLE_TOKENS]
         if outcome.record.turns:
@@ -236,6 +243,8 @@ class HealthCounts:
             failure=self._failure,
             replies=len(self._replies),
             truncated=sum(truncated for truncated, _, _ in self._replies),
+            altered=sum(map(bool, self._alterations)),
+            altered_by=sorted({name for names in self._alterations for name in names}),
             with_tools=with_tools,
             tool_calls=tool_calls,
             example=one_line(decode(self._example)) if with_tools and not tool_calls else "",

@@ -54,7 +54,15 @@ def open_model_proxy(
     limits = ProxyLimits(**own.model_dump(exclude={"host", "port"}))
     name = model_name(config.model.path)
     return open_proxy(
-        engine, chat_format, name, host=own.host, port=own.port, limits=limits, training=training, middleware=middleware
+        engine,
+        chat_format,
+        name,
+        host=own.host,
+        port=own.port,
+        limits=limits,
+        training=training,
+        refuse_altered=training and config.trainer.turns.altered_sampling == "refuse",
+        middleware=middleware,
     )
 
 

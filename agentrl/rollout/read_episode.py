@@ -66,6 +66,8 @@ class RunTrajectory:
     """Policy version that sampled the token; -1: not sampled."""
     turn_index: list[int]  # [T]
     """Index of the token's turn in `episode.record.turns`."""
+    altered: list[bool]  # [T]
+    """Whether the token was drawn from another distribution than the policy's (`Turn.alterations`)."""
     returns: list[float]  # [T]
     """The return of the token's turn (docs/credit.md)."""
     advantages: list[float] | None  # [T]
@@ -183,8 +185,10 @@ class RunEpisode:
             kind = f" ({', '.join(facts)})" if facts else ""
             own = "" if turn.reward is None else f", reward {turn.reward:g}"
             cut = ", cut off for its length" if turn.truncated else ""
+            altered = "".join(f", {field} {value}" for field, value in turn.alterations.items())
+            how = altered and f", sampled with{altered[1:]}"
             yield f"--- {name}{branch}{began_anew}{kind}: prompt\n{decode(turn.prompt_ids)}"
-            yield f"--- {name}: reply{cut}{own}\n{decode(turn.output_ids)}"
+            yield f"--- {name}: reply{how}{cut}{own}\n{decode(turn.output_ids)}"
         if not turns:
             yield "--- no model call is recorded"
         if self.error:
@@ -214,6 +218,7 @@ class RunEpisode:
             logprobs=path.logprobs,
             versions=path.versions,
             turn_index=path.turn_index,
+            altered=path.altered,
             returns=path.per_token(returns),
             advantages=None if advantages is None else path.per_token(advantages),
             truncated=path.truncated,

@@ -35,6 +35,7 @@ _AS_JSON = b"J"
 _DEFAULTS = {"temperature": 1.0, "images": [], "reward": None, "role": "", "role_reward": None}
 _DEFAULTS |= {"trained": True, "truncated": False, "failed": False, "tools": False}
 _DEFAULTS |= {"model": "", "root_kind": "main", "left_out": False}
+_DEFAULTS |= {"alterations": {}}
 
 CallContent = tuple[str, str, int, str, bytes, bytes, bytes, str, int, bytes | None]
 """(request, completion id, choice index, tool call ids, output ids, logprobs, versions, finish, cached tokens, top logprobs)"""

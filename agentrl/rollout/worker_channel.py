@@ -284,7 +284,9 @@ _KINDS: Mapping[str, Callable[..., Any]] = {
 _NESTED: Mapping[str, Callable[[Any], Any]] = {
     "state": lambda values: EngineState(**values),
     "defaults": lambda values: SamplingDefaults(**values),
-    "sampling": lambda values: Sampling(**values),
+    "sampling": lambda values: Sampling(
+        **{**values, "logit_bias": [(token, bias) for token, bias in values["logit_bias"]]}
+    ),
     "recorded": lambda rows: [_choice(values) for values in rows],
     "choice": _choice,
     "images": lambda rows: [ImageSpan(**values) for values in rows],

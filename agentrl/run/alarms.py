@@ -103,6 +103,13 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
             f"{said.rerendered_share:.0%} of their prompt tokens were sent before: the client rewrites its history, so that each call is a "
             'trajectory of its own. docs/clients.md, "A client that rewrites its history", says how to mend it',
         )
+    if health.altered and config.trainer.turns.altered_sampling == "mask":
+        yield Alarm(
+            "altered_sampling",
+            f"{health.altered / health.replies:.0%} of the last {health.replies} replies are not trained on, because their requests asked for "
+            f"{', '.join(health.altered_by)}, and so they come from another distribution than the policy's: have the agent leave that out, "
+            'or set trainer.turns.altered_sampling to "train" or "refuse"',
+        )
     if health.failures >= SAME_FAILURES:
         yield Alarm(
             "same_failure",

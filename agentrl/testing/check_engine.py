@@ -14,6 +14,8 @@ from agentrl.engine.protocol import Engine, PartialGeneration, PauseMode, Sampli
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import one_line
 from agentrl.record.tokens import Generation, beginning
+from agentrl.testing.check_sampling import sampling_cases
+from agentrl.testing.clause import BrokenContractError, require
 from agentrl.testing.problems import Problems
 
 TokenLogprobs = Callable[[list[int], list[int], float], Sequence[float]]
@@ -25,15 +27,6 @@ SIGMAS = 5.0
 DRAWS = 400
 TOP = 3
 MAX_LOGPROB_ERROR = 1e-3
-
-
-class _BrokenContractError(Exception):
-    """A clause of the contract does not hold: (what happened, what the contract says)."""
-
-
-def _require(holds: bool, problem: str, remedy: str) -> None:
-    if not holds:
-        raise _BrokenContractError(problem, remedy)
 
 
 async def check_engine(
@@ -81,7 +74,7 @@ def _told(error: Exception) -> tuple[str, str]:
     """Return what happened, and what the contract says."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    if isinstance(error, _BrokenContractError):
+    if isinstance(error, BrokenContractError):
         problem, remedy = error.args
         return problem, remedy
     return f"{type(error).__name__}: {one_line(error)}", "calls of the contract raise nothing"
@@ -111,6 +104,7 @@ class _Contract:
             self.many_replies_at_once_all_end,
             self.a_pause_holds_replies,
         ]
+        always += sampling_cases(self.ask_so)
         if self.token_logprobs is not None:
             always.append(self.logprobs_are_those_of_a_forward_pass)
         return [*always, self.a_weight_update_splits_replies] if self.checkpoints else always
@@ -134,10 +128,26 @@ class _Contract:
             stop_token_ids=stop_token_ids,
             top_logprobs=top_logprobs,
         )
-        generation = await self.engine.generate(list(self.prompt), sampling, session, on_progress, partial=partial)
-        expected = Expected(max_new_tokens=count, vocabulary=self.engine.vocabulary, top_logprobs=top_logprobs)
+        return await self.ask_so(sampling, session=session, partial=partial, on_progress=on_progress)
+
+    async def ask_so(
+        self,
+        sampling: Sampling,
+        *,
+        session: str = "check",
+        after: list[int] | None = None,
+        partial: PartialGeneration | None = None,
+        on_progress: Callable[[list[int]], None] | None = None,
+    ) -> Generation:
+        prompt = self.prompt + (after or [])
+        generation = await self.engine.generate(prompt, sampling, session, on_progress, partial=partial)
+        expected = Expected(
+            max_new_tokens=sampling.max_new_tokens,
+            vocabulary=self.engine.vocabulary,
+            top_logprobs=sampling.top_logprobs,
+        )
         fault = fault_of(generation, expected)
-        _require(
+        require(
             fault is None, f"a reply is not sound: {fault}", "generate returns sound replies (agentrl.engine.soundness)"
         )
         self.engine.end_session(session)
@@ -149,9 +159,9 @@ class _Contract:
     async def a_reply_is_sound(self) -> None:
         version = self.engine.version
         generation = await self.ask(8)
-        _require(bool(generation.output_ids), "a reply has no tokens", "a reply holds one token at least")
+        require(bool(generation.output_ids), "a reply has no tokens", "a reply holds one token at least")
         served = {span.version for span in generation.versions}
-        _require(
+        require(
             served == {version},
             f"engine.version is {version}, and the tokens of a reply name the versions {sorted(served)}",
             "`versions` names the weights that each token was sampled under",
@@ -159,7 +169,7 @@ class _Contract:
 
     async def temperature_0_is_greedy(self) -> None:
         first, second = [await self.ask(16, temperature=0) for _ in range(2)]
-        _require(
+        require(
             first.output_ids == second.output_ids,
             f"two replies at temperature 0 differ: {first.output_ids} and {second.output_ids}",
             "temperature 0 is greedy decoding",
@@ -167,13 +177,13 @@ class _Contract:
 
     async def a_tiny_top_p_keeps_the_logprobs_of_the_whole_distribution(self) -> None:
         greedy, nucleus = await self.ask(1, temperature=0), await self.ask(1, top_p=1e-6, top_logprobs=TOP)
-        _require(
+        require(
             greedy.output_ids == nucleus.output_ids,
             f"the first token is {greedy.output_ids} at temperature 0 and {nucleus.output_ids} with top_p = 1e-6",
             "top_p samples from the likeliest tokens alone",
         )
         second = nucleus.top_logprobs[0][1][0]
-        _require(
+        require(
             nucleus.logprobs[0] < 0 or second < -20,
             f"the logprob of the token is {nucleus.logprobs[0]}, and that of the second likeliest {second}",
             "logprobs are those before any cut by top_p",
@@ -184,7 +194,7 @@ class _Contract:
         token = free.output_ids[len(free.output_ids) // 2]
         end = free.output_ids.index(token) + 1
         stopped = await self.ask(16, temperature=0, stop_token_ids=[token])
-        _require(
+        require(
             (stopped.output_ids, stopped.finish) == (free.output_ids[:end], "stop"),
             f"with the stop token {token} the reply {free.output_ids} became {stopped.output_ids}, finished by {stopped.finish!r}",
             "a reply ends with its first stop token, which is part of its ids, and finish is 'stop'",
@@ -198,7 +208,7 @@ class _Contract:
             reported = {id_: value for value, id_ in top}
             least = min(reported.values())
             sound = abs(reported[token] - logprob) < 1e-3 if token in reported else logprob <= least + 1e-3
-            _require(
+            require(
                 len(top) == TOP and sound,
                 f"the token {token} has the logprob {logprob:.4f}, and the {TOP} likeliest are {top}",
                 "top_logprobs holds (logprob, id) of the likeliest tokens of the distribution that is sampled from",
@@ -220,7 +230,7 @@ class _Contract:
         for logprob, token in top:
             p = 2.718281828459045**logprob
             share, bound = counts[token] / DRAWS, SIGMAS * (p * (1 - p) / DRAWS) ** 0.5 + 1e-3
-            _require(
+            require(
                 abs(share - p) < bound,
                 f"the token {token} has the probability {p:.3f} and came in {share:.3f} of {DRAWS} draws",
                 "tokens are sampled from the distribution whose logprobs are reported",
@@ -230,19 +240,19 @@ class _Contract:
         seen: list[list[int]] = []
         generation = await self.ask(self.max_tokens, on_progress=lambda ids: seen.append(list(ids)))
         for ids in seen:
-            _require(
+            require(
                 generation.output_ids[: len(ids)] == ids,
                 f"on_progress was called with {ids[:8]}..., and the reply begins {generation.output_ids[:8]}...",
                 "the reply keeps the ids that on_progress was called with",
             )
         lengths = [len(ids) for ids in seen]
-        _require(lengths == sorted(lengths), f"on_progress was called with {lengths} ids in turn", "a reply only grows")
+        require(lengths == sorted(lengths), f"on_progress was called with {lengths} ids in turn", "a reply only grows")
 
     async def a_reply_goes_on_from_its_beginning(self) -> None:
         whole = await self.ask(24, temperature=0)
         start = beginning(whole, len(whole.output_ids) // 2, "abort")
         rest = await self.ask(24, temperature=0, partial=PartialGeneration(start=start))
-        _require(
+        require(
             rest.output_ids == whole.output_ids,
             f"from {start.output_ids} the greedy reply went on to {rest.output_ids}, and without a start it is {whole.output_ids}",
             "with a partial generation, the reply begins with partial.start, and goes on from there within the same max_new_tokens",
@@ -264,7 +274,7 @@ class _Contract:
         async with anyio.create_task_group() as group:
             for index in range(64):
                 group.start_soon(one, index)
-        _require(len(done) == 64, f"{len(done)} of 64 replies came", "every call ends")
+        require(len(done) == 64, f"{len(done)} of 64 replies came", "every call ends")
 
     async def a_pause_holds_replies(self) -> None:
         replies: list[Generation] = []
@@ -281,10 +291,10 @@ class _Contract:
             finally:
                 with anyio.CancelScope(shield=True), anyio.move_on_after(RESUME_TIMEOUT_S):
                     await self.engine.resume()
-        _require(
+        require(
             held, "a reply came while the engine was paused", "a paused engine produces no tokens until it is resumed"
         )
-        _require(
+        require(
             len(replies) == 1, "the reply did not come after the engine was resumed", "resume goes on with what waits"
         )
 
@@ -294,7 +304,7 @@ class _Contract:
             generation = await self.ask(8, temperature=temperature)
             wanted = await in_users_thread(self.token_logprobs, self.prompt, generation.output_ids, temperature)
             worst = max(abs(a - b) for a, b in zip(generation.logprobs, wanted, strict=True))
-            _require(
+            require(
                 worst < MAX_LOGPROB_ERROR,
                 f"at temperature {temperature} a logprob differs from that of a forward pass by {worst:.2g}",
                 "logprobs are log softmax(logits / temperature) at the sampled token",
@@ -314,7 +324,7 @@ class _Contract:
                 group.start_soon(one, index)
             await grown.wait()
             await self.engine.update_weights(self.checkpoints[1], before + 1)
-            _require(
+            require(
                 self.engine.version == before + 1,
                 f"after update_weights(..., {before + 1}) engine.version is {self.engine.version}",
                 "engine.version is the version that serves new tokens",
@@ -322,12 +332,12 @@ class _Contract:
         after = await self.ask(4)
         await self.engine.update_weights(self.checkpoints[0], before + 2)
         named = {span.version for generation in replies for span in generation.versions}
-        _require(
+        require(
             named == {before, before + 1},
             f"the replies in flight name the versions {sorted(named)}, and those before and after were {before} and {before + 1}",
             "replies in flight are interrupted, and go on under the new weights: their spans say where",
         )
-        _require(
+        require(
             {span.version for span in after.versions} == {before + 1},
             f"a reply after the update names the versions {[span.version for span in after.versions]}",
             "a reply that begins after update_weights has returned is made by the new weights",

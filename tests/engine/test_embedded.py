@@ -74,7 +74,7 @@ async def test_a_prompt_is_scored_while_replies_are_made(server: Server) -> None
     [
         ({"input_ids": []}, "input_ids"),
         ({"input_ids": [1], "sampling_params": {"temperature": -1}}, "temperature"),
-        ({"input_ids": [1], "sampling_params": {"frequency_penalty": 1}}, "frequency_penalty"),
+        ({"input_ids": [1], "sampling_params": {"typical_p": 0.5}}, "typical_p"),
         ({"input_ids": [99_999]}, "99999"),
         ({"input_ids": [1], "logprob_start_len": 0}, "logprob_start_len"),
     ],

@@ -52,6 +52,7 @@ def with_arguments(arguments: str) -> dict[str, Any]:
         ("max_choices", 10, "completions", {**TEXT, "prompt": ["1", "2", "3"], "n": 4}),
         ("max_stop_strings", 2, "messages", {**CHAT, "max_tokens": 1, "stop_sequences": ["a", "b", "c"]}),
         ("max_stop_bytes", 10, "chat/completions", {**CHAT, "stop": "x" * 11}),
+        ("max_logit_bias", 2, "chat/completions", {**CHAT, "logit_bias": {"3": 1, "4": 1, "5": 1}}),
         ("max_logprobs", 100, "chat/completions", {**CHAT, "logprobs": True, "top_logprobs": 20, "max_tokens": 5}),
     ],
 )

@@ -243,7 +243,7 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
 @pytest.mark.parametrize(
     ("change", "param", "code"),
     [
-        ({"frequency_penalty": 0.5}, "frequency_penalty", "unsupported_parameter"),
+        ({"typical_p": 0.5}, "typical_p", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
         ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
         ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),

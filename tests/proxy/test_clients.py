@@ -230,8 +230,8 @@ async def test_errors_reach_each_client_as_its_own(
             messages=USER,
             extra_body={"thread": {"type": "continue", "previous_message_id": "msg_none"}},
         )
-    with pytest.raises(anthropic.BadRequestError, match="top_k"):
-        await claude.messages.create(model="nano", max_tokens=1, messages=USER, extra_body={"top_k": 3})
+    with pytest.raises(anthropic.BadRequestError, match="min_p"):
+        await claude.messages.create(model="nano", max_tokens=1, messages=USER, extra_body={"min_p": 0.3})
     with pytest.raises(openai.BadRequestError, match="grammar"):
         await client.responses.create(model="nano", input="x", text={"format": {"type": "json_object"}})
     await claude.messages.create(model="nano", max_tokens=1, messages=USER)

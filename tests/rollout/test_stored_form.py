@@ -36,6 +36,7 @@ TURN = st.fixed_dictionaries(
         "model": st.text(max_size=2),
         "root_kind": st.sampled_from(["main", "sub_agent", "side_call", "compacted"]),
         "left_out": st.booleans(),
+        "alterations": st.sampled_from([{}, {"top_k": 5}, {"min_p": 0.1, "logit_bias": [[3, -1.5], [7, 100.0]]}]),
         "request": st.text(max_size=2),
         "choice_index": st.integers(0, 2),
         "tool_call_ids": st.lists(st.text(max_size=2), max_size=2),

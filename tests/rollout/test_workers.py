@@ -425,6 +425,9 @@ samplings = st.builds(
     stop=st.lists(texts),
     stop_token_ids=st.lists(st.integers()),
     json_schema=st.none() | texts,
+    top_k=st.integers(),
+    repetition_penalty=numbers,
+    logit_bias=st.lists(st.tuples(st.integers(), numbers)),
 )
 images = st.lists(st.builds(ImageSpan, texts, st.integers(), st.integers()))
 json_values = st.recursive(

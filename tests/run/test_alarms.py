@@ -61,6 +61,11 @@ def test_a_healthy_run_says_nothing() -> None:
     ("name", "changed", "parts"),
     [
         (
+            "altered_sampling",
+            {"altered": 64, "altered_by": ["logit_bias", "top_k"]},
+            ["25% of the last 256 replies are not trained on", "logit_bias, top_k", "trainer.turns.altered_sampling"],
+        ),
+        (
             "rewards_equal",
             {"uniform_groups": 16, "uniform_reward": 0.0},
             ["the last 16 groups", "all of them 0:", "replay"],

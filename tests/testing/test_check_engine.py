@@ -82,6 +82,25 @@ class IgnoresTemperature(Broken):
         return generation
 
 
+def ignores(**neutral: Any) -> type[Broken]:
+    """An engine that takes some fields of a `Sampling` for what they are by default."""
+
+    class Ignores(Broken):
+        async def generate(self, ids: Any, sampling: Any, *args: Any, **options: Any) -> Generation:
+            generation: Generation = await self.engine.generate(ids, replace(sampling, **neutral), *args, **options)
+            return generation
+
+    return Ignores
+
+
+class CountsThePrompt(Broken):
+    """An engine whose presence penalty is about the prompt too, as a bias on what is in it."""
+
+    async def generate(self, ids: Any, sampling: Any, *args: Any, **options: Any) -> Generation:
+        bias = [(token, -sampling.presence_penalty) for token in range(3, 200)] if sampling.presence_penalty else ()
+        return await super().generate(ids, replace(sampling, logit_bias=bias), *args, **options)
+
+
 class ForgetsTheBeginning(Broken):
     async def generate(self, *args: Any, partial: Any = None, **options: Any) -> Generation:
         generation: Generation = await self.engine.generate(*args, **options)
@@ -119,6 +138,12 @@ class Hangs(Broken):
         (NamesOtherVersions, r"engine.version is \d+, and the tokens of a reply name the versions \[7\]"),
         (ScalesLogprobs, r"a logprob differs from that of a forward pass by|is not sound"),
         (IgnoresTemperature, "two replies at temperature 0 differ"),
+        (ignores(top_k=-1), "top_k = 1 is greedy decoding"),
+        (ignores(min_p=0.0), r"with top_k = -1 and min_p = 1\.0 a token of logprob"),
+        (ignores(logit_bias=()), r"logit_bias = -0\.5 on the token \d+ moved its logprob by"),
+        (ignores(frequency_penalty=0.0), r"with frequency_penalty = 0\.4 and presence_penalty = 0\.0 the logits"),
+        (ignores(presence_penalty=0.0), r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits"),
+        (CountsThePrompt, r"with frequency_penalty = 0\.0 and presence_penalty = 0\.7 the logits"),
         (ForgetsTheBeginning, "with a partial generation, the reply begins with partial.start"),
         (DoesNotPause, "a pause holds replies: a reply came while the engine was paused"),
         (Refuses, "EngineError: the kettle is on"),

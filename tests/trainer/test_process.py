@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +61,21 @@ def test_it_starts_without_what_runs_episodes() -> None:
     script = "import sys, agentrl.trainer.process; print([m for m in ('agentrl.proxy', 'openai') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("setting", ["mask", "train"])
+def test_a_step_leaves_out_replies_of_an_altered_sampling_unless_it_is_to_train_on_them(
+    tmp_path: Path, setting: str
+) -> None:
+    run_dir = tmp_path / "run"
+    record_run(run_dir, steps=1, turns={"altered_sampling": setting})
+    with closing(sqlite3.connect(run_dir / "store.sqlite", isolation_level=None)) as db:
+        altered = "json_set(CAST(record AS TEXT), '$.alterations', json('[{\"top_k\": 5}]'))"
+        db.execute(f"UPDATE episodes SET record = CAST({altered} AS BLOB) WHERE episode_index = 0")
+    process = TrainerProcess(run_dir, tmp_path / "weights")
+    process.load(None)
+    metrics = process.step(batch(1))["metrics"]
+    assert metrics["altered_sampling_share"] == 1 / GROUP_SIZE
+    trained = GROUPS_A_BATCH * (GROUP_SIZE if setting == "train" else GROUP_SIZE - 1)
+    assert metrics["sequences"] == trained
+    assert metrics["trained_tokens"] == 12 * trained

@@ -133,13 +133,13 @@ class SGLangEngine:
     ) -> Generation:
         """Return one uninterrupted reply; see `Engine.generate`.
 
-        One that must satisfy a JSON schema reports no progress: a grammar starts at a reply's first token, so if it is
-        interrupted it starts over.
+        One that must satisfy a JSON schema, or that has penalties, reports no progress: a grammar, and the count of a reply's tokens,
+        start at its first token, so if it is interrupted it starts over.
 
         Raises:
             EngineError: It took longer than `engine.request_timeout_s`, a server refused it, or tokens that were shown are lost.
         """
-        if sampling.json_schema is not None:
+        if sampling.in_one_piece:
             on_progress = partial = None
         request = _Request(input_ids, sampling, session, images, on_progress, partial)
         done = (partial and partial.start) or _NOTHING
@@ -154,7 +154,7 @@ class SGLangEngine:
                 async with self.fleet.streams:
                     server = await self.fleet.choose(session, bad)
                     part = await self._part(server, bad, request, done)
-                if part.finish != "abort" or sampling.json_schema is None:
+                if part.finish != "abort" or not sampling.in_one_piece:
                     done = join(done, part)
                 if done.finish != "abort":
                     return done

@@ -251,10 +251,21 @@ class SGLangServer:
     def _params(self, sampling: Sampling, *, watched: bool) -> dict[str, Any]:
         params: dict[str, Any] = {
             "max_new_tokens": sampling.max_new_tokens,
-            "temperature": sampling.temperature,
+            # SGLang reports a top_k of 1 at another temperature where others in the batch are not greedy.
+            "temperature": 0.0 if sampling.greedy else sampling.temperature,
             "top_p": sampling.top_p,
             "skip_special_tokens": False,
         }
+        if sampling.altered:
+            params |= {
+                "top_k": sampling.top_k,
+                "min_p": sampling.min_p,
+                "frequency_penalty": sampling.frequency_penalty,
+                "presence_penalty": sampling.presence_penalty,
+                "repetition_penalty": sampling.repetition_penalty,
+            }
+        if sampling.logit_bias:
+            params["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
         if sampling.stop:
             params["stop"] = list(sampling.stop)
         if sampling.stop_token_ids:

@@ -1,7 +1,7 @@
 """Sampling on transformers' continuous batching: each request its own way, each token recorded.
 
-It is installed as the last logits processor, because a request here carries its own temperature, top-p, seed and stop rules, and
-every token must be recorded with its logprob and the version of the weights that produced it.
+It is installed as the last logits processor, because a request here carries its own way to draw (`draw`), seed and stop rules, and every
+token must be recorded with its logprob and the version of the weights that produced it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from transformers.generation.continuous_batching.cb_logits_processors import ContinuousBatchingLogitsProcessor
 from transformers.generation.continuous_batching.requests import FutureRequestState
 
+from agentrl.engine.embedded.draw import draw
 from agentrl.engine.protocol import Sampling
 
 
@@ -44,32 +45,6 @@ class Request:
         return [
             {"version": version, "start": start, "end": end} for (version, start), end in zip(starts, ends, strict=True)
         ]
-
-
-def draw(logits: torch.Tensor, samplings: list[Sampling], positions: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw one token a row. `logits`: [N, V] float. `positions`: each row's output position, which seeds its draw.
-
-    Returns the tokens [N] and log softmax(logits / temperature) [N, V]; a row of temperature 0 takes the most likely
-    token and is reported at temperature 1, as SGLang does. Drawing is by the Gumbel-max trick.
-    """
-    greedy = torch.tensor([s.temperature == 0 for s in samplings])
-    temperature = torch.tensor([s.temperature or 1.0 for s in samplings])
-    logprobs = torch.log_softmax(logits / temperature.unsqueeze(1), dim=-1)
-    allowed = logprobs
-    if any(s.top_p < 1 for s in samplings):
-        top_p = torch.tensor([s.top_p for s in samplings]).unsqueeze(1)
-        ordered, order = logprobs.sort(dim=-1, descending=True)
-        mass = ordered.exp()
-        outside = (mass.cumsum(dim=-1) - mass) > top_p
-        allowed = logprobs.masked_fill(torch.zeros_like(outside).scatter(1, order, outside), -torch.inf)
-    uniform = torch.rand(logits.shape)
-    for row, sampling in enumerate(samplings):
-        if sampling.seed is not None:
-            generator = torch.Generator().manual_seed(hash((sampling.seed, positions[row])) & (2**63 - 1))
-            uniform[row] = torch.rand(logits.shape[1], generator=generator)
-    gumbel = -torch.log(-torch.log(uniform.clamp(1e-20, 1 - 1e-7)))
-    tokens = torch.where(greedy, logprobs.argmax(dim=-1), (allowed + gumbel).argmax(dim=-1))
-    return tokens, logprobs
 
 
 class RequestSampler(ContinuousBatchingLogitsProcessor):
@@ -108,7 +83,7 @@ class RequestSampler(ContinuousBatchingLogitsProcessor):
         chosen = torch.zeros(scores.shape[0], dtype=torch.long)
         if live:
             samplings = [r.sampling for r in live]
-            tokens, logprobs = draw(scores[rows].float().cpu(), samplings, [len(r.output_ids) for r in live])
+            tokens, logprobs = draw(scores[rows].float().cpu(), samplings, [r.output_ids for r in live])
             chosen[rows] = tokens
             picked = logprobs.gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
             with self._lock:

@@ -20,6 +20,12 @@ class SamplingParams(Strict):
     max_new_tokens: Annotated[int, Field(ge=0)] = 128
     temperature: Annotated[float, Field(ge=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=1)] | Literal[-1] = -1
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    logit_bias: dict[int, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     sampling_seed: int | None = None

@@ -91,6 +91,9 @@ class EmbeddedServer:
             raise RefusedError(
                 f"input_ids holds {outside[0]}, outside the vocabulary of {self._engine.vocabulary} tokens."
             )
+        strange = [t for t in body.sampling_params.logit_bias or () if not 0 <= t < self._engine.vocabulary]
+        if strange:
+            raise RefusedError(f"logit_bias must has keys in [0, {self._engine.vocabulary - 1}], got {strange[0]}.")
         adapter = self._engine.adapter
         if body.lora_path != adapter and body.lora_path not in self._adapters:
             raise RefusedError(
@@ -182,6 +185,12 @@ class EmbeddedServer:
             max_new_tokens=min(params.max_new_tokens, room),
             temperature=params.temperature,
             top_p=params.top_p,
+            top_k=params.top_k,
+            min_p=params.min_p,
+            frequency_penalty=params.frequency_penalty,
+            presence_penalty=params.presence_penalty,
+            repetition_penalty=params.repetition_penalty,
+            logit_bias=list((params.logit_bias or {}).items()),
             stop=[params.stop] if isinstance(params.stop, str) else params.stop or [],
             stop_token_ids=stop_ids,
             seed=params.sampling_seed,

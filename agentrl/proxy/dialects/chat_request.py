@@ -9,7 +9,8 @@ from pydantic import AliasChoices, Field, model_validator
 
 from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
-from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
+from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.dialects.tools import (
     AnyTool,
     CustomFormat,
@@ -205,7 +206,7 @@ class _SchemaFormat(Part):
     json_schema: _Schema
 
 
-class ChatRequest(RequestBody):
+class ChatRequest(SamplingRequestBody):
     """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
 
     model: str
@@ -224,7 +225,7 @@ class ChatRequest(RequestBody):
     seed: Seed | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-
+    chat_template_kwargs: Json | None = None
     response_format: Annotated[_PlainFormat | _SchemaFormat, Field(discriminator="type")] | None = None
 
     def to_completion_request(self) -> CompletionRequest:
@@ -239,6 +240,7 @@ class ChatRequest(RequestBody):
             model=self.model,
             messages=[message.to_json() for message in self.messages],
             tools=[tool.to_json() for tool in tools],
+            template_options=self.chat_template_kwargs or {},
             tool_choice=NamedTool(choice.name) if isinstance(choice, _NamedTool) else choice,
             parallel_tool_calls=self.parallel_tool_calls is not False,
             stop=stop_strings(self.stop),
@@ -246,6 +248,7 @@ class ChatRequest(RequestBody):
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,
+            alterations=self.alterations(),
             choices=self.n or 1,
             logprobs=bool(self.logprobs),
             top_logprobs=self.top_logprobs or 0,

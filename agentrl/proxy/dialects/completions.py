@@ -13,9 +13,10 @@ from agentrl.proxy.api_error import read_body
 from agentrl.proxy.call_log import digest_of_several
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
+from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
 from agentrl.proxy.dialects.chat import usage
 from agentrl.proxy.dialects.chat_request import Seed, Tokens, stop_strings
-from agentrl.proxy.dialects.fields import Part, RequestBody
+from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.session import SessionRole
 
 Ids = Annotated[list[int], Field(min_length=1, fail_fast=True)]
@@ -25,7 +26,7 @@ class _StreamOptions(Part):
     include_usage: bool = False
 
 
-class TextCompletionRequest(RequestBody):
+class TextCompletionRequest(SamplingRequestBody):
     """OpenAI's request; `RequestBody` says what becomes of a field that is not here."""
 
     model: str
@@ -74,6 +75,7 @@ class Completions:
                     temperature=request.temperature,
                     top_p=request.top_p,
                     seed=request.seed,
+                    alterations=request.alterations(),
                     choices=choices,
                     logprobs=request.logprobs is not None,
                     top_logprobs=request.logprobs or 0,

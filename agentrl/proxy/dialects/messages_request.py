@@ -17,7 +17,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
+from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionRequest, Json, NamedTool
+from agentrl.proxy.dialects.altered_sampling import TopK
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
 from agentrl.proxy.dialects.fields import CHANGES, PROMPT, Part, RequestBody
 from agentrl.proxy.dialects.tools import OtherTool, left_out
@@ -240,6 +241,7 @@ class MessagesRequest(CountRequest):
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: TopK | None = None
     output_config: _OutputConfig | None = None
     output_format: _SchemaFormat | None = None
 
@@ -255,6 +257,7 @@ class MessagesRequest(CountRequest):
             super().to_completion_request(),
             temperature=self.temperature,
             top_p=self.top_p,
+            alterations=Alterations(top_k=self.top_k or -1),
             max_tokens=self.max_tokens,
             stop=self.stop_sequences or [],
             json_schema=schema,

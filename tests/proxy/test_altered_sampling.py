@@ -1,0 +1,214 @@
+"""Requests that change the distribution: what they ask reaches the engine, the turn is recorded so, and bad values are refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from agentrl.engine.protocol import PartialGeneration, Sampling
+from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
+from agentrl.proxy.call_log import RecordedCalls, recorded_choices
+from agentrl.record.recorded_choice import RecordedChoice
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
+from tests.instant_engine import InstantEngine
+
+pytestmark = pytest.mark.anyio
+CHAT: dict[str, Any] = {"model": "nano", "messages": [{"role": "user", "content": "1 2 3"}]}
+TEXT: dict[str, Any] = {"model": "nano", "prompt": "1 2 3"}
+MESSAGES: dict[str, Any] = {**CHAT, "max_tokens": 9}
+ALL: dict[str, Any] = {
+    "top_k": 5,
+    "min_p": 0.1,
+    "frequency_penalty": 0.5,
+    "presence_penalty": -0.5,
+    "repetition_penalty": 1.2,
+    "logit_bias": {"7": -100, "5": 1.5, "9": 0},
+}
+RECORDED = {**ALL, "logit_bias": [[5, 1.5], [7, -100.0]]}
+NEUTRAL: dict[str, Any] = {
+    "top_k": -1,
+    "min_p": 0,
+    "frequency_penalty": 0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1,
+    "logit_bias": {"5": 0},
+}
+
+
+class Listening(InstantEngine):
+    """It keeps what it was asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.samplings: list[Sampling] = []
+
+    async def generate(self, input_ids: list[int], sampling: Sampling, *args: Any, **options: Any) -> Generation:
+        self.samplings.append(sampling)
+        return await super().generate(input_ids, sampling, *args, **options)
+
+
+@asynccontextmanager
+async def opened(chat_format: ChatFormat, **options: Any) -> AsyncIterator[tuple[Listening, Proxy]]:
+    engine = Listening()
+    async with open_proxy(engine, chat_format, "nano", **options) as proxy:
+        yield engine, proxy
+
+
+async def asked(proxy: Proxy, path: str, key: str, body: dict[str, Any]) -> tuple[int, Any]:
+    reply = await proxy.handle("POST", f"/v1/{path}", {"authorization": f"Bearer {key}"}, json.dumps(body).encode())
+    return reply.status, json.loads(reply.body)
+
+
+@pytest.mark.parametrize(("path", "body"), [("chat/completions", CHAT), ("completions", TEXT)])
+async def test_what_is_asked_reaches_the_engine_and_the_record(
+    nano_format: ChatFormat, path: str, body: dict[str, Any]
+) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        session = proxy.open_session()
+        for change in (ALL, {}, NEUTRAL, dict.fromkeys(ALL)):
+            status, reply = await asked(proxy, path, session.key, {**body, **change})
+            assert status == 200, reply
+    altered, *plain = engine.samplings
+    assert {name: getattr(altered, name) for name in ALL} == {**ALL, "logit_bias": ((5, 1.5), (7, -100.0))}
+    assert (altered.altered, altered.in_one_piece) == (True, True)
+    assert plain[0] == plain[1] == plain[2], "neutral values are as none"
+    assert not plain[0].altered
+    assert [turn.alterations for turn in session.record.turns] == [RECORDED, {}, {}, {}]
+
+
+async def test_the_sdks_of_openai_and_anthropic_pass_them(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        session = proxy.open_session()
+        options: dict[str, Any] = {"api_key": session.key, "max_retries": 0}
+        async with (
+            openai.AsyncOpenAI(base_url=proxy.base_url, **options) as client,
+            anthropic.AsyncAnthropic(base_url=proxy.url, **options) as claude,
+        ):
+            await client.chat.completions.create(
+                **CHAT, frequency_penalty=1, logit_bias={"5": 2}, extra_body={"top_k": 3, "repetition_penalty": 1.1}
+            )
+            await client.completions.create(**TEXT, presence_penalty=1)
+            await claude.messages.create(**MESSAGES, extra_body={"top_k": 4})
+    assert [turn.alterations for turn in session.record.turns] == [
+        {"top_k": 3, "frequency_penalty": 1, "repetition_penalty": 1.1, "logit_bias": [[5, 2]]},
+        {"presence_penalty": 1},
+        {"top_k": 4},
+    ]
+
+
+async def test_a_top_k_of_1_is_recorded_at_temperature_1_like_every_greedy_reply(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        session = proxy.open_session()
+        await asked(proxy, "chat/completions", session.key, {**CHAT, "top_k": 1, "temperature": 0.5})
+        await asked(proxy, "chat/completions", session.key, {**CHAT, "top_k": 2, "temperature": 0.5})
+    assert [turn.temperature for turn in session.record.turns] == [1.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("top_k", -2),
+        ("top_k", 1.5),
+        ("min_p", 1.1),
+        ("min_p", -0.1),
+        ("frequency_penalty", 2.1),
+        ("presence_penalty", -2.1),
+        ("repetition_penalty", 0),
+        ("repetition_penalty", 2.5),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {"5": "1"}),
+        ("logit_bias", {"hello": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"1000000": 1}),
+        ("logit_bias", {str(token): 1 for token in range(5)}),
+        ("logit_bias", [[5, 1]]),
+    ],
+)
+async def test_a_value_out_of_its_range_is_refused_by_name(nano_format: ChatFormat, field: str, value: Any) -> None:
+    async with opened(nano_format, limits=ProxyLimits(max_logit_bias=4)) as (engine, proxy):
+        session = proxy.open_session()
+        for path, body in (("chat/completions", CHAT), ("completions", TEXT)):
+            status, reply = await asked(proxy, path, session.key, {**body, field: value})
+            assert status == 400
+            assert reply["error"]["param"].partition(".")[0] == field
+    assert not engine.samplings
+
+
+async def test_where_the_configuration_says_so_they_are_refused_but_for_roles_that_are_not_trained_on(
+    nano_format: ChatFormat,
+) -> None:
+    async with opened(nano_format, training=True, refuse_altered=True) as (engine, proxy):
+        session = proxy.open_session()
+        session.role("judge").trained = False
+        for field, value in ALL.items():
+            status, reply = await asked(proxy, "chat/completions", session.key, {**CHAT, field: value})
+            assert status == 400
+            assert reply["error"]["param"] == field
+            assert 'trainer.turns.altered_sampling = "refuse"' in reply["error"]["message"]
+        assert (await asked(proxy, "messages", session.key, {**MESSAGES, "top_k": 4}))[0] == 400
+        assert not engine.samplings
+        assert (await asked(proxy, "chat/completions", session.key, {**CHAT, **NEUTRAL}))[0] == 200
+        assert (await asked(proxy, "chat/completions", f"{session.key}.judge", {**CHAT, **ALL}))[0] == 200
+    assert [turn.trained for turn in session.record.turns] == [True, False]
+
+
+async def test_a_conversation_goes_on_from_a_turn_however_that_was_sampled(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        session = proxy.open_session()
+        _, reply = await asked(proxy, "chat/completions", session.key, {**CHAT, "top_k": 5})
+        said = reply["choices"][0]["message"]
+        messages = [*CHAT["messages"], said, {"role": "user", "content": "4"}]
+        await asked(proxy, "chat/completions", session.key, {**CHAT, "messages": messages})
+    first, second = session.record.turns
+    assert second.parent is first
+    (path,) = session.record.trajectories()
+    assert path.altered == [False] * len(first.prompt_ids) + [True] * len(first.output_ids) + [False] * (
+        second.length - first.length
+    )
+    assert TokenRecord.from_json(json.loads(json.dumps(session.record.to_json()))).to_json() == session.record.to_json()
+
+
+async def test_an_episode_that_starts_over_gets_its_altered_replies_again_and_records_them_so(
+    nano_format: ChatFormat,
+) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        first = proxy.open_session()
+        await asked(proxy, "chat/completions", first.key, {**CHAT, **ALL})
+        again = proxy.open_session(call_log=_Log(recorded_choices(first.record)))
+        await asked(proxy, "chat/completions", again.key, {**CHAT, **ALL})
+        assert len(engine.samplings) == 1
+        other: Session = proxy.open_session(call_log=_Log(recorded_choices(first.record)))
+        await asked(proxy, "chat/completions", other.key, {**CHAT, **ALL, "top_k": 6})
+    assert len(engine.samplings) == 2, "another distribution is another request"
+    assert again.record.to_json() == first.record.to_json()
+
+
+async def test_the_beginning_of_a_reply_with_penalties_is_not_gone_on_from(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        for change, kept in (({"frequency_penalty": 1}, False), ({"top_k": 5}, True)):
+            first = proxy.open_session()
+            await asked(proxy, "chat/completions", first.key, {**CHAT, **change})
+            (whole,) = recorded_choices(first.record)
+            said = Generation(output_ids=[24], logprobs=[-0.5], versions=[VersionSpan(0, 0, 1)], finish="abort")
+            part = RecordedChoice(whole.request, whole.completion_id, 0, [], said)
+            again = proxy.open_session(call_log=_Log([part]))
+            await asked(proxy, "chat/completions", again.key, {**CHAT, **change})
+            assert (again.call_log is not None and again.call_log.replayed_tokens == 1) is kept
+    assert len(engine.samplings) == 4
+
+
+class _Log(RecordedCalls):
+    """A call log that keeps nothing."""
+
+    async def keep(self, choice: RecordedChoice) -> None:
+        pass
+
+    def watch(self, choice: RecordedChoice, partial: PartialGeneration) -> AbstractContextManager[None]:
+        return nullcontext()
