@@ -7,7 +7,7 @@ UV ?= $(shell command -v uv)
 INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install $(PIP_FLAGS))
 
 ENGINE ?= embedded
-PROCESSES ?= 3
+PROCESSES ?= 2
 
 .PHONY: install quickstart frozen-lake blackjack sglang sandboxes test test-fast lint docs pictures typed format bench nano-model nano-player clean
 
@@ -35,7 +35,7 @@ sglang:
 sandboxes:
 	scripts/start_sandboxes.sh
 
-# Three processes share the suite, on two cores too: much of it waits for servers. `make test PROCESSES=0` runs it in one.
+# Two processes share the suite: much of it waits for servers. `make test PROCESSES=0` runs it in one.
 test: .venv/ready lint
 	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 FORKS = """
@@ -39,11 +41,16 @@ def passes_in_plain_python(cases: Iterable[tuple[str, str]]) -> list[bool]:
             (folder / "test_solution.py").write_text(code)
             folders.append(str(folder))
         codes = Path(scratch) / "codes.json"
-        subprocess.run(
+        process = subprocess.Popen(
             [sys.executable, "-c", FORKS, str(codes), *folders],
-            check=True,
-            timeout=120,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            process_group=0,
         )
+        try:
+            assert process.wait(timeout=120) == 0
+        finally:
+            with suppress(ProcessLookupError):  # a program that hangs is a process of its own
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         return [code == 0 for code in json.loads(codes.read_text())]
