@@ -82,18 +82,25 @@ def load(job: dict[str, Any]) -> types.ModuleType:
 
 
 class Names(dict[str, Any]):
-    """The names of test code that shares them with the program: its own first, then those that it wants of the program."""
+    """The names of test code that shares them with the program: each that is the program's is what it is there now."""
 
-    def __init__(self, module: types.ModuleType, wanted: set[str]) -> None:
+    def __init__(self, module: types.ModuleType) -> None:
         super().__init__(__name__="tests", __builtins__=builtins)
         self._module = module
-        self._wanted = wanted
+        self._given: dict[str, Any] = {}
+        """The program's, as they were given. A class's body and `globals()` see them so."""
+
+    def give(self, names: Collection[str]) -> None:
+        """Have names of the program's, whatever they were before; one that it has not yet defined, when it has."""
+        self._given |= dict.fromkeys(names)
+        for name in names:
+            self.pop(name, None)
+            if name in vars(self._module):
+                self[name] = self._given[name] = vars(self._module)[name]
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self and name in self._wanted:
-            space = vars(self._module)
-            if name in space:
-                return space[name]
+        if name in self._given and self.get(name) is self._given[name]:
+            return vars(self._module)[name]
         return super().__getitem__(name)
 
 
@@ -107,13 +114,11 @@ def run_assertions(job: dict[str, Any], module: types.ModuleType, folder: str, o
         wanted = set[str]()  # what is checked, and not what the test means by that name
     else:
         wanted = {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
-    space = Names(module, wanted)
+    space = Names(module)
     exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
-    for name in wanted:
-        if (library := library_module(name, job["code"])) is not None:
-            space[name] = library
-        else:
-            space.pop(name, None)  # the program's, whatever the prelude says
+    libraries = {name: library for name in wanted if (library := library_module(name, job["code"])) is not None}
+    space.update(libraries)
+    space.give(wanted - libraries.keys())
     exec(compile(job["code"], "<tests>", "exec", dont_inherit=True), space)
     if entry_point is not None:
         space["check"](attribute(module, entry_point))

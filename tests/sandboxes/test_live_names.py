@@ -121,7 +121,7 @@ async def test_a_test_of_which_a_part_is_skipped_passes(pool: SandboxPool) -> No
 async def test_a_handler_may_ask_while_an_answer_is_awaited(pool: SandboxPool) -> None:
     code = (
         "import signal\nhits = []\nsignal.signal(signal.SIGALRM, lambda *_: hits.append(f(1)))\nsignal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)\n"
-        "for i in range(300): assert f(i) == i\nsignal.setitimer(signal.ITIMER_REAL, 0)\nassert hits"
+        "i = 0\nwhile len(hits) < 3 or i < 300:\n i += 1\n assert f(i) == i\nsignal.setitimer(signal.ITIMER_REAL, 0)"
     )
     verdict = await grade("def f(x): return x", [AssertTest(code=code)], pool=pool, deadline_s=30)
     assert verdict.passed, verdict.results
