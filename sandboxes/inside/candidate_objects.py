@@ -18,12 +18,14 @@ from agentrl.sandboxes.inside.plain_decoding import decode
 from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.special_methods import operators
 from agentrl.sandboxes.inside.tests_objects import (
+    TEXT,
     OpenObject,
     Origin,
     TestIterator,
     TestObject,
     closed_object,
     open_class,
+    open_exception,
     passing_for,
     signature,
 )
@@ -275,15 +277,24 @@ class Objects:
 
     def _exception(self, content: Any) -> type[BaseException]:
         known: type[BaseException] | None = library_exception(content)
-        return known or type(content["name"], tuple(map(self.decode, content["bases"])), {})
+        if known is not None:
+            return known
+        bases = tuple(map(self.decode, content["bases"]))
+        if not content["open"]:
+            return type(content["name"], bases, {})
+        return open_exception(content["name"], bases, self._use, lambda error: self._tests_numbers.get(id(error)))
 
     def _error(self, content: Any) -> BaseException:
         kind: type[BaseException] = self.decode(content["class"])
         args = [self.decode(item) for item in content["args"]]
         try:
-            return kind(*args)
+            made = kind(*args)
         except TypeError:  # its class wants other arguments
-            return Exception(*args)
+            made = Exception(*args)
+        if content.get("text") is not None:
+            vars(made)[TEXT] = content["text"]
+        vars(made).update({name: self.decode(value) for name, value in content.get("attributes", {}).items()})
+        return made
 
 
 def _unbound(value: Any) -> Any:

@@ -77,7 +77,7 @@ class Given:
         number = self._number(value)
         if isinstance(value, BaseException):
             args = [self._encode(item) for item in value.args]
-            return {"error": {"number": number, "class": self._encode(kind), "args": args}}
+            return {"error": {"number": number, "class": self._encode(kind), "args": args, **self._of_error(value)}}
         if isinstance(value, type) and (issubclass(value, BaseException) or self._own_objects.is_open(value)):
             return {"exception" if issubclass(value, BaseException) else "kind": self._class(value, number)}
         if self._own_objects.is_open(value):
@@ -152,10 +152,25 @@ class Given:
             return {
                 **described,
                 "bases": [self._encode(base) for base in kind.__bases__ if issubclass(base, BaseException)],
+                "open": self._own_objects.is_own_class(kind),
             }
         bases = [self.describe(base) for base in kind.__bases__ if self._own_objects.is_own_class(base)]
         told = _signature(kind) if self._own_objects.is_open(kind) else {"parameters": None, "doc": None}
         return {**told, **described, "bases": bases, "special": self._own_objects.operators(kind)}
+
+    def _of_error(self, error: BaseException) -> dict[str, Any]:
+        """Return what an exception is beside its arguments.
+
+        Of one of a class of the tests' own that is its text, and the candidate asks for its attributes; those that one of Python's own
+        classes has been given come with it.
+        """
+        kind = type(error)
+        if self._own_objects.is_own_class(kind):
+            return {"text": _text(error) if kind.__str__ not in _TEXTS_OF_PYTHONS_OWN else None}
+        if kind.__module__ != "builtins":
+            return {}
+        given = {name: value for name, value in vars(error).items() if not name.startswith("_") and value is not error}
+        return {"attributes": {name: self._encode(value) for name, value in given.items()}} if given else {}
 
     def _attributes(self, function: Any) -> dict[str, Any]:
         """Return what the tests have set of a function of their own."""
@@ -167,6 +182,23 @@ class Given:
             except NotPlainError:  # it is not there
                 continue
         return found
+
+
+_TEXTS_OF_PYTHONS_OWN = (
+    BaseException.__str__,
+    OSError.__str__,
+    KeyError.__str__,
+    SyntaxError.__str__,
+    ImportError.__str__,
+)
+
+
+def _text(error: BaseException) -> str | None:
+    """Return what a class of the tests' own says of an exception; None where it fails at that."""
+    try:
+        return str(error)
+    except Exception:
+        return None
 
 
 def _identity(value: Any) -> Any:

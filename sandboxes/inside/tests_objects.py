@@ -41,6 +41,10 @@ DESCRIPTIVE = ("__name__", "__qualname__", "__annotations__", "__wrapped__", "__
 """Attributes that a decorator asks a function for, and that an object may have or not."""
 
 
+TEXT = "_agentrl_text"
+"""The attribute of an exception of the tests' that has what its class says of it."""
+
+
 class TestObject:
     """An object of the tests' own class: it is equal to itself, and can be kept and given back."""
 
@@ -177,6 +181,40 @@ def _asked(operator: str) -> Callable[..., Any]:
     if operator == "__exit__":
         return lambda self, kind, error, trace: self._origin.special(operator, (kind, error, None))
     return lambda self, *args: self._origin.special(operator, args)
+
+
+def open_exception(
+    name: str, bases: tuple[type, ...], use: Use, number_of: Callable[[BaseException], int | None]
+) -> type[BaseException]:
+    """Return what stands for an exception class of the tests' own.
+
+    What an exception of it has beside its arguments is asked for there, if it is one of the tests' (`number_of`), by its public names.
+    """
+
+    def get(self: BaseException, attribute: str) -> Any:
+        number = number_of(self)
+        if number is None or attribute.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
+        return use(number, "get", attribute, (), {})
+
+    def set_attribute(self: BaseException, attribute: str, value: Any) -> None:
+        number = number_of(self)
+        asked = number is not None and not attribute.startswith("_") and attribute != "args"
+        if number is not None and asked:
+            use(number, "set", attribute, (value,), {})
+            if TEXT in vars(self):
+                del vars(self)[TEXT]
+                BaseException.__setattr__(self, TEXT, use(number, "special", "__str__", (), {}))
+        if not asked or hasattr(type(self), attribute):
+            BaseException.__setattr__(self, attribute, value)
+
+    def text(self: BaseException) -> str:
+        if (known := vars(self).get(TEXT)) is not None:
+            return str(known)
+        return str(super(made, self).__str__())
+
+    made: type[BaseException] = type(name, bases, {"__getattr__": get, "__setattr__": set_attribute, "__str__": text})
+    return made
 
 
 def signature(parameters: list[Any]) -> Any:
