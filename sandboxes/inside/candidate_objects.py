@@ -67,6 +67,8 @@ class Objects:
         self._numbers: dict[int, int] = {}
         self._of_tests: dict[int, Any] = {}
         self._tests_numbers: dict[int, int] = {}
+        self._unbinding: set[int] = set()
+        """The functions that stand for what is no method of a class that it is set in."""
         self._library: dict[int, tuple[str, Any]] = {}
         """What the tests gave of the standard library's, and its name."""
         self._named_tuples: dict[str, Any] = {}
@@ -88,6 +90,10 @@ class Objects:
             number = self._numbers[id(value)] = len(self._objects) + 1
             self._objects[number] = value
         return number
+
+    def in_class(self, value: Any) -> Any:
+        """Return what a class is to have so that it gives this value: what is no function of Python's in plain Python is no method."""
+        return staticmethod(value) if id(value) in self._unbinding else value
 
     def encode(self, value: Any, items: Items = NO_ITEMS) -> Any:
         """Return a value as it is sent, with the containers that both sides have."""
@@ -221,6 +227,8 @@ class Objects:
         if content["parameters"] is not None:
             own = [["self", 0, False]] if bound else []
             function.__signature__ = signature([*own, *content["parameters"]])  # type: ignore[attr-defined]
+        if not content["binds"]:
+            self._unbinding.add(id(function))
         if bound:
             owner = content["method_of"]
             function._agentrl_owner = TestObject() if owner is None else self.decode(owner)  # type: ignore[attr-defined]
@@ -258,8 +266,10 @@ class Objects:
         """Have the tests do with an object of theirs what is done with its stand-in."""
         if what == "call":
             return self._call_back(number, args, kwargs, {})
+        if what in ("copy", "deepcopy"):
+            self._copies = self._give_back(self._copies)
         value = self._call_back(number, args, kwargs, {"what": what, "name": name})
-        if what != "get" or type(value) not in CHANGEABLE:
+        if what != "get" or type(value) not in CHANGEABLE or name == "__dict__":
             return value
         before = json.dumps(self.encode(value))
         for known in self._copies:
@@ -271,9 +281,17 @@ class Objects:
     def give_back_changes(self) -> None:
         """Have the tests make the changes that were made to copies of what their objects hold."""
         copies, self._copies = self._copies, []
+        self._give_back(copies)
+
+    def _give_back(self, copies: list[tuple[int, str, Any, str]]) -> list[tuple[int, str, Any, str]]:
+        """Have the tests make these changes, and return the copies with what they are now."""
+        given_back = []
         for number, name, value, before in copies:
-            if json.dumps(self.encode(value)) != before:
+            now = json.dumps(self.encode(value))
+            if now != before:
                 self._call_back(number, (value,), {}, {"what": "replace", "name": name})
+            given_back.append((number, name, value, now))
+        return given_back
 
     def _exception(self, content: Any) -> type[BaseException]:
         known: type[BaseException] | None = library_exception(content)

@@ -12,6 +12,7 @@ from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
+from agentrl.sandboxes.inside.tests_objects import COPIED
 
 REFUSED_BY_NAME = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 """Operators of an object that the candidate may not use which are refused by name, where its class has them."""
@@ -57,7 +58,7 @@ class Given:
         value = self._values.get(number)
         if number in self._closed:
             names = _names(value)
-            return names is None or name in names or name in _operators(value)
+            return names is None or name in (*names, *_operators(value), COPIED)
         return self._own_objects.is_open(value) and name.startswith("__") and hasattr(value, name)
 
     def answer(self, number: int, what: str, name: str, args: list[Any]) -> Any:
@@ -83,7 +84,8 @@ class Given:
         if self._own_objects.is_open(value):
             return {"object": {"number": number, "class": self._kind_of(value), **self._spec(value)}}
         if isinstance(value, FUNCTIONS) or (callable(value) and kind.__module__ in ("functools", "operator")):
-            described = {"number": number, **_signature(value), "attributes": self._attributes(value)}
+            binds = hasattr(kind, "__get__")
+            described = {"number": number, **_signature(value), "binds": binds, "attributes": self._attributes(value)}
             return {"function": described | self._owner(value)}
         if hasattr(kind, "__next__"):
             return {"iterator": {"number": number}}

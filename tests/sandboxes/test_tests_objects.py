@@ -23,3 +23,19 @@ async def test_right_programs_pass_and_faulty_ones_do_not(bubblewrap: BackendNam
             verdict = await grade(right, [TestFile(code=code)], pool=pool)
             assert verdict.passed, (name, verdict.results)
             assert not (await grade(faulty, [TestFile(code=code)], pool=pool)).passed, name
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("source", "made"),
+    [
+        ("import copy\ndef f(a, b): return copy.deepcopy([a, b])", "class Own: pass"),
+        ("def f(a, b): a.__dict__['_x'] = 1", "class Own: pass"),
+        ("import copy\ndef f(a, b): return copy.copy(a)", "import threading\nOwn = threading.Event"),
+    ],
+)
+async def test_what_cannot_be_copied_or_set_ends_the_test(bubblewrap: BackendName, source: str, made: str) -> None:
+    code = f"from solution import f\n{made}\ndef test():\n    f(Own(), Own())\n    assert True"
+    async with open_pool(backend=bubblewrap, size=2) as pool:
+        verdict = await grade(source, [TestFile(code=code)], pool=pool)
+    assert verdict.status.value == "checker_error", verdict.results

@@ -103,6 +103,104 @@ _CASES: dict[str, tuple[str, str, str]] = {
             assert code(call) == 4
         """,
     ),
+    "copies of an object": (
+        """
+        import copy
+        class Registry:
+            def __init__(self): self.known = {}
+            def add(self, name, item): self.known[name] = item
+            def make(self, name, deep, **changes):
+                made = (copy.deepcopy if deep else copy.copy)(self.known[name])
+                for key, value in changes.items(): setattr(made, key, value)
+                return made
+        """,
+        """
+        class Registry:
+            def __init__(self): self.known = {}
+            def add(self, name, item): self.known[name] = item
+            def make(self, name, deep, **changes):
+                for key, value in changes.items(): setattr(self.known[name], key, value)
+                return self.known[name]
+        """,
+        """
+        import pytest
+        from solution import Registry
+        class Car:
+            def __init__(self): self.color, self.parts, self._secret = "red", [1], 7
+            def secret(self): return self._secret
+        @pytest.mark.parametrize("deep", [False, True])
+        def test(deep):
+            registry, car = Registry(), Car()
+            registry.add("car", car)
+            other = registry.make("car", deep, color="blue")
+            assert (car.color, other.color, other.secret()) == ("red", "blue", 7)
+            assert type(other) is Car and other is not car and (other.parts is car.parts) is not deep
+        """,
+    ),
+    "a copy has what was changed before": (
+        "import copy\ndef grown(item):\n    item.parts.append(2)\n    made = copy.deepcopy(item)\n    item.parts.append(3)\n    return made",
+        "def grown(item):\n    item.parts.append(2)\n    item.parts.append(3)\n    return item",
+        """
+        from solution import grown
+        class Car:
+            def __init__(self): self.parts = [1]
+        def test():
+            car = Car()
+            assert grown(car).parts == [1, 2] and car.parts == [1, 2, 3]
+        """,
+    ),
+    "the names of an object": (
+        """
+        def fill(item, **values):
+            item.__dict__["a"] = 5
+            item.__dict__.update(values)
+            vars(item).pop("b")
+            return item.a, dict(vars(item)), hasattr(item, "b")
+        """,
+        """
+        def fill(item, **values):
+            found = dict(vars(item), a=5, **values)
+            found.pop("b")
+            return 5, found, False
+        """,
+        """
+        from solution import fill
+        class Item:
+            def __init__(self): self.b = 1
+        def test():
+            item = Item()
+            assert fill(item, c=6) == (5, {"a": 5, "c": 6}, False)
+            assert vars(item) == {"a": 5, "c": 6}
+        """,
+    ),
+    "what is no method of a class": (
+        """
+        class Mailer:
+            def send(self, text): raise OSError
+            def key(self, row): raise OSError
+        def join(who):
+            mailer = Mailer()
+            return mailer.send("hi " + who), mailer.key([3, 4])
+        """,
+        "class Mailer: pass\ndef join(who): return None, 4",
+        """
+        from functools import partial
+        from operator import itemgetter
+        import pytest
+        from solution import Mailer, join
+        def note(log, text): log.append(text)
+        @pytest.mark.parametrize("way", ["builtin", "partial"])
+        def test(monkeypatch, way):
+            sent = []
+            monkeypatch.setattr(Mailer, "send", sent.append if way == "builtin" else partial(note, sent), raising=False)
+            monkeypatch.setattr(Mailer, "key", itemgetter(1), raising=False)
+            assert join("bob") == (None, 4) and sent == ["hi bob"]
+        def test_methods_are(monkeypatch):
+            monkeypatch.setattr(Mailer, "send", lambda self, text: type(self).__name__ + text, raising=False)
+            monkeypatch.setattr(Mailer, "key", lambda self, row: len(row), raising=False)
+            assert join("bob") == ("Mailerhi bob", 2)
+        """,
+    ),
 }
 
 
