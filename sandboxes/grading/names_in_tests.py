@@ -137,11 +137,11 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
             targets = [(node.target, None)]
         case ast.ExceptHandler(name=str(name)):
             yield name, None
-    for target, value in targets:
+    for target, given in targets:
         parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         for part in parts:
             if isinstance(part, ast.Name | ast.Attribute):
-                yield ast.unparse(part), value if part is target else None
+                yield ast.unparse(part), given if part is target else None
     for argument in arguments_of(node):
         if argument != MONKEYPATCH:
             yield argument, None

@@ -121,9 +121,10 @@ class Given:
         return {"method_of": self._encode(owner) if usable else None}
 
     def _spec(self, value: Any) -> dict[str, Any]:
-        """The class of the candidate's that a mock passes for."""
+        """The class of the candidate's, or of the tests' own, that a mock passes for."""
         spec = vars(value).get("_spec_class") if self._own_objects.makes_mocks(type(value)) else None
-        return {"passes_for": self._encode(spec)} if isinstance(spec, RemoteClass) else {}
+        own = isinstance(spec, type) and self._own_objects.is_own_class(spec) and not issubclass(spec, BaseException)
+        return {"passes_for": self._encode(spec)} if own or isinstance(spec, RemoteClass) else {}
 
     def _kind_of(self, value: Any) -> dict[str, Any]:
         """Return what stands for the class of an object that the candidate may use; the class itself it may be unable to."""

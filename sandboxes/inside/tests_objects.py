@@ -192,11 +192,11 @@ class AttributesOfObject(dict[str, Any]):
             origin = self._owner._origin
             raise NeedsTestObjectError(origin.number, "__dict__")
 
-    def __ior__(self, other: Any) -> Self:  # type: ignore[misc]
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc, override]
         self.update(other)
         return self
 
-    update, pop, popitem, setdefault, clear = (  # type: ignore[assignment]
+    update, pop, popitem, setdefault, clear = (
         getattr(MutableMapping, name) for name in ("update", "pop", "popitem", "setdefault", "clear")
     )
 

@@ -201,6 +201,95 @@ _CASES: dict[str, tuple[str, str, str]] = {
             assert join("bob") == ("Mailerhi bob", 2)
         """,
     ),
+    "attributes of a function": (
+        """
+        def square(x):
+            if x not in square.known:
+                square.computed += 1
+                square.known[x] = x * x
+            return square.known[x]
+        square.computed, square.known = 0, {}
+        def greet(name): return getattr(greet, "prefix", "hi ") + name
+        """,
+        """
+        def square(x):
+            square.computed += 1
+            return x * x
+        square.computed = 0
+        def greet(name): return getattr(greet, "prefix", "hi ") + name
+        """,
+        """
+        from unittest.mock import Mock, patch
+        import pytest
+        from solution import greet, square
+        def test_counter():
+            square.computed = 0
+            assert square(4) == square(4) == 16 and square.computed == 1
+        def test_option(monkeypatch):
+            monkeypatch.setattr(greet, "prefix", "yo ", raising=False)
+            assert greet("x") == "yo x"
+            monkeypatch.undo()
+            assert greet("x") == "hi x" and not hasattr(greet, "prefix")
+        def test_patch():
+            with patch.object(square, "computed", 5): assert square(7) == 49 and square.computed == 6
+            assert square.computed < 5
+            with pytest.raises(AttributeError): del greet.prefix
+        """,
+    ),
+    "a mock with a spec of the test's own": (
+        """
+        class Container:
+            def __init__(self): self.known = {}
+            def bind(self, interface, made):
+                if not isinstance(made, interface): raise TypeError(interface.__name__)
+                self.known[interface] = made
+        """,
+        """
+        class Container:
+            def __init__(self): self.known = {}
+            def bind(self, interface, made): self.known[interface] = made
+        """,
+        """
+        from unittest.mock import Mock
+        import pytest
+        from solution import Container
+        class Repo:
+            def get(self, key): ...
+        class Other: pass
+        def test():
+            container, repo = Container(), Mock(spec=Repo)
+            container.bind(Repo, repo)
+            assert container.known[Repo] is repo
+            with pytest.raises(TypeError): container.bind(Repo, Mock())
+            with pytest.raises(TypeError): container.bind(Other, repo)
+        """,
+    ),
+    "a class that counts its calls, which the test makes": (
+        """
+        class Spy:
+            def __init__(self, answer): self.answer, self.call_args_list = answer, []
+            def __call__(self, *args):
+                self.call_args_list.append(args)
+                return self.answer
+            def assert_called_once_with(self, *args):
+                if self.call_args_list != [args]: raise AssertionError(self.call_args_list)
+        """,
+        """
+        class Spy:
+            def __init__(self, answer): self.answer, self.call_args_list = answer, []
+            def __call__(self, *args): return self.answer
+            def assert_called_once_with(self, *args): pass
+        """,
+        """
+        import pytest
+        from solution import Spy
+        def test():
+            spy = Spy(3)
+            assert spy(1) == 3 and spy.call_args_list == [(1,)]
+            spy.assert_called_once_with(1)
+            with pytest.raises(AssertionError): spy.assert_called_once_with(2)
+        """,
+    ),
 }
 
 
