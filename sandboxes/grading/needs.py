@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-import sys
+import itertools
 from collections.abc import Iterator
 
+from agentrl.sandboxes.grading import files_in_tests, patches_in_tests
+from agentrl.sandboxes.grading.files_in_tests import is_fixture
+from agentrl.sandboxes.grading.names_in_tests import MONKEYPATCH, Names, arguments_of, imported, root
 from agentrl.sandboxes.grading.verdict import AssertTest, Test, TestFile
-from agentrl.sandboxes.inside.shared_state import PATCHED
-from agentrl.sandboxes.inside.special_methods import SPECIAL_METHODS
 
 FIXTURES = {
-    "tmp_path": "files that it shares with the candidate (tmp_path)",
-    "tmpdir": "files that it shares with the candidate (tmpdir)",
     "mocker": "the plugin pytest-mock; unittest.mock is there",
     "benchmark": "the plugin pytest-benchmark",
 }
@@ -37,17 +36,18 @@ CALLS = {
     "importlib.util.spec_from_file_location": "the candidate's file (importlib.util.spec_from_file_location)",
     "runpy.run_path": "the candidate's file (runpy.run_path)",
     "runpy.run_module": "the candidate's file (runpy.run_module)",
-    "subprocess.run": "to run programs (subprocess.run); use an IOTest",
-    "subprocess.check_output": "to run programs (subprocess.check_output); use an IOTest",
-    "subprocess.Popen": "to run programs (subprocess.Popen); use an IOTest",
     "asyncio.run": "to await what the candidate returns (asyncio.run)",
-    "dataclasses.asdict": "the insides of the candidate's dataclasses (dataclasses.asdict)",
-    "dataclasses.astuple": "the insides of the candidate's dataclasses (dataclasses.astuple)",
-    "dataclasses.fields": "the insides of the candidate's dataclasses (dataclasses.fields)",
-    "dataclasses.replace": "the insides of the candidate's dataclasses (dataclasses.replace)",
+    **{
+        f"dataclasses.{name}": f"the insides of the candidate's dataclasses (dataclasses.{name})"
+        for name in ("asdict", "astuple", "fields", "replace")
+    },
+    **{
+        f"doctest.{name}": f"the candidate's source (doctest.{name})"
+        for name in ("testmod", "run_docstring_examples", "DocTestSuite", "testsource")
+    },
     "pickle.dumps": "to pickle the candidate's objects (pickle.dumps)",
     "os.chdir": "the candidate to run in another folder (os.chdir)",
-    "monkeypatch.chdir": "the candidate to run in another folder (monkeypatch.chdir)",
+    f"{MONKEYPATCH}.chdir": "the candidate to run in another folder (monkeypatch.chdir)",
     "sys.setrecursionlimit": "to set how deep the candidate may recurse (sys.setrecursionlimit)",
     "sys.getrefcount": "the candidate's memory (sys.getrefcount)",
     "gc.get_objects": "the candidate's memory (gc.get_objects)",
@@ -58,16 +58,11 @@ INSIDES = {
     *("__isabstractmethod__", "__required_keys__", "__optional_keys__"),
 }
 """Attributes of the candidate's module, functions and classes that stand-ins for them do not have."""
-USED_BY_PYTHON = SPECIAL_METHODS | {"__init__", "__new__"}
-FUNCTION_TYPES = ("FunctionType", "LambdaType", "MethodType", "BuiltinFunctionType", "BuiltinMethodType")
-PATCHES = ("patch", "patch.object", "patch.dict", "mock.patch", "unittest.mock.patch", "monkeypatch.setattr")
-ON_BOTH_SIDES = {
-    *("sys.argv", "sys.stdin", "sys.stdout", "sys.stderr", "os.environ"),
-    *(f"{module}.{name}" for module, names in PATCHED.items() for name in names),
-}
-"""What a test may patch though it is not the candidate's, since it is set there too."""
-OF_THE_CALLER = ("super", "globals", "locals", "vars", "dir", "eval", "exec")
-"""Functions of Python's that look at who calls them, which a stand-in cannot."""
+FUNCTION_TYPES = tuple(
+    f"types.{name}" for name in ("FunctionType", "LambdaType", "MethodType", "BuiltinFunctionType", "BuiltinMethodType")
+)
+OF_AN_ARGUMENT = ("inspect.", "dataclasses.", "doctest.", "pickle.")
+"""Calls by whose argument it is decided: of the test's own things, they need nothing of the candidate's."""
 
 
 def needs(test: Test) -> str | None:
@@ -80,13 +75,13 @@ def needs(test: Test) -> str | None:
     module = test.module if isinstance(test, TestFile) else "solution"
     try:
         tree = ast.parse(test.code)
-        if isinstance(test, AssertTest):
-            ast.parse(test.prelude)
+        prelude = ast.parse(test.prelude) if isinstance(test, AssertTest) else None
+        beside = [ast.parse(text) for path, text in _files(test) if path.rpartition("/")[2] == "conftest.py"]
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"to be Python: {error}"
     if isinstance(test, AssertTest) and test.entry_point is not None and "check" not in _defined(tree):
         return f"to define check(candidate), which is called with entry_point = {test.entry_point!r}; or no entry_point"
-    return next(_needs(tree, module), None)
+    return next(_needs(tree, Names(tree, module, prelude), _fixtures([tree, *beside])), None)
 
 
 def _defined(tree: ast.Module) -> set[str]:
@@ -94,13 +89,39 @@ def _defined(tree: ast.Module) -> set[str]:
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     names |= {node.name for node in ast.walk(tree) if isinstance(node, definitions)}
-    return names | set(_imported(tree))
+    return names | set(imported(tree))
 
 
-def _needs(tree: ast.Module, module: str) -> Iterator[str]:
+def _files(test: AssertTest | TestFile) -> list[tuple[str, str]]:
+    """Return the files beside a test that are text."""
+    files = test.files if isinstance(test, TestFile) else {}
+    return [(path, text) for path, text in files.items() if isinstance(text, str)]
+
+
+def _fixtures(trees: list[ast.Module]) -> set[str]:
+    """Return the names of arguments that the tests give themselves: of their own fixtures, and of parameters."""
+    found: set[str] = set()
+    for node in itertools.chain.from_iterable(map(ast.walk, trees)):
+        if isinstance(node, ast.FunctionDef) and is_fixture(node):
+            found.add(node.name)
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func).split(".")[-1]
+        if called == "fixture":
+            values = (keyword.value for keyword in node.keywords)
+            found |= {str(value.value) for value in values if isinstance(value, ast.Constant)}
+        if called == "parametrize" and node.args:
+            texts = [text.value for text in ast.walk(node.args[0]) if isinstance(text, ast.Constant)]
+            found |= {name.strip() for text in texts for name in str(text).split(",")}
+    return found
+
+
+def _needs(tree: ast.Module, names: Names, fixtures: set[str]) -> Iterator[str]:
     """Return everything that is found, in the order of the code."""
-    full = _imported(tree)
-    candidates = {name for name, source in full.items() if source.split(".")[0] == module}
+    module, candidates = names.module, names.candidates
+    yield from files_in_tests.folders(names, fixtures)
+    yield from files_in_tests.source_files(names)
+    yield from files_in_tests.Shared(names).given()
     checks_calls = any(isinstance(node, ast.Name) and node.id == "TypeError" for node in ast.walk(tree))
     tried = {inner for node in ast.walk(tree) if isinstance(node, ast.Try) for inner in ast.walk(node)}
     for node in ast.walk(tree):
@@ -108,52 +129,63 @@ def _needs(tree: ast.Module, module: str) -> Iterator[str]:
             yield from _of_a_package(node, module)
         elif isinstance(node, ast.AsyncFunctionDef):
             yield f"to await what the candidate returns (async def {node.name})"
-        elif _unloads(node, module, full):
+        elif _unloads(node, names):
             yield "to load the candidate's module anew (sys.modules)"
-        elif (
-            isinstance(node, ast.Name | ast.Attribute) and _dotted(node, full).removeprefix("types.") in FUNCTION_TYPES
-        ):
+        elif isinstance(node, ast.Name | ast.Attribute) and names.dotted(node) in FUNCTION_TYPES:
             yield f"the candidate's functions to be functions here ({ast.unparse(node)})"
-        elif isinstance(node, ast.Attribute) and node.attr in INSIDES and _root(node.value) in candidates:
+        elif isinstance(node, ast.Attribute) and node.attr in INSIDES and root(node.value) in candidates:
             yield f"the candidate's insides ({ast.unparse(node)})"
         elif isinstance(node, ast.FunctionDef):
-            fixtures = [argument.arg for argument in node.args.args if argument.arg in FIXTURES]
-            if node.name.startswith("test") and fixtures:
-                yield FIXTURES[fixtures[0]]
+            wanted = [argument for argument in arguments_of(node) if argument in FIXTURES and argument not in fixtures]
+            if node.name.startswith("test") and wanted:
+                yield FIXTURES[wanted[0]]
+        elif isinstance(node, ast.Assign):
+            yield from patches_in_tests.of_an_assignment(node, names)
         elif isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base) for base in node.bases]
             derived = [base for base in bases if base.split(".")[0] in candidates]
             if derived:
                 yield f"to derive its class {node.name} from the candidate's {derived[0]}"
         elif isinstance(node, ast.Call):
-            name = _dotted(node.func, full)
-            if name.endswith(".run_until_complete"):
-                yield "to await what the candidate returns (run_until_complete)"
-            elif name in CALLS:
-                yield CALLS[name]
-            elif (
-                f".{name}".endswith(".create_autospec")
-                and node.args
-                and _root(node.args[0]) in candidates
-                and checks_calls
-            ):
-                yield f"the candidate's signatures (create_autospec({ast.unparse(node.args[0])}))"
-            elif any(f".{name}".endswith(f".{patch}") for patch in PATCHES) and node.args:
-                yield from _outside(node, name, module, candidates, full)
+            yield from _of_a_call(node, names, checks_calls)
 
 
-def _unloads(node: ast.AST, module: str, full: dict[str, str]) -> bool:
+def _of_a_call(call: ast.Call, names: Names, checks_calls: bool) -> Iterator[str]:
+    """Return what a call needs. `checks_calls` says whether the code expects a TypeError."""
+    name = names.dotted(call.func)
+    of = call.args[0] if call.args else None
+    awaits = any(full.split(".")[0] == "asyncio" for full in names.full.values())
+    if ast.unparse(call.func).endswith(".run_until_complete") and awaits and not _is_made_by(call.func, names):
+        yield "to await what the candidate returns (run_until_complete)"
+    elif name in CALLS:
+        of_arguments = name.startswith(OF_AN_ARGUMENT)
+        if not (of_arguments and (names.is_own(of) if of is not None else name.startswith("doctest."))):
+            yield CALLS[name]
+    elif f".{name}".endswith(".create_autospec") and of is not None and root(of) in names.candidates and checks_calls:
+        yield f"the candidate's signatures (create_autospec({ast.unparse(of)}))"
+    else:
+        yield from patches_in_tests.of_a_call(call, name, names)
+
+
+def _is_made_by(function: ast.expr, names: Names) -> bool:
+    """Return whether a method is of an object that a class or function of the candidate's has made in this expression."""
+    while isinstance(function, ast.Attribute | ast.Call):
+        function = function.value if isinstance(function, ast.Attribute) else function.func
+    return root(function) in names.candidates
+
+
+def _unloads(node: ast.AST, names: Names) -> bool:
     """Return whether code takes the candidate's module out of those that are loaded."""
     if isinstance(node, ast.Delete):
         items = [(target.value, target.slice) for target in node.targets if isinstance(target, ast.Subscript)]
-    elif isinstance(node, ast.Call) and _dotted(node.func, full) == "sys.modules.pop" and node.args:
+    elif isinstance(node, ast.Call) and names.dotted(node.func) == "sys.modules.pop" and node.args:
         items = [(ast.parse("sys.modules", mode="eval").body, node.args[0])]
     elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".delitem") and len(node.args) > 1:
         items = [(node.args[0], node.args[1])]
     else:
         return False
     return any(
-        _dotted(of, full) == "sys.modules" and isinstance(key, ast.Constant) and key.value == module
+        names.dotted(of) == "sys.modules" and isinstance(key, ast.Constant) and key.value == names.module
         for of, key in items
     )
 
@@ -167,76 +199,3 @@ def _of_a_package(statement: ast.Import | ast.ImportFrom, module: str) -> Iterat
     for name in names:
         if name.lstrip(".").partition(".")[0] == module != name:
             yield f"the candidate to be a package (import {name}), and it is one module; import it as {module}"
-
-
-def _outside(call: ast.Call, name: str, module: str, candidates: set[str], full: dict[str, str]) -> Iterator[str]:
-    """Return what a patch would change that is not the candidate's: there, nobody would see it."""
-    target = call.args[0]
-    if not isinstance(target, ast.Constant) and ast.unparse(target).split(".")[0] not in full:
-        return  # what the test has made, or had of a star import; its run shows whether that is the candidate's
-    if isinstance(target, ast.Constant) and isinstance(target.value, str):
-        shown, inside = target.value, target.value.split(".")[0] == module
-    else:
-        shown = ast.unparse(target)
-        inside = shown.split(".")[0] in candidates
-        attribute = call.args[1] if len(call.args) > 1 else None
-        if inside and isinstance(attribute, ast.Constant) and isinstance(attribute.value, str):
-            shown = f"{shown}.{attribute.value}"
-        if name.endswith("dict") and not inside:
-            return  # a dict of the test's own
-        elif (
-            not inside
-            and isinstance(attribute, ast.Constant)
-            and isinstance(attribute.value, str)
-            and name.rpartition(".")[2] != "dict"
-        ):
-            shown = f"{full.get(shown, shown)}.{attribute.value}"
-    if shown in ON_BOTH_SIDES:
-        return
-    path = (shown if isinstance(target, ast.Constant) else _full_name(shown, full)).split(".")
-    of_a_class = inside and len(path) > 2 and path[1] not in sys.stdlib_module_names
-    if of_a_class and any(_asks_for_autospec(keyword) for keyword in call.keywords):
-        yield f"the candidate's signatures (a patch of {shown} with autospec)"
-    if of_a_class and shown.rpartition(".")[2] in USED_BY_PYTHON:
-        yield f"to patch {shown}, by which Python itself uses the candidate's class"
-    if inside and shown.rpartition(".")[2] in OF_THE_CALLER:
-        yield f"to patch {shown}, which looks at who calls it"
-    if not inside:
-        own = shown.removeprefix("builtins.")
-        how = f"{module}.{own}" + ("" if own == shown else ", with create=True")
-        yield f"to patch {shown}, which is not the candidate's; patch it as the candidate sees it, as in {how}"
-
-
-def _asks_for_autospec(keyword: ast.keyword) -> bool:
-    return keyword.arg == "autospec" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value is False)
-
-
-def _root(node: ast.expr) -> str:
-    """Return the first name of `name.attribute.attribute`; else an empty text."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _imported(tree: ast.Module) -> dict[str, str]:
-    """Return what each name that the code imports stands for."""
-    full: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                full[alias.asname or alias.name.split(".")[0]] = (
-                    alias.name if alias.asname else alias.name.split(".")[0]
-                )
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                full[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-    return full
-
-
-def _dotted(function: ast.expr, full: dict[str, str]) -> str:
-    return _full_name(ast.unparse(function), full)
-
-
-def _full_name(name: str, full: dict[str, str]) -> str:
-    first, dot, rest = name.partition(".")
-    return full.get(first, first) + dot + rest

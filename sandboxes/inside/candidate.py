@@ -197,7 +197,8 @@ class Candidate:
     def set(self, request: dict[str, Any]) -> dict[str, Any]:
         """Set an attribute, or a name of the module."""
         owner, name = self._owner(request), request["name"]
-        answer = self.invoke(lambda value: setattr(owner, name, value), request)
+        in_class = self.objects.in_class if isinstance(owner, type) else lambda value: value
+        answer = self.invoke(lambda value: setattr(owner, name, in_class(value)), request)
         if owner is self.module:
             self._renamed()  # which the tests know
         return answer

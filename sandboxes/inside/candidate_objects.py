@@ -18,12 +18,14 @@ from agentrl.sandboxes.inside.plain_decoding import decode
 from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.special_methods import operators
 from agentrl.sandboxes.inside.tests_objects import (
+    TEXT,
     OpenObject,
     Origin,
     TestIterator,
     TestObject,
     closed_object,
     open_class,
+    open_exception,
     passing_for,
     signature,
 )
@@ -65,6 +67,8 @@ class Objects:
         self._numbers: dict[int, int] = {}
         self._of_tests: dict[int, Any] = {}
         self._tests_numbers: dict[int, int] = {}
+        self._unbinding: set[int] = set()
+        """The functions that stand for what is no method of a class that it is set in."""
         self._library: dict[int, tuple[str, Any]] = {}
         """What the tests gave of the standard library's, and its name."""
         self._named_tuples: dict[str, Any] = {}
@@ -86,6 +90,10 @@ class Objects:
             number = self._numbers[id(value)] = len(self._objects) + 1
             self._objects[number] = value
         return number
+
+    def in_class(self, value: Any) -> Any:
+        """Return what a class is to have so that it gives this value: what is no function of Python's in plain Python is no method."""
+        return staticmethod(value) if id(value) in self._unbinding else value
 
     def encode(self, value: Any, items: Items = NO_ITEMS) -> Any:
         """Return a value as it is sent, with the containers that both sides have."""
@@ -219,6 +227,8 @@ class Objects:
         if content["parameters"] is not None:
             own = [["self", 0, False]] if bound else []
             function.__signature__ = signature([*own, *content["parameters"]])  # type: ignore[attr-defined]
+        if not content["binds"]:
+            self._unbinding.add(id(function))
         if bound:
             owner = content["method_of"]
             function._agentrl_owner = TestObject() if owner is None else self.decode(owner)  # type: ignore[attr-defined]
@@ -256,8 +266,10 @@ class Objects:
         """Have the tests do with an object of theirs what is done with its stand-in."""
         if what == "call":
             return self._call_back(number, args, kwargs, {})
+        if what in ("copy", "deepcopy"):
+            self._copies = self._give_back(self._copies)
         value = self._call_back(number, args, kwargs, {"what": what, "name": name})
-        if what != "get" or type(value) not in CHANGEABLE:
+        if what != "get" or type(value) not in CHANGEABLE or name == "__dict__":
             return value
         before = json.dumps(self.encode(value))
         for known in self._copies:
@@ -269,21 +281,38 @@ class Objects:
     def give_back_changes(self) -> None:
         """Have the tests make the changes that were made to copies of what their objects hold."""
         copies, self._copies = self._copies, []
+        self._give_back(copies)
+
+    def _give_back(self, copies: list[tuple[int, str, Any, str]]) -> list[tuple[int, str, Any, str]]:
+        """Have the tests make these changes, and return the copies with what they are now."""
+        given_back = []
         for number, name, value, before in copies:
-            if json.dumps(self.encode(value)) != before:
+            now = json.dumps(self.encode(value))
+            if now != before:
                 self._call_back(number, (value,), {}, {"what": "replace", "name": name})
+            given_back.append((number, name, value, now))
+        return given_back
 
     def _exception(self, content: Any) -> type[BaseException]:
         known: type[BaseException] | None = library_exception(content)
-        return known or type(content["name"], tuple(map(self.decode, content["bases"])), {})
+        if known is not None:
+            return known
+        bases = tuple(map(self.decode, content["bases"]))
+        if not content["open"]:
+            return type(content["name"], bases, {})
+        return open_exception(content["name"], bases, self._use, lambda error: self._tests_numbers.get(id(error)))
 
     def _error(self, content: Any) -> BaseException:
         kind: type[BaseException] = self.decode(content["class"])
         args = [self.decode(item) for item in content["args"]]
         try:
-            return kind(*args)
+            made = kind(*args)
         except TypeError:  # its class wants other arguments
-            return Exception(*args)
+            made = Exception(*args)
+        if content.get("text") is not None:
+            vars(made)[TEXT] = content["text"]
+        vars(made).update({name: self.decode(value) for name, value in content.get("attributes", {}).items()})
+        return made
 
 
 def _unbound(value: Any) -> Any:

@@ -12,6 +12,7 @@ from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction, RemoteObject
+from agentrl.sandboxes.inside.tests_objects import COPIED
 
 REFUSED_BY_NAME = frozenset({"__enter__", "__exit__", "__iter__", "__next__", "__len__", "__getitem__", "__contains__"})
 """Operators of an object that the candidate may not use which are refused by name, where its class has them."""
@@ -57,7 +58,7 @@ class Given:
         value = self._values.get(number)
         if number in self._closed:
             names = _names(value)
-            return names is None or name in names or name in _operators(value)
+            return names is None or name in (*names, *_operators(value), COPIED)
         return self._own_objects.is_open(value) and name.startswith("__") and hasattr(value, name)
 
     def answer(self, number: int, what: str, name: str, args: list[Any]) -> Any:
@@ -77,13 +78,14 @@ class Given:
         number = self._number(value)
         if isinstance(value, BaseException):
             args = [self._encode(item) for item in value.args]
-            return {"error": {"number": number, "class": self._encode(kind), "args": args}}
+            return {"error": {"number": number, "class": self._encode(kind), "args": args, **self._of_error(value)}}
         if isinstance(value, type) and (issubclass(value, BaseException) or self._own_objects.is_open(value)):
             return {"exception" if issubclass(value, BaseException) else "kind": self._class(value, number)}
         if self._own_objects.is_open(value):
             return {"object": {"number": number, "class": self._kind_of(value), **self._spec(value)}}
         if isinstance(value, FUNCTIONS) or (callable(value) and kind.__module__ in ("functools", "operator")):
-            described = {"number": number, **_signature(value), "attributes": self._attributes(value)}
+            binds = hasattr(kind, "__get__")
+            described = {"number": number, **_signature(value), "binds": binds, "attributes": self._attributes(value)}
             return {"function": described | self._owner(value)}
         if hasattr(kind, "__next__"):
             return {"iterator": {"number": number}}
@@ -119,9 +121,10 @@ class Given:
         return {"method_of": self._encode(owner) if usable else None}
 
     def _spec(self, value: Any) -> dict[str, Any]:
-        """Return the class of the candidate's that a mock passes for."""
+        """Return the class of the candidate's, or of the tests' own, that a mock passes for."""
         spec = vars(value).get("_spec_class") if self._own_objects.makes_mocks(type(value)) else None
-        return {"passes_for": self._encode(spec)} if isinstance(spec, RemoteClass) else {}
+        own = isinstance(spec, type) and self._own_objects.is_own_class(spec) and not issubclass(spec, BaseException)
+        return {"passes_for": self._encode(spec)} if own or isinstance(spec, RemoteClass) else {}
 
     def _kind_of(self, value: Any) -> dict[str, Any]:
         """Return what stands for the class of an object that the candidate may use; the class itself it may be unable to."""
@@ -152,10 +155,25 @@ class Given:
             return {
                 **described,
                 "bases": [self._encode(base) for base in kind.__bases__ if issubclass(base, BaseException)],
+                "open": self._own_objects.is_own_class(kind),
             }
         bases = [self.describe(base) for base in kind.__bases__ if self._own_objects.is_own_class(base)]
         told = _signature(kind) if self._own_objects.is_open(kind) else {"parameters": None, "doc": None}
         return {**told, **described, "bases": bases, "special": self._own_objects.operators(kind)}
+
+    def _of_error(self, error: BaseException) -> dict[str, Any]:
+        """Return what an exception is beside its arguments.
+
+        Of one of a class of the tests' own that is its text, and the candidate asks for its attributes; those that one of Python's own
+        classes has been given come with it.
+        """
+        kind = type(error)
+        if self._own_objects.is_own_class(kind):
+            return {"text": _text(error) if kind.__str__ not in _TEXTS_OF_PYTHONS_OWN else None}
+        if kind.__module__ != "builtins":
+            return {}
+        given = {name: value for name, value in vars(error).items() if not name.startswith("_") and value is not error}
+        return {"attributes": {name: self._encode(value) for name, value in given.items()}} if given else {}
 
     def _attributes(self, function: Any) -> dict[str, Any]:
         """Return what the tests have set of a function of their own."""
@@ -167,6 +185,23 @@ class Given:
             except NotPlainError:  # it is not there
                 continue
         return found
+
+
+_TEXTS_OF_PYTHONS_OWN = (
+    BaseException.__str__,
+    OSError.__str__,
+    KeyError.__str__,
+    SyntaxError.__str__,
+    ImportError.__str__,
+)
+
+
+def _text(error: BaseException) -> str | None:
+    """Return what a class of the tests' own says of an exception; None where it fails at that."""
+    try:
+        return str(error)
+    except Exception:
+        return None
 
 
 def _identity(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 from agentrl.sandboxes.inside.operators import OWN_METHODS, is_named
 from agentrl.sandboxes.inside.plain_data import PLAIN_BASES
-from agentrl.sandboxes.inside.questions import SEARCHES
+from agentrl.sandboxes.inside.questions import SEARCHES, is_made_by_its_class
 from agentrl.sandboxes.inside.stand_ins import (
     RemoteClass,
     RemoteFunction,
@@ -189,7 +189,9 @@ def _class_of(owner: Any) -> Any:
 def _is_asked_as_a_mock(owner: Any, name: str) -> bool:
     """Return whether something of the candidate's is asked what only mocks know; in a test that has mocks, how often it was called too."""
     if owner is None or name in OF_MOCKS_ALONE:
-        return owner is not None
+        # The test has made an object of a class that it names itself: that is no mock of its own.
+        own = isinstance(owner, RemoteObject) and is_named(_class_of(owner)) and is_made_by_its_class(owner)
+        return owner is not None and not own
     counts = name in OF_MOCKS and "unittest.mock" in sys.modules
     return counts and isinstance(owner, RemoteObject | RemoteClass) and not is_named(_class_of(owner))
 

@@ -7,6 +7,7 @@ connection a program would reach what the tests expect, or their process.
 
 from __future__ import annotations
 
+import copy
 import enum
 import functools
 import sys
@@ -81,6 +82,8 @@ class OwnObjects:
                 raise AttributeError(name)
             owner = value if is_mock(value) else type(value)
             return getattr(owner, name)(*([] if owner is value else [value]), *args)
+        if what in ("copy", "deepcopy"):
+            return copy.copy(value) if what == "copy" else copy.deepcopy(value)
         if name in DESCRIPTIVE and what == "get" and type(described := getattr(value, name, None)) is str:
             return described
         if name == "__dict__" and what == "get":

@@ -285,8 +285,7 @@ class Method:
 
 
 class RemoteFunction:  # noqa: D101
-    # A function of the candidate's module, or of an object of its: a docstring here would be shown in place of the
-    # candidate's.
+    # A function of the candidate's module, or of an object of its: a docstring would be shown in place of its own.
 
     def __init__(self, session: Session, owner: Any, name: str, method: Method | None = None) -> None:
         self._agentrl = Reference(session)
@@ -308,11 +307,18 @@ class RemoteFunction:  # noqa: D101
             raise AttributeError(name)
         return self._agentrl.session.attribute(self, name)
 
-    def __copy__(self) -> RemoteFunction:
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith(("_agentrl", "__")):
+            return object.__setattr__(self, name, value)
+        return self._agentrl.session.set_attribute(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        self._agentrl.session.delete_attribute(self, name)
+
+    def __copy__(self, memo: Any = None) -> RemoteFunction:
         return self
 
-    def __deepcopy__(self, memo: Any) -> RemoteFunction:
-        return self
+    __deepcopy__ = __copy__
 
     @property
     def __doc__(self) -> Any:  # type: ignore[override]

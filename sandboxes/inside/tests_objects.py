@@ -6,8 +6,8 @@ of a closed one         it can be kept and given back; who uses it needs what ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, MutableMapping
+from typing import Any, NamedTuple, Self
 
 Use = Callable[[int, str, str, tuple[Any, ...], dict[str, Any]], Any]
 """Has the tests do something with the object of a number: what, with which name, with which arguments."""
@@ -37,8 +37,14 @@ class NeedsTestObjectError(BaseException):
         self.name = name
 
 
+COPIED = "__reduce_ex__"
+"""By what Python copies an object that has no way of its own."""
 DESCRIPTIVE = ("__name__", "__qualname__", "__annotations__", "__wrapped__", "__type_params__")
 """Attributes that a decorator asks a function for, and that an object may have or not."""
+
+
+TEXT = "_agentrl_text"
+"""The attribute of an exception of the tests' that has what its class says of it."""
 
 
 class TestObject:
@@ -60,6 +66,9 @@ class ClosedObject(TestObject):
         if name.startswith("__") or (kind._names is not None and name not in kind._names):
             raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
         raise NeedsTestObjectError(kind._number, name)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise NeedsTestObjectError(type(self)._number, COPIED)
 
 
 class TestIterator:
@@ -137,7 +146,9 @@ class OpenObject(TestObject, metaclass=OpenClass):
     def __getattr__(self, name: str) -> Any:
         if name in _NOT_ASKED:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        if name.startswith("__") and name != "__dict__" and name not in DESCRIPTIVE:
+        if name == "__dict__":
+            return AttributesOfObject(self, self._origin.get(name))
+        if name.startswith("__") and name not in DESCRIPTIVE:
             raise NeedsTestObjectError(self._origin.number, name)
         return self._origin.get(name)
 
@@ -146,6 +157,48 @@ class OpenObject(TestObject, metaclass=OpenClass):
 
     def __delattr__(self, name: str) -> None:
         self._origin.use(self._origin.number, "del", name, (), {})
+
+    def __copy__(self) -> Any:
+        return self._origin.use(self._origin.number, "copy", "", (), {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        # What two objects of the tests' have in common, two copies would not.
+        if any(isinstance(copied, OpenObject) for copied in memo.values()):
+            raise NeedsTestObjectError(self._origin.number, COPIED)
+        return self._origin.use(self._origin.number, "deepcopy", "", (), {})
+
+
+class AttributesOfObject(dict[str, Any]):
+    """The `__dict__` of an object of the tests' own class: what is set or deleted in it is an attribute there."""
+
+    def __init__(self, owner: OpenObject, content: dict[str, Any]) -> None:
+        super().__init__(content)
+        self._owner = owner
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._check(name)
+        setattr(self._owner, name, value)
+        super().__setitem__(name, value)
+
+    def __delitem__(self, name: str) -> None:
+        self._check(name)
+        if name not in self:
+            raise KeyError(name)
+        delattr(self._owner, name)
+        super().__delitem__(name)
+
+    def _check(self, name: str) -> None:
+        if type(name) is not str or name.startswith("_"):
+            origin = self._owner._origin
+            raise NeedsTestObjectError(origin.number, "__dict__")
+
+    def __ior__(self, other: Any) -> Self:  # type: ignore[misc, override]
+        self.update(other)
+        return self
+
+    update, pop, popitem, setdefault, clear = (
+        getattr(MutableMapping, name) for name in ("update", "pop", "popitem", "setdefault", "clear")
+    )
 
 
 _NOT_ASKED = (
@@ -177,6 +230,40 @@ def _asked(operator: str) -> Callable[..., Any]:
     if operator == "__exit__":
         return lambda self, kind, error, trace: self._origin.special(operator, (kind, error, None))
     return lambda self, *args: self._origin.special(operator, args)
+
+
+def open_exception(
+    name: str, bases: tuple[type, ...], use: Use, number_of: Callable[[BaseException], int | None]
+) -> type[BaseException]:
+    """Return what stands for an exception class of the tests' own.
+
+    What an exception of it has beside its arguments is asked for there, if it is one of the tests' (`number_of`), by its public names.
+    """
+
+    def get(self: BaseException, attribute: str) -> Any:
+        number = number_of(self)
+        if number is None or attribute.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {attribute!r}")
+        return use(number, "get", attribute, (), {})
+
+    def set_attribute(self: BaseException, attribute: str, value: Any) -> None:
+        number = number_of(self)
+        asked = number is not None and not attribute.startswith("_") and attribute != "args"
+        if number is not None and asked:
+            use(number, "set", attribute, (value,), {})
+            if TEXT in vars(self):
+                del vars(self)[TEXT]
+                BaseException.__setattr__(self, TEXT, use(number, "special", "__str__", (), {}))
+        if not asked or hasattr(type(self), attribute):
+            BaseException.__setattr__(self, attribute, value)
+
+    def text(self: BaseException) -> str:
+        if (known := vars(self).get(TEXT)) is not None:
+            return str(known)
+        return str(super(made, self).__str__())
+
+    made: type[BaseException] = type(name, bases, {"__getattr__": get, "__setattr__": set_attribute, "__str__": text})
+    return made
 
 
 def signature(parameters: list[Any]) -> Any:
