@@ -167,7 +167,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
             self._await(self.aclose)
 
     async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
-        """Start an episode of the task in `options`, on an event loop."""
+        """Start an episode of the task in `options`, on an event loop.
+
+        Raises:
+            EpisodeError: `on_reset` returned neither text nor messages.
+        """
         super().reset(seed=seed)
         self._turn, self.info = 0, {"failed_calls": 0}
         opened = await self._do("on_reset", self.on_reset, options)
@@ -264,7 +268,11 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         return await done if isinstance(done, Awaitable) else done
 
     def _scored(self, returned: Any) -> Result:
-        """Return what `on_answer` returned, as a Result. Raises BadRewardError when it is neither that nor a number."""
+        """Return what `on_answer` returned, as a Result.
+
+        Raises:
+            BadRewardError: It is neither a Result nor a number.
+        """
         if isinstance(returned, Result):
             return returned
         if not is_number(returned):
