@@ -34,7 +34,8 @@ class TerminalView(RunView):
         self._console = console
 
     def say(self, text: str) -> None:
-        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=True)
+        whole_lines = not self._console.is_terminal  # a log is searched by line; on a screen, words stay whole
+        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=whole_lines)
 
     def on_step(self, metrics: dict[str, Any]) -> None:
         super().on_step(metrics)
