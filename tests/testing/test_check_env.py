@@ -111,6 +111,7 @@ class Remembers(Sound):
         self.said: list[str] = []
 
     def on_reset(self, task: Any) -> str:
+        self.code = 7
         return f"You said {len(self.said)} things."
 
     def on_answer(self, content: str) -> float:
