@@ -47,7 +47,7 @@ class Reward:
         """
         if isinstance(returned, Reward):
             return cls(returned.value, returned.metrics)
-        if _is_number(returned):
+        if is_number(returned):
             return cls(returned)  # type: ignore[arg-type]
         missing = ""
         if isinstance(returned, Coroutine):
@@ -65,7 +65,7 @@ def checked_number(name: str, value: object, bound: float) -> float:
         BadRewardError: It is no finite number within ±`bound`.
     """
     number = math.nan
-    if _is_number(value):
+    if is_number(value):
         try:
             number = float(value)  # type: ignore[arg-type]
         except Exception as error:
@@ -97,8 +97,8 @@ def add_metrics(kept: dict[str, float], metrics: Mapping[str, float]) -> dict[st
     return kept
 
 
-def _is_number(value: object) -> bool:
-    """Whether a value stands for one real number: no text, no array, nothing complex."""
+def is_number(value: object) -> bool:
+    """Return whether a value stands for one real number: no text, no array, nothing complex."""
     if isinstance(value, str | bytes) or (isinstance(value, Complex) and not isinstance(value, Real)):
         return False
     kind = type(value)

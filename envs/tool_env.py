@@ -12,7 +12,7 @@ import inspect
 import json
 import math
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -27,7 +27,8 @@ from gymnasium import spaces
 
 from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs.tools import Tool, tools_of
-from agentrl.errors import ToolCallError
+from agentrl.reward import is_number
+from agentrl.errors import BadRewardError, EpisodeError, ToolCallError, one_line
 from agentrl.reporting.middle_cut import cut_middle
 
 T = TypeVar("T")
@@ -120,6 +121,8 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         self._turn = 0
         self.run_async: Callable[[Callable[[], Awaitable[Any]]], Any] | None = None
         """Awaits on the event loop of an episode, for wrappers, which step this environment in a thread of theirs."""
+        self.note_fault: Callable[[str, Exception], None] | None = None
+        """Is told the name of a tool and what it raised, beside the model."""
         self._uses_own_loop = False
         self._blocked: str | None = None
 
@@ -164,10 +167,19 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
             self._await(self.aclose)
 
     async def areset(self, *, seed: int | None = None, options: Any = None) -> tuple[list[Message], dict[str, Any]]:
-        """Start an episode of the task in `options`, on an event loop."""
+        """Start an episode of the task in `options`, on an event loop.
+
+        Raises:
+            EpisodeError: `on_reset` returned neither text nor messages.
+        """
         super().reset(seed=seed)
         self._turn, self.info = 0, {"failed_calls": 0}
         opened = await self._do("on_reset", self.on_reset, options)
+        if isinstance(opened, Mapping) or not isinstance(opened, Iterable):
+            raise EpisodeError(
+                f"{type(self).__name__}.on_reset returned {one_line(repr(opened), 200)} of type {type(opened).__name__}; return the "
+                'text of the user, or a list of messages such as {"role": "user", "content": "..."}'
+            )
         messages = [{"role": "user", "content": opened}] if isinstance(opened, str) else list(opened)
         return messages, dict(self.info)
 
@@ -180,7 +192,7 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         calls = message.get("tool_calls") or []
         if not calls:
             said = _text(message.get("content"))
-            result = _result(await self._do("on_answer", self.on_answer, said), final=True)
+            result = self._scored(await self._do("on_answer", self.on_answer, said))
             if result.content:
                 messages.append({"role": "user", "content": result.content})
             reward, terminated = result.reward, result.done
@@ -217,6 +229,8 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
             reason = str(error) or f"{name} took longer than {self.tool_timeout_s:g} s and was given up"
         except Exception as error:
             reason = str(error) or type(error).__name__
+            if self.note_fault is not None:
+                self.note_fault(name, error)
         self.info["failed_calls"] += 1
         return Result(f"error: {reason}")
 
@@ -253,6 +267,21 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
         done = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=THREADS)
         return await done if isinstance(done, Awaitable) else done
 
+    def _scored(self, returned: Any) -> Result:
+        """Return what `on_answer` returned, as a Result.
+
+        Raises:
+            BadRewardError: It is neither a Result nor a number.
+        """
+        if isinstance(returned, Result):
+            return returned
+        if not is_number(returned):
+            raise BadRewardError(
+                f"{type(self).__name__}.on_answer returned {one_line(repr(returned), 200)} of type {type(returned).__name__}; "
+                "return a number, or a Result"
+            )
+        return Result(reward=float(returned), done=True)
+
     def _shortened(self, content: Content) -> Content:
         return cut_middle(content, self.max_result_chars) if isinstance(content, str) else content
 
@@ -279,12 +308,10 @@ def event_loop_thread() -> EventLoopThread:
     return started.result()
 
 
-def _result(returned: Any, *, final: bool = False) -> Result:
-    """Return what a tool or, `final`, `on_answer` returned, as a Result."""
+def _result(returned: Any) -> Result:
+    """Return what a tool returned, as a Result."""
     if isinstance(returned, Result):
         return returned
-    if final:
-        return Result(reward=float(returned), done=True)
     if isinstance(returned, str) or (isinstance(returned, list) and _are_parts(returned)):
         return Result(returned)
     return Result(json.dumps(returned, default=str))

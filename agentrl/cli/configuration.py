@@ -53,8 +53,14 @@ def run_configuration(
 
     if resume is None:
         return with_run_dir(configuration(keys, files, workflow, *required), run_dir)
-    if workflow or files or keys.keys() & {"workflow", "tasks", "model.path"}:
-        raise ConfigError("--resume takes the configuration of the run; change single keys with --section.key VALUE")
+    given = [f"the WORKFLOW {workflow}"] if workflow else []
+    given += [f"--config {file}" for file in files]
+    given += [f"--{key}" for key in ("workflow", "tasks", "model.path") if key in keys]
+    if given:
+        raise ConfigError(
+            f"--resume takes the configuration of the run, and not {', '.join(given)}: leave {'them' if given[1:] else 'it'} out; "
+            "single keys of other kinds may be changed with --section.key VALUE"
+        )
     config = read_config(resume, keys)
     if any(key in required and not getattr(config, key) for key in ("workflow", "tasks")):
         raise ConfigError(

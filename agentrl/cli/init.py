@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
+from importlib.util import find_spec
 from pathlib import Path
 
 from agentrl.errors import ConfigError
@@ -20,6 +21,7 @@ def init(name: str, /) -> int:
     for path in write_project(Path(name)):
         print(path)
     print(f"Next: cd {shlex.quote(name)} && agentrl train --config run.toml")
+    print(f"Its tests: {'' if find_spec('pytest') else 'python -m pip install pytest && '}python -m pytest")
     return 0
 
 

@@ -35,7 +35,8 @@ class TerminalView(RunView):
 
     def say(self, text: str) -> None:
         """Print a line above the live table."""
-        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=True)
+        whole_lines = not self._console.is_terminal  # a log is searched by line; on a screen, words stay whole
+        self._console.print(in_options(text), highlight=False, markup=False, soft_wrap=whole_lines)
 
     def on_step(self, metrics: dict[str, Any]) -> None:
         """Note a step's metrics, and print them as a line where the output is no terminal."""

@@ -31,6 +31,7 @@ from agentrl.config.run import (
     RunConfig,
     SandboxConfig,
     check_groups,
+    check_is_config,
     check_set,
 )
 from agentrl.config.trainer import CheckpointConfig, LoraConfig, OptimizerConfig, TeacherConfig, TrainerConfig
@@ -72,6 +73,7 @@ __all__ = [
     "TruncatedImportance",
     "TurnsConfig",
     "check_groups",
+    "check_is_config",
     "check_set",
     "close_key",
     "complaints",

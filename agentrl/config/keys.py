@@ -147,6 +147,16 @@ def close_key(key: str, among: Iterable[str] | None = None) -> str | None:
     return next(iter(same or beginning or alike or across or found), None)
 
 
+def close_section(key: str) -> str | None:
+    """Return the section that was probably meant by `key`: one that is spelt much like it, one in the same section before others."""
+    parent, _, name = key.replace("-", "_").rpartition(".")
+    parts = (known.split(".")[:-1] for known in config_keys())
+    known = dict.fromkeys(".".join(part[: depth + 1]) for part in parts for depth in range(len(part)))
+    spelt = difflib.get_close_matches(name, {_last(one) for one in known}, n=1, cutoff=CLOSE)
+    found = sorted((one for one in known if _last(one) in spelt), key=lambda one: one.rpartition(".")[0] != parent)
+    return next(iter(found), None)
+
+
 def _last(key: str) -> str:
     return key.rpartition(".")[2]
 

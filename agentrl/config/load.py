@@ -11,14 +11,15 @@ import json
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from agentrl.config.keys import close_key, config_fields
+from agentrl.config.keys import close_key, close_section, config_fields
 from agentrl.config.run import RunConfig
 from agentrl.config.section import Section, in_full, kinds_of, sections_of
 from agentrl.errors import ConfigError, one_line
@@ -40,21 +41,39 @@ def load_config(
         ConfigError: A file cannot be read, a key is unknown, or a value is wrong.
     """
     content: dict[str, Any] = {}
+    read: list[tuple[Path, Mapping[str, Any]]] = []
     for file in [files] if isinstance(files, Path) else files:
         try:
-            _merge(content, tomllib.loads(file.read_text(encoding="utf-8")), RunConfig)
+            read.append((file, tomllib.loads(file.read_text(encoding="utf-8"))))
+            _merge(content, read[-1][1], RunConfig)
         except OSError as error:
             raise ConfigError(f"cannot read the configuration {file}: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise ConfigError(f"{file} is not UTF-8: {one_line(error)}; save it as UTF-8") from error
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise ConfigError(f"{file} is not TOML: {one_line(error)}") from error
-    _merge(content, {name: value for name, value in values.items() if value not in (None, "")}, RunConfig)
-    return config_of(content, overrides)
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    _merge(content, given, RunConfig)
+    elsewhere = (*given, *(overrides or {}))
+
+    def file_of(key: str) -> str:
+        """Return the last file that sets a key, or one in a section, unless what is no file sets it too."""
+        if any(f"{one}.".startswith(f"{key}.") or f"{key}.".startswith(f"{one}.") for one in elsewhere):
+            return ""
+        return next((str(file) for file, content in reversed(read) if _sets(content, key)), "")
+
+    return config_of(content, overrides, file_of)
 
 
-def config_of(content: dict[str, Any], overrides: Mapping[str, Any] | None = None) -> RunConfig:
+def config_of(
+    content: dict[str, Any], overrides: Mapping[str, Any] | None = None, file_of: Callable[[str], str] = lambda key: ""
+) -> RunConfig:
     """Return the configuration that `content` holds, changed by dotted `overrides`, which are read as `load_config` reads them.
+
+    Args:
+        content: sections and keys.
+        overrides: values by their dotted keys.
+        file_of: the file that sets a key, which is named where the key is wrong; nothing: none does.
 
     Raises:
         ConfigError: A key is unknown, or a value is wrong.
@@ -78,7 +97,7 @@ def config_of(content: dict[str, Any], overrides: Mapping[str, Any] | None = Non
     try:
         return RunConfig.model_validate(merged)
     except ValidationError as error:
-        raise ConfigError("; ".join(complaints(error))) from None
+        raise ConfigError("; ".join(complaints(error, file_of=file_of))) from None
 
 
 def read_value(text: str, hint: Any = None) -> Any:
@@ -91,30 +110,44 @@ def read_value(text: str, hint: Any = None) -> Any:
     return text if holds_text and not isinstance(value, str) else value
 
 
-def complaints(error: ValidationError, within: str = "") -> Iterator[str]:
-    """Yield a line for each thing that is wrong: its key, its value, and what to do. Keys are relative to the key `within`."""
+def complaints(
+    error: ValidationError, within: str = "", file_of: Callable[[str], str] = lambda key: ""
+) -> Iterator[str]:
+    """Yield a line for each thing that is wrong: the file that says so, its key, its value, and what to do.
+
+    Args:
+        error: what pydantic says.
+        within: the key that all of it is of. Default: the keys are in the error.
+        file_of: the file that sets a key; nothing: none does.
+    """
     for problem in error.errors():
-        key, section, kind = _place(problem["loc"])
-        key = within or key
-        shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
-        of_kind = f'{section}.kind = "{kind}"'
-        match problem["type"]:
-            case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
-                yield f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
-            case "extra_forbidden":
-                close = close_key(key)
-                yield f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
-            case "missing":
-                yield f"{key} is missing: {of_kind if kind else section} needs it"
-            case "union_tag_invalid":
-                tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
-                yield f'{key}.kind = "{tag}": it should be one of {known}'
-            case "value_error":
-                yield f"{key}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
-            case "list_type":
-                yield f'{key} = {shown}: {problem["msg"]}; a list is written ["A", "B"]'
-            case _:
-                yield f"{key} = {shown}: {problem['msg']}"
+        place = _place(problem["loc"])
+        file = file_of(place[0])
+        yield (f"{file}: " if file else "") + _complaint(problem, within or place[0], *place[1:])
+
+
+def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
+    """Return what is wrong with a key of a section of a kind."""
+    shown = one_line(without_secrets(json.dumps(problem["input"], default=str)), 100)
+    of_kind = f'{section}.kind = "{kind}"'
+    match problem["type"]:
+        case "extra_forbidden" if kind and (kinds := _kinds_with(key)):
+            return f"{key} = {shown}: {of_kind} has no such key; leave it out, or use {' or '.join(kinds)}"
+        case "extra_forbidden":
+            meant = close_section(key) if isinstance(problem["input"], Mapping | str) else None
+            close = meant or close_key(key)
+            return f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
+        case "missing":
+            return f"{key} is missing: {of_kind if kind else section} needs it"
+        case "union_tag_invalid":
+            tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
+            return f'{key}.kind = "{tag}": it should be one of {known}'
+        case "value_error":
+            return f"{key}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
+        case "list_type":
+            return f'{key} = {shown}: {problem["msg"]}; a list is written ["A", "B"]'
+        case _:
+            return f"{key} = {shown}: {problem['msg']}"
 
 
 def _place(loc: Sequence[int | str]) -> tuple[str, str, str]:
@@ -132,6 +165,17 @@ def _place(loc: Sequence[int | str]) -> tuple[str, str, str]:
         kind, kinds = (kind if not field else ""), (kinds_of(field) if field else [])
         parts.append(part)
     return ".".join(parts), ".".join(parts[:-1]), kind
+
+
+def _sets(content: Any, key: str) -> bool:
+    """Whether the content of a file sets a key, or one in it where it is a section, or the whole of its section by a value."""
+    for name in key.split("."):
+        if not isinstance(content, Mapping):
+            return True
+        if name not in content:
+            return False
+        content = content[name]
+    return True
 
 
 def _kinds_with(key: str) -> tuple[str, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from agentrl.config.advantage import GroupAdvantage
 from agentrl.config.proxy import ProxyConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
 from agentrl.config.trainer import TrainerConfig
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, UsageError, one_line
 
 
 class ModelConfig(Section):
@@ -188,7 +188,7 @@ class EvalConfig(Section):
 
 
 class RunConfig(Section):
-    """One run, complete."""
+    """One run, complete. Raises ConfigError for a key that is unknown or a value that is wrong."""
 
     workflow: str = ""
     """Python file with `async def run(episode)`."""
@@ -208,6 +208,17 @@ class RunConfig(Section):
     sandbox: SandboxConfig = SandboxConfig()
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            from agentrl.config.load import complaints  # which knows of this class
+
+            raise ConfigError("; ".join(complaints(error))) from None
+
+    # pydantic's own way to say that `model_validate` need not come through here.
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
 
     @model_validator(mode="after")
     def _check_keys_together(self) -> RunConfig:
@@ -237,6 +248,19 @@ def check_groups(config: RunConfig) -> None:
         raise ConfigError(
             f'`rollout.group_size` = 1 leaves `trainer.advantage` = "{trainer.advantage.kind}" nothing to compare an episode with: '
             'every advantage would be 0. Use `rollout.group_size` = 2 or more, or `trainer.advantage` = "gae", "reinforce_pp" or "rloo"'
+        )
+
+
+def check_is_config(config: object, call: str) -> None:
+    """Check that what was given to `call` as its configuration is one.
+
+    Raises:
+        UsageError: It is something else.
+    """
+    if not isinstance(config, RunConfig):
+        raise UsageError(
+            f"{call} takes an agentrl.RunConfig, and not {one_line(repr(config), 100)} of type {type(config).__name__}: build one, as in "
+            'agentrl.RunConfig(model="nano"), or read a file, as in agentrl.config.load_config(Path("run.toml"))'
         )
 
 

@@ -18,7 +18,7 @@ import anyio
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
-from agentrl.config import EvalConfig, RunConfig, check_set
+from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
@@ -76,6 +76,7 @@ async def evaluate(
         UsageError: The input cannot be used. Nothing has been started then.
         AgentRLError: The evaluation cannot go on.
     """
+    check_is_config(config, "evaluate")
     sources = sources_of(config, workflow, tasks)
     run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or PrintedEvaluation()
     check_set(config, "model.path")

@@ -6,8 +6,9 @@ import asyncio
 import os
 import sysconfig
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from types import AsyncGeneratorType, CoroutineType, FrameType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, FrameType, FunctionType, GeneratorType, MethodType
 from typing import Any
 
 MAX_AWAITS = 10_000
@@ -44,6 +45,18 @@ def place_of_task(task: asyncio.Task[Any]) -> str:
         frames.append(frame)
         awaited = getattr(awaited, names[1])
     return place_of(frames)
+
+
+def place_of_function(function: object) -> str | None:
+    """Return the line at which a function begins, also one within `partial`s; None for what is no function."""
+    while type(function) is partial:
+        function = function.func
+    if isinstance(function, MethodType):
+        function = function.__func__
+    if not isinstance(function, FunctionType):
+        return None
+    code = function.__code__
+    return f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}"
 
 
 def is_library(file: str) -> bool:

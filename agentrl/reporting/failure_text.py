@@ -32,6 +32,8 @@ MAX_NOTES = 8
 
 _FRAME = re.compile(r'(  File "([^"\n]*)", line \d+.*\n(?:    .*\n)*)')
 """A frame of a traceback with its lines of code, and the name of its file."""
+_GENERATED = re.compile(r'  File "<string>", line \d+, in __(init|eq|lt|le|gt|ge|repr|hash)__\n')
+"""A frame of a method that `dataclasses` has generated, which is nobody's line."""
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -68,7 +70,7 @@ def users_part(failure: str) -> str:
     last = re.split(f"{re.escape(_CAUSE)}|{re.escape(_CONTEXT)}", failure)[-1]
     frames = re.findall(_FRAME, last)
     message = re.sub(_FRAME, "", last).removeprefix("Traceback (most recent call last):\n")
-    own = "".join(text for text, file in frames if not is_library(file))
+    own = "".join(text for text, file in frames if not is_library(file) and not _GENERATED.fullmatch(text))
     hint = ""
     if "'coroutine' object" in message:
         hint = "\nWhat an async function returns must be awaited first: `await` is missing before a call."

@@ -85,6 +85,8 @@ class Controller:
     last_error: str = ""
     last_failed: int = 0
     """The episode that failed last; 0: none yet."""
+    _waiting: int = 0
+    """Episodes of groups that have started, without a slot yet."""
     _running_groups: int = 0
     _tasks_ended: bool = False
     _rewards: dict[int, list[float]] = field(default_factory=dict)
@@ -125,7 +127,7 @@ class Controller:
             self._changed.notify_all()
 
     def _has_room(self) -> bool:
-        return self.gate.can_start() and self.progress.running < self.config.max_concurrent
+        return self.gate.can_start() and self._waiting + self.progress.running < self.config.max_concurrent
 
     async def _start_group(self, groups: TaskGroup, group: PendingGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
@@ -140,7 +142,7 @@ class Controller:
             await self._skip(group, missing, found.fault)
             return True
         self.gate.start(group.id)
-        self.progress.running += len(missing)
+        self._waiting += len(missing)
         self._running_groups += 1
         groups.start_soon(self._run_group, group, found.task, missing, resumed)
         return True
@@ -217,8 +219,12 @@ class Controller:
 
     async def _run_episode(self, group: PendingGroup, episode_index: int, task: Task, resumed: bool) -> Outcome:
         seed = episode_seed(self.seed, group.id, episode_index)
+        slot = False
         try:
             async with self._slots:
+                slot = True
+                self._waiting -= 1
+                self.progress.running += 1
                 for attempt in range(group.failures.get(episode_index, 0), 1 + self.config.retries):
                     call_log = None
                     if self._call_log is not None:
@@ -243,7 +249,10 @@ class Controller:
             self._check_failures()
             return outcome
         finally:
-            self.progress.running -= 1
+            if slot:
+                self.progress.running -= 1
+            else:
+                self._waiting -= 1
             self._changed.notify_all()
 
     def _check_failures(self) -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from agentrl.errors import UsageError
 
 Status = Literal["finished", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeFilter:
-    """Which episodes are listed, oldest first unless `newest_first`. What is None filters nothing."""
+    """Which episodes are listed, oldest first unless `newest_first`. What is None filters nothing.
+
+    Raises:
+        UsageError: No episode has such a status.
+    """
 
     id: int | None = None
     task: int | None = None
@@ -24,6 +31,11 @@ class EpisodeFilter:
     limit: int | None = None
     offset: int = 0
     newest_first: bool = False
+
+    def __post_init__(self) -> None:
+        known = typing.get_args(Status)
+        if self.status is not None and self.status not in known:
+            raise UsageError(f"status = {self.status!r}: no episode has it; use {' or '.join(map(repr, known))}")
 
 
 @dataclass(frozen=True)

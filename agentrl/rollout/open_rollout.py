@@ -15,10 +15,14 @@ from agentrl.concurrency.scratch import scratch_directory
 from agentrl.config import RunConfig
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.engine.launch import open_engine
+from agentrl.errors import EngineError, WorkerError
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.open_runner import open_runner
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.workflow import Workflow
+
+NAME_A_LOG = (EngineError, WorkerError)
+"""Errors whose messages name the log of a process that was started here."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,7 @@ async def open_model(
 
     Args:
         config: `model` and `engine` are used.
-        logs: Directory of `engine.log`. Default: one that is deleted at the end.
+        logs: Directory of `engine.log`. Default: one that is deleted at the end, unless that is an error of `NAME_A_LOG`.
         seed: What the engine samples by. Default: `config.seed`.
         training: Whether the weights are to be updated, for which room is made where they are an adapter.
 
@@ -49,7 +53,7 @@ async def open_model(
     """
     async with AsyncExitStack() as stack:
         if logs is None:
-            logs = await stack.enter_async_context(scratch_directory("agentrl-engine-"))
+            logs = await stack.enter_async_context(scratch_directory("agentrl-engine-", kept_after=NAME_A_LOG))
         yield await stack.enter_async_context(
             open_engine(
                 config.model.path,
@@ -78,7 +82,8 @@ async def open_rollout(
         config: The configuration, as `check_start` returns it.
         workflow: What an episode runs. Workers load it themselves.
         chat_format: That of the model.
-        logs: Directory of the engine's and the workers' logs. Default: one that is deleted at the end.
+        logs: Directory of the engine's and the workers' logs. Default: one that is deleted at the end, unless that is an error of
+            `NAME_A_LOG`.
         seed: What the engine samples by. Default: `config.seed`.
         training: Whether what the episodes record is to be trained on, and the weights to be updated.
         say: It takes what a user should read.
@@ -91,7 +96,7 @@ async def open_rollout(
     """
     async with AsyncExitStack() as stack:
         if logs is None:
-            logs = await stack.enter_async_context(scratch_directory("agentrl-rollout-"))
+            logs = await stack.enter_async_context(scratch_directory("agentrl-rollout-", kept_after=NAME_A_LOG))
         engine = await stack.enter_async_context(open_model(config, logs=logs, seed=seed, training=training))
         runner = await stack.enter_async_context(
             open_runner(config, workflow, engine, chat_format=chat_format, training=training, logs=logs, say=say)

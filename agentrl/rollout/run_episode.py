@@ -16,9 +16,10 @@ from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Task
-from agentrl.errors import EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
+from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.trajectory import TokenRecord
+from agentrl.reporting.code_place import place_of_function
 from agentrl.reporting.failure_text import describe
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.contain import Abandoned, Ended, contained
@@ -118,7 +119,13 @@ class EpisodeRunner:
                 kept=kept,
             )
             made.append(episode)
-            return Reward.of(await self.workflow(episode))
+            returned = await self.workflow(episode)
+            try:
+                return Reward.of(returned)
+            except BadRewardError as error:
+                if place := place_of_function(self.workflow):
+                    error.add_note(f"This is what the workflow returned: {place}")
+                raise
 
         try:
             ended = await self._contained(run, self.timeout_s)

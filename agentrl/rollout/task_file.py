@@ -34,7 +34,7 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
         if not line.strip():
             continue
         try:
-            task = json.loads(line)
+            task = json.loads(line, parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             what = (
                 f"{error.msg} at character {error.pos + 1}"
@@ -49,3 +49,7 @@ def load_tasks(path: Path, task_type: TaskType | None = None) -> list[Task]:
     if not tasks:
         raise TaskFileError(f"{path} holds no tasks")
     return tasks
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is a number that JSON does not have; write null, or leave its key out")

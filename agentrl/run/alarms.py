@@ -71,11 +71,11 @@ def _of_rollout(health: Health, config: RunConfig) -> Iterator[Alarm]:
             + (f", all of them {reward:g}" if reward is not None else "")
             + ": nothing can be learned from them. "
             + (
-                "No episode of this run was worth more: if the tasks are solved, end the run here, or give it harder ones"
+                "No episode of this run was worth more: if the tasks are solved, end the run here, or give it harder ones."
                 if reward is not None and 0 < reward == health.highest_reward
                 else "Are the tasks too hard or too easy for this model, or does the reward not see the answer?"
             )
-            + f". Look at an episode with agentrl replay {config.run_dir} {health.episode}",
+            + f" Look at an episode with agentrl replay {config.run_dir} {health.episode}",
         )
     if health.with_tools >= JUDGED_REPLIES and not health.tool_calls:
         yield Alarm(

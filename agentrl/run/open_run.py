@@ -145,6 +145,7 @@ class Run:
 
         Raises:
             StoreError: The run has no episodes that can be read.
+            UsageError: There is no such status.
         """
         chosen = EpisodeFilter(
             task=task,

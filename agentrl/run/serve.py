@@ -31,7 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.threads import in_thread
-from agentrl.config import RunConfig
+from agentrl.config import RunConfig, check_is_config
 from agentrl.engine.client.version_tracker import VERSION_DIGITS
 from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
@@ -73,6 +73,7 @@ async def serve(
         UsageError: The input cannot be used. Nothing has been started then.
         AgentRLError: The engine cannot go on.
     """
+    check_is_config(config, "serve")
     given = admin_key or os.environ.get("AGENTRL_ADMIN_KEY")
     key = given or f"sk-admin-{secrets.token_urlsafe(24)}"
     config, chat_format = await check_start(config)

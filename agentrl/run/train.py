@@ -23,7 +23,7 @@ from agentrl.concurrency.event_loop import first_signal
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
-from agentrl.config import RunConfig, check_groups
+from agentrl.config import RunConfig, check_groups, check_is_config
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
@@ -94,6 +94,7 @@ async def train(
         AgentRLError: The run cannot go on.
         KeyboardInterrupt: A signal came before there was anything to go on with.
     """
+    check_is_config(config, "train")
     sources = sources_of(with_run_dir(config), workflow, tasks)
     run_dir = await in_thread(Path(sources.config.run_dir).absolute)  # a workflow may change the working directory
     view, ended = view or PrintedView(sources.config), False

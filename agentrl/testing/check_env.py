@@ -18,9 +18,9 @@ from agentrl.concurrency.loop_watchdog import LoopBlocked, watch_loop
 from agentrl.concurrency.threads import in_users_thread
 from agentrl.envs import AsyncToolEnv, GymEnv
 from agentrl.envs.async_env import CLOSE_TIMEOUT_S
-from agentrl.errors import UsageError, one_line
+from agentrl.errors import BadRewardError, UsageError, one_line
 from agentrl.rollout.episode_parts import open_environments
-from agentrl.testing.exercise import exercising_reply
+from agentrl.testing.exercise import WRONG_CALLS, exercising_reply
 from agentrl.testing.leaks import REMEDIES, held_now
 from agentrl.testing.problems import Problems
 from agentrl.testing.scripted_model import as_message
@@ -30,6 +30,8 @@ INTERRUPTED_AFTER_S = 5.0
 """When what blocks the event loop is interrupted."""
 ROUNDS = 4
 """How often an environment is made and closed to see what it leaves."""
+FAULTS = (AssertionError, AttributeError, ImportError, NameError, RuntimeError, TypeError)
+"""What a tool raises that is at fault itself: it means to tell the model nothing by it, as it may by a ValueError or a KeyError."""
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -102,7 +104,7 @@ class _Checked:
         env = self.make()
         try:
             first = await self._play(env)
-            if first is None:
+            if first is None or not await self._play_the_rest(env, len(first.rewards)):
                 return
             await self._check_gymnasium(env)
             again = await self._play(env)
@@ -142,8 +144,19 @@ class _Checked:
                 "let on_reset set every attribute that an episode changes",
             )
 
-    async def _play(self, env: AsyncToolEnv) -> _Played | None:
-        """Play one episode to its end. None: something is so wrong that nothing else can be said."""
+    async def _play_the_rest(self, env: AsyncToolEnv, turn: int) -> bool:
+        """Play from `turn` on what the first episode was too short for, in as many as it takes, up to one that answers."""
+        tools = len(env.tool_env.tools)
+        answer = tools + WRONG_CALLS if tools else 0
+        while turn < answer:
+            played = await self._play(env, turn)
+            if played is None:
+                return False
+            turn += len(played.rewards)
+        return turn > answer or await self._play(env, answer) is not None
+
+    async def _play(self, env: AsyncToolEnv, first_turn: int = 0) -> _Played | None:
+        """Play one episode to its end, with the replies from `first_turn` on. None: something is so wrong that nothing else can be said."""
         add = self.problems.add
         try:
             with anyio.fail_after(self.step_timeout_s):
@@ -153,6 +166,8 @@ class _Checked:
         except Exception as error:
             if isinstance(error, TimeoutError):
                 remedy = "bound every wait in on_reset, or raise step_timeout_s"
+            elif ".on_reset returned" in str(error):
+                remedy = "let on_reset return the text that opens the conversation, for every task"
             else:
                 remedy = "on_reset must open every task of yours; pass tasks of the right form as check_env(env, tasks=[...])"
             add(f"reset with the task {_shown(self.task)} raised {_named(error)}", remedy)
@@ -160,7 +175,9 @@ class _Checked:
         if not (self._check_messages("reset", env.messages, opening=True) and self._check_tools(env)):
             return None
         played = _Played(list(env.messages), [], [])
-        for turn in range(self.max_steps):
+        faults: list[tuple[str, Exception]] = []
+        env.tool_env.note_fault = lambda name, error: faults.append((name, error))
+        for turn in range(first_turn, first_turn + self.max_steps):
             reply = exercising_reply(env.tool_env.tools, turn)
             message = as_message(reply, f"call-{turn}")
             before = len(env.messages) + 1
@@ -169,12 +186,26 @@ class _Checked:
                     reward = await env.step(message)
             except LoopBlocked:  # the watchdog has noted where
                 return None
+            except BadRewardError as error:
+                add(
+                    f"the message {_shown(message)} earned no reward: {one_line(error, 300)}",
+                    "let on_answer return a finite number on every way through it, or a Result",
+                )
+                return None
             except Exception as error:
                 add(
                     f"the message {_shown(message)} made step raise {_named(error)}",
                     "a model may say anything: on_answer must return a reward for every text",
                 )
                 return None
+            for name, fault in faults:
+                if isinstance(fault, FAULTS):
+                    add(
+                        f"the message {_shown(message)}, whose arguments fit its schema, made the tool {name!r} raise {_named(fault)}",
+                        "mend the tool; one that means to refuse a call raises ToolCallError or ValueError, whose text the model reads",
+                    )
+                    return None
+            faults.clear()
             observation = env.messages[before:]
             if not self._check_step(message, observation, reward):
                 return None

@@ -13,6 +13,8 @@ from agentrl.testing.scripted_model import Reply, Request, ToolCall
 
 ANSWER = "42"
 MAX_DEPTH = 4
+WRONG_CALLS = 2
+"""Calls that cannot be carried out, after one of each tool and before the answer."""
 
 
 def exercise(request: Request) -> Reply:

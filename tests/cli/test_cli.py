@@ -67,6 +67,7 @@ def test_eval_serves_the_model_and_prints_the_mean_reward(tmp_path: Path) -> Non
 def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Path) -> None:
     made = agentrl("init", str(tmp_path / "sums"))
     assert made.returncode == 0, made.stderr
+    assert made.stdout.splitlines()[-1] == "Its tests: python -m pytest", "pytest is installed here"
     assert sorted(path.name for path in (tmp_path / "sums").iterdir()) == [
         "environment.py",
         "environment_test.py",
@@ -101,6 +102,15 @@ def test_init_writes_a_project_that_passes_its_tests_and_evaluates(tmp_path: Pat
     again = agentrl("init", str(tmp_path / "sums"))
     assert again.returncode == 2
     assert "exists already; choose another name" in again.stderr
+
+
+def test_init_says_how_to_come_by_what_its_tests_need(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.cli.init.find_spec", lambda name: None)
+    assert main(["init", str(tmp_path / "sums")]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "Its tests: python -m pip install pytest && python -m pytest"
 
 
 def printed_config(capsys: pytest.CaptureFixture[str], *words: str) -> RunConfig:

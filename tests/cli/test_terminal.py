@@ -55,6 +55,16 @@ def test_a_file_gets_one_line_a_step() -> None:
         assert shown in line
 
 
+def test_words_stay_whole_on_a_screen_and_lines_in_a_file() -> None:
+    said = "ALARM, step 3: " + "rewards are equal within each of the groups, so nothing is learned " * 3
+    for on_screen in (True, False):
+        file = io.StringIO()
+        view_on(Console(file=file, width=60, force_terminal=on_screen)).say(said)
+        lines = file.getvalue().splitlines()
+        assert " ".join(" ".join(lines).split()) == said.strip()
+        assert all(len(line) <= 60 for line in lines) if on_screen else len(lines) == 1
+
+
 def test_a_terminal_shows_the_run() -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100, record=True)
     view = view_on(console)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import agentrl
 from agentrl.config import RunConfig, check_groups, close_key, load_config
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, UsageError
 
 
 def test_later_sources_win(tmp_path: Path) -> None:
@@ -47,6 +50,60 @@ def test_a_file_that_is_missing_or_not_toml_is_named(tmp_path: Path) -> None:
     broken.write_text("steps = = 1")
     with pytest.raises(ConfigError, match="is not TOML"):
         load_config(broken)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            ["[rolout]\nbatch_size = 8\n"],
+            r"^FOLDER/0\.toml: unknown configuration key 'rolout'; did you mean 'rollout'\?$",
+        ),
+        (["[trainer.optimiser]\nlr = 1\n"], r"'trainer\.optimiser'; did you mean 'trainer\.optimizer'\?$"),
+        (["steps = 2\n", "[trainer]\nlrr = 1\n"], r"^FOLDER/1\.toml: unknown .*'trainer\.optimizer\.lr'\?$"),
+        (["steps = 0\n", "seed = 1\n"], r"^FOLDER/0\.toml: steps = 0: "),
+        (["steps = 1\n", "steps = 0\n"], r"^FOLDER/1\.toml: steps = 0: "),
+        (['[trainer]\nobjective = "ppp"\n'], r'^FOLDER/0\.toml: trainer\.objective\.kind = "ppp"'),
+        (["steps = 1\n", "[rollout]\nbatch_size = 7\n"], r"^FOLDER/1\.toml: rollout: batch_size = 7 is not"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_of_that_file(files: list[str], message: str, tmp_path: Path) -> None:
+    for number, content in enumerate(files):
+        (tmp_path / f"{number}.toml").write_text(content)
+    with pytest.raises(ConfigError, match=message.replace("FOLDER", re.escape(str(tmp_path)))):
+        load_config([tmp_path / f"{number}.toml" for number in range(len(files))])
+
+
+def test_what_is_wrong_in_an_option_is_said_of_no_file(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("steps = 1\n[rollout]\ngroup_size = 8\n")
+    for key, value in {"steps": "0", "rollout.batch_size": "7"}.items():
+        with pytest.raises(ConfigError) as refused:
+            load_config(file, {key: value})
+        assert str(file) not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"modle": "nano"}, r"^unknown configuration key 'modle'; did you mean 'model'\?$"),
+        ({"model": {"pth": "nano"}}, r"^unknown configuration key 'model\.pth'; did you mean 'model\.path'\?$"),
+        ({"step": 3}, r"^unknown configuration key 'step'; did you mean 'steps'\?$"),
+        ({"steps": "many"}, r'^steps = "many": '),
+        ({"engine": {"flags": {"a": 1}}}, r"^engine: flags go to SGLang servers"),
+    ],
+)
+def test_a_configuration_built_in_python_is_refused_in_the_same_words(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig(**values)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("call", [agentrl.train, agentrl.evaluate, agentrl.serve])
+@pytest.mark.parametrize("given", [{"model": "nano"}, "run.toml", Path("run.toml"), None])
+async def test_what_is_no_configuration_is_refused_with_how_to_make_one(call: Any, given: Any) -> None:
+    with pytest.raises(UsageError, match=rf"^{call.__name__} takes an agentrl\.RunConfig, and not .*RunConfig\(model="):
+        await call(given)
 
 
 def test_a_config_survives_its_own_json() -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from agentrl.episode import Reward
 from agentrl.reporting.failure_text import describe, users_part
 
 
@@ -33,6 +34,18 @@ def test_frames_of_libraries_are_left_out() -> None:
         "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
     ]
     assert "decoder.py" not in shown
+
+
+def test_lines_that_no_user_wrote_are_left_out() -> None:
+    def earns_nothing() -> None:
+        Reward(float("nan"))
+
+    shown = users_part(failure(earns_nothing))
+    assert "<string>" not in shown
+    assert [line.strip() for line in shown.splitlines()[-2:]] == [
+        'Reward(float("nan"))',
+        "BadRewardError: the reward is nan; it must be a finite number from -1e+06 to 1e+06",
+    ]
 
 
 def test_the_last_of_several_exceptions_is_shown() -> None:

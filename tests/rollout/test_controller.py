@@ -21,8 +21,9 @@ from agentrl import Episode, Reward
 from agentrl.config import RolloutConfig
 from agentrl.engine.client.fleet import EngineLimits
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.errors import TooManyFailuresError
+from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
+from agentrl.reporting.failure_text import users_part
 from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.run_episode import EpisodeRunner, local_runner
@@ -116,6 +117,22 @@ async def test_batches_hold_whole_groups_of_one_task(server_url: str, nano_forma
 async def raises(episode: Episode) -> float:
     await call(episode)
     raise ZeroDivisionError("from the workflow")
+
+
+async def earns_nan(episode: Episode) -> float:
+    await call(episode)
+    return float("nan")
+
+
+async def test_a_reward_that_is_none_is_said_with_the_workflow_that_returned_it(
+    server_url: str, nano_format: ChatFormat
+) -> None:
+    async with runner_of(earns_nan, server_url, nano_format) as runner:
+        outcome = await runner.run(TASKS[0], 0)
+    assert outcome.error is not None
+    line = earns_nan.__code__.co_firstlineno
+    assert error_line(outcome.error).startswith("BadRewardError: the reward is nan")
+    assert users_part(outcome.error).endswith(f"what the workflow returned: {__file__}:{line} in earns_nan")
 
 
 async def exits(episode: Episode) -> float:
@@ -282,6 +299,36 @@ async def test_a_restart_completes_open_groups_and_reuses_ready_ones(
         for batch in batches:
             assert len(await in_thread(store.episodes, batch.group_ids)) == 2 * len(batch.group_ids)
     assert len([status for status, _ in rows if status == "finished"]) >= before
+
+
+async def test_no_more_episodes_are_said_to_run_than_may(
+    server_url: str, nano_format: ChatFormat, tmp_path: Path
+) -> None:
+    inside, said, most = 0, list[int](), list[int]()
+    seen: list[Controller] = []
+
+    async def run(episode: Episode) -> float:
+        nonlocal inside
+        inside += 1
+        most.append(inside)
+        said.append(seen[0].progress.running)
+        await call(episode)
+        await anyio.sleep(0.01)
+        inside -= 1
+        return float(len(said))
+
+    def noted(self: Controller) -> None:
+        seen.append(self)
+        started(self)
+
+    started = Controller.__post_init__
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Controller, "__post_init__", noted)
+        _, controller, _ = await collect(
+            run, server_url, nano_format, tmp_path, batches=2, batch_size=8, group_size=8, max_concurrent=3
+        )
+    assert max(said) == max(most) == 3
+    assert controller.progress.running == controller._waiting == 0
 
 
 async def test_nothing_runs_on_after_the_run_is_cancelled(

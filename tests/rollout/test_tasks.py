@@ -147,6 +147,12 @@ def test_a_source_that_fails_at_the_start_is_an_error_of_its_own(tmp_path: Path)
     (tmp_path / "deep.jsonl").write_text('{"n": 1}\n' + '{"n":' * 100_000 + "\n")
     with pytest.raises(TaskFileError, match=r"deep\.jsonl, line 2: not valid JSON"):
         open_tasks(str(tmp_path / "deep.jsonl"))
+    for name in ("NaN", "Infinity", "-Infinity"):
+        (tmp_path / "constant.jsonl").write_text(f'{{"n": 1}}\n{{"n": [{name}]}}\n')
+        with pytest.raises(
+            TaskFileError, match=rf"constant\.jsonl, line 2: not valid JSON: {name} is a number that JSON"
+        ):
+            open_tasks(str(tmp_path / "constant.jsonl"))
     loop: dict[str, Any] = {}
     loop["self"] = loop
     with pytest.raises(TaskFileError, match="holds what JSON cannot say"):

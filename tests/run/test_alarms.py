@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -107,6 +108,7 @@ def test_each_fault_has_its_line(name: str, changed: dict[str, Any], parts: list
     (alarm,) = current_alarms(Health(**{**HEALTHY, **changed}), RunConfig(run_dir="runs/x"), 3)
     assert alarm.name == name
     assert "\n" not in alarm.text
+    assert not re.search(r"[.?!][.?!]|[a-z] Look", alarm.text)
     for part in parts:
         assert part in alarm.text
 

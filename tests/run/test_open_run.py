@@ -93,6 +93,9 @@ def test_episodes_are_chosen_by_what_came_of_them(run: Run) -> None:
     assert ids(min_reward=2) == [3, 6, 9, 12]
     assert ids(min_reward=0.5, max_reward=1.5, limit=2, offset=1) == [5, 8]
     assert ids(newest_first=True, limit=2) == [13, 12]
+    for unknown in ("fnished", "", "Failed", 1):
+        with pytest.raises(UsageError, match=rf"status = {unknown!r}: no episode has it; use 'finished' or 'failed'"):
+            ids(status=unknown)
     assert ids(task=99) == []
     assert run.episode(5).reward == 1.0
     with pytest.raises(StoreError, match=r"no episode 99; its episodes are 1 to 13"):

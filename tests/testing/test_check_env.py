@@ -40,10 +40,20 @@ class Sound(ToolEnv):
         return float(content == str(self.code))
 
 
+class Refuses(Sound):
+    """A tool that tells the model what is wrong with its call is none that is at fault."""
+
+    @tool
+    def look_up(self, word: str) -> str:
+        """Look a word up."""
+        return {"tree": "a large plant"}[word]
+
+
 @pytest.mark.parametrize(
     ("env", "settings"),
     [
         (Sound, {}),
+        (Refuses, {}),
         (Sound, {"tasks": [{"code": 42}, {"code": 7}]}),
         ("agentrl/Calculator-v0", {}),
         ("FrozenLake-v1", {"is_slippery": False}),
@@ -101,6 +111,7 @@ class Remembers(Sound):
         self.said: list[str] = []
 
     def on_reset(self, task: Any) -> str:
+        self.code = 7
         return f"You said {len(self.said)} things."
 
     def on_answer(self, content: str) -> float:
@@ -116,6 +127,50 @@ class NotFinite(Sound):
 class Picky(Sound):
     def on_answer(self, content: str) -> float:
         return float({"yes": 1.0, "no": 0.0}[content])
+
+
+class PickyAndShort(Picky):
+    max_turns = 2
+
+
+class ScoresByText(Sound):
+    def on_answer(self, content: str) -> Any:
+        return "1.0"
+
+
+class ScoresNothing(Sound):
+    max_turns = 1
+
+    def on_answer(self, content: str) -> Any:
+        if content == str(self.code):
+            return 1.0
+        return None
+
+
+class OpensWithNone(Sound):
+    def on_reset(self, task: Any) -> Any:
+        return None
+
+
+class OpensWithOneMessage(Sound):
+    def on_reset(self, task: Any) -> Any:
+        return {"role": "user", "content": "Find it."}
+
+
+class BrokenTool(Sound):
+    @tool
+    def compare(self, number: int) -> str:
+        """Compare."""
+        raise RuntimeError("boom")
+
+
+class BrokenLastTool(Sound):
+    max_turns = 1
+
+    @tool
+    async def peek(self, at: str) -> str:
+        """Peek."""
+        return self.kode  # type: ignore[attr-defined,no-any-return]
 
 
 class Endless(Sound):
@@ -186,6 +241,13 @@ def nothing_left() -> Iterator[None]:
         (Remembers, "a second reset of the same environment opens differently"),
         (NotFinite, "earned the reward nan"),
         (Picky, r"made step raise KeyError: '42'\n.*on_answer must return a reward"),
+        (PickyAndShort, r"made step raise KeyError: '42'\n.*on_answer must return a reward"),
+        (ScoresByText, r"ScoresByText.on_answer returned '1.0' of type str(.|\n)*let on_answer return a finite number"),
+        (ScoresNothing, r"ScoresNothing.on_answer returned None of type NoneType"),
+        (OpensWithNone, r"on_reset returned None of type NoneType(.|\n)*let on_reset return the text"),
+        (OpensWithOneMessage, r"on_reset returned \{'role'.* of type dict; return the text of the user, or a list"),
+        (BrokenTool, r"made the tool 'compare' raise RuntimeError: boom\n.*mend the tool"),
+        (BrokenLastTool, r"made the tool 'peek' raise AttributeError.*kode"),
         (Endless, r"did not end within 200 messages\n.*max_turns"),
         (Blocks, r"test_check_env.py:\d+ in compare blocks the event loop"),
         (LeavesFiles, "made and closed 4 times, it leaves files behind"),
