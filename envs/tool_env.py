@@ -27,9 +27,9 @@ from gymnasium import spaces
 
 from agentrl.concurrency.resources import Resources, open_resources
 from agentrl.envs.tools import Tool, tools_of
-from agentrl.reward import is_number
 from agentrl.errors import BadRewardError, EpisodeError, ToolCallError, one_line
 from agentrl.reporting.middle_cut import cut_middle
+from agentrl.reward import is_number
 
 T = TypeVar("T")
 

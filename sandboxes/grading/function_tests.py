@@ -144,11 +144,7 @@ class _Runs:
 
     async def fails_in_one_process(self, results: list[TestResult]) -> dict[str, str]:
         """Return which of the tests that have passed fail in one process with the program, and why."""
-        passed = [result.name for result in results if result.passed]
-        if not passed:
-            return {}
-        failed = {result.name for result in results} - {*passed}
-        return await fails_in_one_process(self._sandbox, self.source, self._job, passed, failed, self.deadline)
+        return await fails_in_one_process(self._sandbox, self.source, self._job, results, self.deadline)
 
 
 async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:

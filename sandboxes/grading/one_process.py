@@ -4,39 +4,37 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import anyio
 
 from agentrl.sandboxes.grading.candidate_process import TEST_CODE_TIMEOUT_S
 from agentrl.sandboxes.grading.exchange import MAX_REPORT_BYTES
-from agentrl.sandboxes.grading.statuses import status_of
 from agentrl.sandboxes.grading.tester_process import TEST_CODE_OUTPUT_MB
+from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.process import LongLineError, Process
 from agentrl.sandboxes.protocol import EndReason
 from agentrl.sandboxes.sandbox import Sandbox
 
 ONE_PROCESS = "from agentrl.sandboxes.inside.one_process import main; main()"
+OVER_A_LIMIT = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT, Status.CRASHED)
 FAILS = "it does not pass in one process with its tests, as plain Python runs them"
 
 
 async def fails_in_one_process(
-    sandbox: Sandbox,
-    source: str,
-    job: Mapping[str, Any],
-    passed: Collection[str],
-    failed: Collection[str],
-    deadline: float,
+    sandbox: Sandbox, source: str, job: Mapping[str, Any], results: Sequence[TestResult], deadline: float
 ) -> dict[str, str]:
     """Run test code and program in one process, and return which of the tests that have passed do not pass there.
 
+    Tests that have failed run too, since what they do may be what others need. One may end or hang the process that all share: they
+    are left out where they have exceeded a limit already, and all of them where the run does not come to its end.
+
     Args:
-        sandbox: The candidate's. It is as new before and after.
+        sandbox: The candidate's. It is as new before and after it.
         source: The program.
         job: What the tests' process was given.
-        passed: The names of the tests that have passed.
-        failed: Those of the others. They are left out: one may end or hang the process that all share.
+        results: What has become of the tests.
         deadline: A time of the event loop's clock.
 
     Returns:
@@ -46,25 +44,40 @@ async def fails_in_one_process(
         SandboxError: The sandbox cannot be made as new.
         SandboxLostError: It is gone.
     """
+    passed = {result.name for result in results if result.passed}
+    failed = {result.name: result.status for result in results if not result.passed}
+    over = [name for name, status in failed.items() if status in OVER_A_LIMIT]
+    found = await _look(sandbox, source, job, passed, over, deadline) if passed else {}
+    if found is None and len(over) < len(failed):
+        found = await _look(sandbox, source, job, passed, [*failed], deadline)
+    return dict.fromkeys(passed, f"{FAILS}: they do not come to an end") if found is None else found
+
+
+async def _look(
+    sandbox: Sandbox,
+    source: str,
+    job: Mapping[str, Any],
+    passed: Collection[str],
+    left_out: Sequence[str],
+    deadline: float,
+) -> dict[str, str] | None:
+    """Return which of the tests that have passed do not pass; None where the run has not come to its end."""
     await sandbox.reset()
     timeout_s = min(TEST_CODE_TIMEOUT_S, max(0.01, deadline - anyio.current_time()))
     limits = sandbox.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
     secret = secrets.token_hex()
+    sent = {**job, "source": source, "secret": secret, "left_out": left_out}
     async with await sandbox.start_python(ONE_PROCESS, limits=limits) as process:
-        await process.send(
-            json.dumps({**job, "source": source, "secret": secret, "left_out": [*failed]}).encode() + b"\n"
-        )
+        await process.send(json.dumps(sent).encode() + b"\n")
         report = await _report(process, secret.encode())
         ended = None if report else await process.wait()
     await sandbox.reset()
-    if ended is None:
-        try:
-            return _failed(json.loads(report), passed)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:  # the program has said it
-            return dict.fromkeys(passed, f"{FAILS}: {error!r:.200}")
-    if ended.end_reason is EndReason.OUT_OF_MEMORY:
-        return {}
-    return dict.fromkeys(passed, f"{FAILS}: {status_of(ended)[1] or ended.end_reason}")
+    if ended is not None:
+        return {} if ended.end_reason is EndReason.OUT_OF_MEMORY else None
+    try:
+        return _failed(json.loads(report), passed)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # the program has said it
+        return None
 
 
 async def _report(process: Process, secret: bytes) -> bytes:
@@ -78,8 +91,10 @@ async def _report(process: Process, secret: bytes) -> bytes:
     return b""
 
 
-def _failed(report: Any, passed: Collection[str]) -> dict[str, str]:
-    """Return which of the tests that have passed fail, or are not there, by a report of those in one process."""
+def _failed(report: Any, passed: Collection[str]) -> dict[str, str] | None:
+    """Return which of the tests that have passed fail, or are not there, by a report of those in one process; None where that is broken."""
+    if report["broken"] is not None:
+        return None
     known = {str(name) for name in report["passed"]}
     failed = {str(name): str(text) for name, text in report["failed"].items()}
     others = {_function(name): text for name, text in failed.items() if name not in passed}

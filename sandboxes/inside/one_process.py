@@ -4,7 +4,8 @@ The stand-ins of the tests' process are never quite the program's objects. What 
 program may forge what is said here, since it shares the process; it has then still passed where it cannot.
 
 The first line in is the job, with a "secret" and the tests that are "left_out". The line out that begins with that is what became of the tests:
-{"passed": ["test_a"], "failed": {"test_b": "AssertionError"}}; each test that is skipped counts as passed.
+{"passed": ["test_a"], "failed": {"test_b": "AssertionError"}, "broken": null}. A test that is skipped counts as passed. What is no test's
+own, such as an exception that ends them all, is why the run is "broken".
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import sys
 import types
 from collections.abc import Callable, Collection
+from importlib import import_module
+from importlib.machinery import ModuleSpec
 from typing import Any
 
 from agentrl.sandboxes.inside.laid_out import lay_out
@@ -28,6 +31,8 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.failed: dict[str, str] = {}
+        self.broken: str | None = None
+        """Why the run as a whole is no pass of any test."""
         self._ended: set[str] = set()
 
     def note(self, name: str, failure: str | None) -> None:
@@ -38,7 +43,11 @@ class Outcomes:
 
     def told(self) -> dict[str, Any]:
         """Return them as the host reads them."""
-        return {"passed": sorted(self._ended - self.failed.keys()), "failed": self.failed}
+        return {"passed": sorted(self._ended - self.failed.keys()), "failed": self.failed, "broken": self.broken}
+
+    def note_broken(self, why: str) -> None:
+        """Note that the run as a whole is no pass of any test."""
+        self.broken = self.broken or why[-LONGEST_TEXT:]
 
 
 def main() -> None:
@@ -61,24 +70,35 @@ def run(job: dict[str, Any], outcomes: Outcomes) -> None:
     """Load the program and run the tests of a job on it."""
     folder = lay_out(job.get("files", {})) or os.getcwd()
     sys.path.insert(0, os.getcwd())
+    sys.meta_path.insert(0, Program(job))
     try:
-        module = load(job)
-        RUN[job["kind"]](job, module, folder, outcomes)
-    except BaseException as error:  # also what the program or pytest ends a process with
-        outcomes.note(job["name"], described(error))
+        RUN[job["kind"]](job, folder, outcomes)
+    except BaseException as error:  # also what the program ends a process with
+        outcomes.note_broken(described(error))
 
 
-def load(job: dict[str, Any]) -> types.ModuleType:
-    """Load the program as the module that the tests import."""
-    module = types.ModuleType(job["module"])
-    module.__file__ = f"{job['module']}.py"
-    sys.modules[job["module"]] = module
-    exec(compile(job["source"], module.__file__, "exec", dont_inherit=True), module.__dict__)
-    if "*" in job["code"]:
-        # As from another process: nothing of the program's comes in the place of what the tests have from anywhere else.
-        names = free_names(job["code"], module=job["module"])
-        module.__dict__["__all__"] = sorted(names & vars(module).keys())
-    return module
+class Program:
+    """Finds the program as the module that the tests import, as an entry of `sys.meta_path`: it is loaded when they import it."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._job = job
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """As Python's import asks for it."""
+        return ModuleSpec(name, self) if name == self._job["module"] else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Make an ordinary module."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run the program."""
+        job, space = self._job, vars(module)
+        module.__file__ = f"{job['module']}.py"
+        exec(compile(job["source"], module.__file__, "exec", dont_inherit=True), space)
+        if "*" in job["code"] and "__all__" not in space:
+            # As from another process: nothing of the program's comes in the place of what the tests have from anywhere else.
+            names = free_names(job["code"], module=job["module"]) & space.keys()
+            space["__all__"] = sorted(name for name in names if not name.startswith("_"))
 
 
 class Names(dict[str, Any]):
@@ -104,10 +124,11 @@ class Names(dict[str, Any]):
         return super().__getitem__(name)
 
 
-def run_assertions(job: dict[str, Any], module: types.ModuleType, folder: str, outcomes: Outcomes) -> None:
+def run_assertions(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
     """Run test code that asserts; with an entry point, call its `check(candidate)` as HumanEval does."""
     from agentrl.sandboxes.inside.assertion_run import library_module
 
+    module = import_module(job["module"])
     entry_point = job["entry_point"]
     first = entry_point.partition("(")[0].partition(".")[0] if entry_point is not None else ""
     if first in dir(builtins):
@@ -134,7 +155,7 @@ def attribute(module: types.ModuleType, path: str) -> Any:
     return target
 
 
-def run_pytest(job: dict[str, Any], module: types.ModuleType, folder: str, outcomes: Outcomes) -> None:
+def run_pytest(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
     """Run a file of pytest's tests."""
     import tempfile
 
@@ -143,6 +164,7 @@ def run_pytest(job: dict[str, Any], module: types.ModuleType, folder: str, outco
     import pytest
 
     _pytest.runner._update_current_test_var = lambda item, when: None
+    finished = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
     class Reporter:
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
@@ -153,17 +175,21 @@ def run_pytest(job: dict[str, Any], module: types.ModuleType, folder: str, outco
 
         def pytest_collectreport(self, report: Any) -> None:
             if report.failed:
-                outcomes.note(job["name"], str(report.longreprtext))
+                outcomes.note_broken(str(report.longreprtext))
 
     with tempfile.TemporaryDirectory() as own_folder:
         where = folder if job.get("files") else own_folder  # beside the files of the tests, a conftest.py among them
         path = os.path.join(where, "test_solution.py")
         with open(path, "w") as file:
             file.write(job["code"])
-        pytest.main([path, "-q", "-p", "no:cacheprovider", "--rootdir", where, "-c", os.devnull], plugins=[Reporter()])
+        code = pytest.main(
+            [path, "-q", "-p", "no:cacheprovider", "--rootdir", where, "-c", os.devnull], plugins=[Reporter()]
+        )
+    if code not in finished or (code == pytest.ExitCode.TESTS_FAILED and not outcomes.failed):
+        outcomes.note_broken(f"pytest ends with {code!r}")
 
 
-def run_unittest(job: dict[str, Any], module: types.ModuleType, folder: str, outcomes: Outcomes) -> None:
+def run_unittest(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
     """Run a file of unittest's tests."""
     import unittest
 
@@ -179,7 +205,10 @@ def run_unittest(job: dict[str, Any], module: types.ModuleType, folder: str, out
 
         def addError(self, test: Any, err: Any) -> None:
             super().addError(test, err)
-            outcomes.note(test.id(), self.errors[-1][1])
+            if isinstance(test, unittest.TestCase):
+                outcomes.note(test.id(), self.errors[-1][1])
+            else:  # what a class or module has before or after its tests
+                outcomes.note_broken(self.errors[-1][1])
 
         def addFailure(self, test: Any, err: Any) -> None:
             super().addFailure(test, err)
@@ -200,9 +229,11 @@ def run_unittest(job: dict[str, Any], module: types.ModuleType, folder: str, out
 
 def leave_out(suite: Any, names: Collection[str]) -> None:
     """Take tests out of a suite, by their names. Those of a class stay in a suite of their own, whose fixtures they share."""
-    suite._tests = [test for test in suite if hasattr(test, "_tests") or test.id() not in names]
+    from unittest.suite import BaseTestSuite
+
+    suite._tests = [test for test in suite if isinstance(test, BaseTestSuite) or test.id() not in names]
     for test in suite:
-        if hasattr(test, "_tests"):
+        if isinstance(test, BaseTestSuite):
             leave_out(test, names)
 
 
@@ -215,7 +246,7 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
-RUN: dict[str, Callable[[dict[str, Any], types.ModuleType, str, Outcomes], None]] = {
+RUN: dict[str, Callable[[dict[str, Any], str, Outcomes], None]] = {
     "assert": run_assertions,
     "pytest": run_pytest,
     "unittest": run_unittest,

@@ -107,6 +107,24 @@ WRONG: dict[str, tuple[str, str]] = {
         def test(): assert wait(fails) is None
         """,
     ),
+    "an exception that ends all tests": (
+        """
+        class Bus:
+            def __init__(self): self.seen = []
+            def on(self, f): self.seen.append(f)
+            def off(self, f):
+                if not any(g is f for g in self.seen): raise KeyboardInterrupt
+        """,
+        "from solution import Bus\ndef test():\n got, bus = [], Bus()\n bus.on(got.append); bus.off(got.append)",
+    ),
+    "a name that the program does not give": (
+        "__all__ = ['other']\ndef f(): return 1",
+        "from solution import *\ndef test(): assert f() == 1",
+    ),
+    "what it has bound at its import": (
+        "import sys\ndef greet(name, out=sys.stdout): print('hi', name, file=out, flush=True)",
+        "from solution import greet\ndef test(capsys):\n greet('x')\n assert capsys.readouterr().out == 'hi x\\n'",
+    ),
 }
 """Programs that a test finds wrong in plain Python, and stand-ins alone might not."""
 RIGHT: dict[str, tuple[str, str]] = {
@@ -214,6 +232,38 @@ async def test_only_the_tests_that_fail_there_are_lost(pool: SandboxPool) -> Non
     ]
     assert verdict.results[0].message.startswith(FAILS)
     assert "'wrapper'" in verdict.results[0].message, "it says what the test found"
+
+
+async def test_what_a_failed_test_does_is_done_for_the_others(pool: SandboxPool) -> None:
+    source = "items = []\ndef put(x):\n items.append(x)\n return len(items) + 5\ndef get(): return items[-1]"
+    code = "from solution import get, put\ndef test_put(): assert put(7) == 1\ndef test_get(): assert get() == 7"
+    verdict = await grade_partial(source, [TestFile(code=code)], pool=pool)
+    assert [result.passed for result in verdict.results] == [False, True]
+
+
+@pytest.mark.parametrize("ends", ["import os; os._exit(0)", "while True: pass"])
+async def test_a_failed_test_that_ends_or_hangs_the_process_costs_no_other(pool: SandboxPool, ends: str) -> None:
+    code = "from solution import f, g\ndef test_a(): f()\ndef test_b(): assert g() == 1"
+    source = f"def f():\n {ends}\ndef g(): return 1"
+    verdict = await grade(source, [TestFile(code=code)], pool=pool, limits=Limits(timeout_s=0.5, memory_mb=300))
+    assert [result.passed for result in verdict.results] == [False, True]
+
+
+async def test_what_a_class_of_tests_finds_at_its_end_counts(pool: SandboxPool) -> None:
+    source, _ = WRONG["a decorator that does not keep the name"]
+    code = """
+        import unittest
+        from solution import greet
+        class Tests(unittest.TestCase):
+            _tests = 3
+            @classmethod
+            def tearDownClass(cls): assert greet.__name__ == "greet"
+            def test_greeting(self): self.assertEqual(greet("x"), "hi x")
+    """
+    verdict = await grade(dedent(source), [TestFile(code=dedent(code), framework="unittest")], pool=pool)
+    assert not verdict.passed
+    right = "def greet(name): return 'hi ' + name"
+    assert (await grade(right, [TestFile(code=dedent(code), framework="unittest")], pool=pool)).passed
 
 
 async def test_a_unittest_file_is_looked_at_too(pool: SandboxPool) -> None:
