@@ -26,6 +26,9 @@ from agentrl.sandboxes.sandbox import Sandbox
 
 PATCHES_A_DICT = "patch.dict("
 """Code that puts a dict of the candidate's back as it was must see what the candidate has put into it."""
+ONE_PROCESS_S = 10.0
+"""Beside twice the time of the first run, so long may the tests take in one process: Python starts and imports pytest there."""
+ONE_PROCESS_OUTPUT_MB = 2.0
 NOT_CONFIRMED = "it passed, and was not run again to see that it deserves to, since another test failed"
 
 
@@ -116,6 +119,7 @@ class _Runs:
         self._tester = tester
         self._name = name
         self._limits = limits
+        self._first_run_s = 0.0
         self._job = _job(test, name, test.module if isinstance(test, TestFile) else "solution")
         # A file's tests share the candidate's process, whose CPU seconds are then no single test's.
         self._cpu_s = limits.cpu_s if isinstance(test, AssertTest) else None
@@ -124,7 +128,7 @@ class _Runs:
         self, *, replay: dict[str, Any] | None = None, in_place: bool | None, fail_fast: bool = False
     ) -> Exchange:
         """Run the test code once; with `replay`, ask again and ask otherwise what that says."""
-        exchange = Exchange(self._name)
+        exchange, started = Exchange(self._name), anyio.current_time()
         more = {"replay": replay, "in_place": in_place, "fail_fast": fail_fast}
         job = json.dumps({**self._job, **more}).encode()
         module = str(self._job["module"])
@@ -140,11 +144,23 @@ class _Runs:
             await exchange.follow(tester, candidate)
         if not exchange.finished:
             await self._tester.end()
+        self._first_run_s = self._first_run_s or anyio.current_time() - started
         return exchange
 
     async def fails_in_one_process(self, results: list[TestResult]) -> dict[str, str]:
-        """Return which of the tests that have passed fail in one process with the program, and why."""
-        return await fails_in_one_process(self._sandbox, self.source, self._job, results, self.deadline)
+        """Return which of the tests that have passed fail in one process with the program, and why.
+
+        They have twice the time of the first run, and all that their sandbox has.
+        """
+        own, spec = self._limits, self._sandbox.spec.limits
+        limits = replace(
+            spec,
+            timeout_s=ONE_PROCESS_S + 2 * self._first_run_s,
+            cpu_s=None,
+            output_mb=ONE_PROCESS_OUTPUT_MB,
+            open_files=own.open_files + spec.open_files,
+        )
+        return await fails_in_one_process(self._sandbox, self.source, self._job, results, limits, self.deadline)
 
 
 async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
@@ -157,7 +173,8 @@ async def _graded(runs: _Runs, *, fail_fast: bool) -> list[TestResult]:
     revoked = exchange.revoked
     if fail_fast and exchange.failed:
         return _revoke(_without_unsure(results, exchange, in_place=in_place), revoked, set())
-    results = _revoke(results, await runs.fails_in_one_process(results), set())
+    failed = await runs.fails_in_one_process(results)
+    results = _revoke(results, failed, {*failed} if anyio.current_time() >= runs.deadline else set())
     if fail_fast and not all(result.passed for result in results):
         return _revoke(_without_unsure(results, exchange, in_place=in_place), revoked, set())
     if exchange.spoilt and in_place is None and any(result.passed for result in results):

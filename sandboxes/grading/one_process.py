@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import anyio
 
-from agentrl.sandboxes.grading.candidate_process import TEST_CODE_TIMEOUT_S
-from agentrl.sandboxes.grading.exchange import MAX_REPORT_BYTES
-from agentrl.sandboxes.grading.tester_process import TEST_CODE_OUTPUT_MB
+from agentrl.sandboxes.grading.statuses import SHOWN_CHARACTERS
 from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.protocol import EndReason
+from agentrl.sandboxes.protocol import EndReason, Limits
 from agentrl.sandboxes.sandbox import Sandbox
 
 ONE_PROCESS = "from agentrl.sandboxes.inside.one_process import main; main()"
+MAX_REPORT_BYTES = 2**20
+"""Of what is said of the tests, which is read here. The program may have forged it."""
 OVER_A_LIMIT = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT, Status.CRASHED)
 FAILS = "it does not pass in one process with its tests, as plain Python runs them"
 
 
 async def fails_in_one_process(
-    sandbox: Sandbox, source: str, job: Mapping[str, Any], results: Sequence[TestResult], deadline: float
+    sandbox: Sandbox,
+    source: str,
+    job: Mapping[str, Any],
+    results: Sequence[TestResult],
+    limits: Limits,
+    deadline: float,
 ) -> dict[str, str]:
     """Run test code and program in one process, and return which of the tests that have passed do not pass there.
 
@@ -35,7 +41,8 @@ async def fails_in_one_process(
         source: The program.
         job: What the tests' process was given.
         results: What has become of the tests.
-        deadline: A time of the event loop's clock.
+        limits: Those of the run, its time among them.
+        deadline: A time of the event loop's clock, at which the run ends at the latest.
 
     Returns:
         Why, by the names of the tests. What needs more memory than the sandbox has for both is not counted against the program.
@@ -47,9 +54,12 @@ async def fails_in_one_process(
     passed = {result.name for result in results if result.passed}
     failed = {result.name: result.status for result in results if not result.passed}
     over = [name for name, status in failed.items() if status in OVER_A_LIMIT]
-    found = await _look(sandbox, source, job, passed, over, deadline) if passed else {}
+    cases = Counter(map(_function, failed))
+    found: dict[str, str] | None = {}
+    if passed:
+        found = await _look(sandbox, source, job, passed, cases, over, limits, deadline)
     if found is None and len(over) < len(failed):
-        found = await _look(sandbox, source, job, passed, [*failed], deadline)
+        found = await _look(sandbox, source, job, passed, cases, [*failed], limits, deadline)
     return dict.fromkeys(passed, f"{FAILS}: they do not come to an end") if found is None else found
 
 
@@ -58,13 +68,14 @@ async def _look(
     source: str,
     job: Mapping[str, Any],
     passed: Collection[str],
+    failed_cases: Mapping[str, int],
     left_out: Sequence[str],
+    limits: Limits,
     deadline: float,
 ) -> dict[str, str] | None:
     """Return which of the tests that have passed do not pass; None where the run has not come to its end."""
     await sandbox.reset()
-    timeout_s = min(TEST_CODE_TIMEOUT_S, max(0.01, deadline - anyio.current_time()))
-    limits = sandbox.spec.limits.but(timeout_s=timeout_s, output_mb=TEST_CODE_OUTPUT_MB)
+    limits = limits.but(timeout_s=min(limits.timeout_s, max(0.01, deadline - anyio.current_time())))
     secret = secrets.token_hex()
     sent = {**job, "source": source, "secret": secret, "left_out": left_out}
     async with await sandbox.start_python(ONE_PROCESS, limits=limits) as process:
@@ -75,37 +86,38 @@ async def _look(
     if ended is not None:
         return {} if ended.end_reason is EndReason.OUT_OF_MEMORY else None
     try:
-        return _failed(json.loads(report), passed)
+        return _failed(json.loads(report), passed, failed_cases)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # the program has said it
         return None
 
 
 async def _report(process: Process, secret: bytes) -> bytes:
-    """Return what the process says of the tests, as JSON; empty where it ends, or says too much, without."""
+    """Return what the process says of the tests, as JSON; empty where it says, or does, anything else."""
     try:
-        while line := await process.read_line(MAX_REPORT_BYTES):
-            if line.startswith(secret):
-                return line.removeprefix(secret)
+        line = await process.read_line(MAX_REPORT_BYTES)
     except LongLineError:
-        pass
-    return b""
+        return b""
+    return line.removeprefix(secret) if line is not None and line.startswith(secret) else b""
 
 
-def _failed(report: Any, passed: Collection[str]) -> dict[str, str] | None:
-    """Return which of the tests that have passed fail, or are not there, by a report of those in one process; None where that is broken."""
+def _failed(report: Any, passed: Collection[str], failed_cases: Mapping[str, int]) -> dict[str, str] | None:
+    """Return which of the tests that have passed fail, or are not there, by a report of those in one process; None where that is broken.
+
+    A parameter of the program's own may have another name where it is no stand-in: of such a test, as many cases may fail as have failed.
+    """
     if report["broken"] is not None:
         return None
     known = {str(name) for name in report["passed"]}
-    failed = {str(name): str(text) for name, text in report["failed"].items()}
+    failed = {str(name): str(text)[:SHOWN_CHARACTERS] for name, text in report["failed"].items()}
     others = {_function(name): text for name, text in failed.items() if name not in passed}
+    cases = Counter(_function(name) for name in failed.keys() - passed)
     functions = {_function(name) for name in known}
     found: dict[str, str] = {}
     for name in passed:
         if name in known:
             continue
-        # A parameter of the program's may have another name where it is no stand-in.
         function = _function(name)
-        if name in failed or function in others:
+        if name in failed or cases[function] > failed_cases.get(function, 0):
             found[name] = f"{FAILS}: {failed.get(name) or others[function]}"
         elif function not in functions:
             found[name] = f"{FAILS}: {next(iter(failed.values()), 'it is not run there')}"

@@ -153,6 +153,7 @@ RIGHT: dict[str, tuple[str, str]] = {
 FORGERS: dict[str, str] = {
     "ends its process": "os._exit(0)",
     "says nonsense by its secret": "[os.write(fd, found() + b'{}\\n') for fd in range(3, 20) if is_open(fd)]",
+    "writes lines without end": "fds = [fd for fd in range(3, 20) if is_open(fd)]\n    while True: [os.write(fd, b'\\n' * 60_000) for fd in fds]",
     "writes what is no end": "[os.write(fd, b'x' * 2**22) for fd in range(3, 20) if is_open(fd)]",
     "hangs": "time.sleep(1000)",
     "raises what ends a process": "raise SystemExit(0)",
@@ -300,6 +301,30 @@ async def test_assertions_share_the_programs_names_as_they_are(
 ) -> None:
     verdict = await grade(source, [test], pool=pool)
     assert verdict.passed == passes, verdict.results
+
+
+async def test_a_forged_report_of_long_texts_costs_the_host_no_memory(pool: SandboxPool) -> None:
+    source = """
+import os, sys
+if any("one_process" in name for name in sys.modules):
+    frame = sys._getframe()
+    while "secret" not in frame.f_locals: frame = frame.f_back
+    names = [f"test_solution.py::test[{i}]" for i in range(100)]
+    failed = ", ".join(f'"{name}": "' + "x" * 9_000 + '"' for name in names)
+    os.write(frame.f_locals["report"], frame.f_locals["secret"] + b'{"passed": [], "broken": null, "failed": {' + failed.encode() + b"}}\\n")
+def f(x): return x
+"""
+    code = "import pytest\nfrom solution import f\n@pytest.mark.parametrize('x', range(100))\ndef test(x): assert f(x) == x"
+    verdict = await grade(source, [TestFile(code=code)], pool=pool)
+    assert not any(result.passed for result in verdict.results)
+    assert max(len(result.message) for result in verdict.results) < 3_000
+
+
+async def test_the_limits_of_a_test_are_those_of_both(pool: SandboxPool) -> None:
+    code = "from solution import f\ndef test(): assert f() == 200"
+    source = "def f(): return len([open('/dev/null') for _ in range(200)])"
+    verdict = await grade(source, [TestFile(code=code)], pool=pool, limits=Limits(memory_mb=300, open_files=400))
+    assert verdict.passed, verdict.results
 
 
 async def test_what_both_need_of_memory_together_is_not_counted_against_the_program(pool: SandboxPool) -> None:
