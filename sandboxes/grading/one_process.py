@@ -55,12 +55,12 @@ async def fails_in_one_process(
     failed = {result.name: result.status for result in results if not result.passed}
     over = [name for name, status in failed.items() if status in OVER_A_LIMIT]
     cases = Counter(map(_function, failed))
-    found: dict[str, str] | None = {}
+    found: dict[str, str] | str = {}
     if passed:
         found = await _look(sandbox, source, job, passed, cases, over, limits, deadline)
-    if found is None and len(over) < len(failed):
+    if isinstance(found, str) and len(over) < len(failed):
         found = await _look(sandbox, source, job, passed, cases, [*failed], limits, deadline)
-    return dict.fromkeys(passed, f"{FAILS}: they do not come to an end") if found is None else found
+    return dict.fromkeys(passed, f"{FAILS}: {found}") if isinstance(found, str) else found
 
 
 async def _look(
@@ -72,8 +72,8 @@ async def _look(
     left_out: Sequence[str],
     limits: Limits,
     deadline: float,
-) -> dict[str, str] | None:
-    """Return which of the tests that have passed do not pass; None where the run has not come to its end."""
+) -> dict[str, str] | str:
+    """Return which of the tests that have passed do not pass; or why the run has not come to its end."""
     await sandbox.reset()
     limits = limits.but(timeout_s=min(limits.timeout_s, max(0.01, deadline - anyio.current_time())))
     secret = secrets.token_hex()
@@ -84,11 +84,11 @@ async def _look(
         ended = None if report else await process.wait()
     await sandbox.reset()
     if ended is not None:
-        return {} if ended.end_reason is EndReason.OUT_OF_MEMORY else None
+        return {} if ended.end_reason is EndReason.OUT_OF_MEMORY else f"the run ends by {ended.end_reason}"
     try:
         return _failed(json.loads(report), passed, failed_cases)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # the program has said it
-        return None
+        return "the run says nonsense"
 
 
 async def _report(process: Process, secret: bytes) -> bytes:
@@ -100,13 +100,13 @@ async def _report(process: Process, secret: bytes) -> bytes:
     return line.removeprefix(secret) if line is not None and line.startswith(secret) else b""
 
 
-def _failed(report: Any, passed: Collection[str], failed_cases: Mapping[str, int]) -> dict[str, str] | None:
-    """Return which of the tests that have passed fail, or are not there, by a report of those in one process; None where that is broken.
+def _failed(report: Any, passed: Collection[str], failed_cases: Mapping[str, int]) -> dict[str, str] | str:
+    """Return which of the tests that have passed fail, or are not there, by a report of those in one process; or why that is broken.
 
     A parameter of the program's own may have another name where it is no stand-in: of such a test, as many cases may fail as have failed.
     """
     if report["broken"] is not None:
-        return None
+        return str(report["broken"])[:SHOWN_CHARACTERS]
     known = {str(name) for name in report["passed"]}
     failed = {str(name): str(text)[:SHOWN_CHARACTERS] for name, text in report["failed"].items()}
     others = {_function(name): text for name, text in failed.items() if name not in passed}

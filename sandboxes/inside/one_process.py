@@ -74,7 +74,10 @@ def run(job: dict[str, Any], outcomes: Outcomes) -> None:
     try:
         RUN[job["kind"]](job, folder, outcomes)
     except BaseException as error:  # also what the program ends a process with
-        outcomes.note_broken(described(error))
+        if job["kind"] == "assert":
+            outcomes.note(job["name"], described(error))
+        else:
+            outcomes.note_broken(described(error))
 
 
 class Program:
