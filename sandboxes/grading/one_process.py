@@ -34,7 +34,7 @@ async def fails_in_one_process(
     """Run test code and program in one process, and return which of the tests that have passed do not pass there.
 
     Tests that have failed run too, since what they do may be what others need. One may end or hang the process that all share: they
-    are left out where they have exceeded a limit already, and all of them where the run does not come to its end.
+    are left out where they have exceeded a limit already, and where the run does not come to its end, it has those alone that passed.
 
     Args:
         sandbox: The candidate's. It is as new before and after it.
@@ -57,9 +57,11 @@ async def fails_in_one_process(
     cases = Counter(map(_function, failed))
     found: dict[str, str] | str = {}
     if passed:
-        found = await _look(sandbox, source, job, passed, cases, over, limits, deadline)
+        chosen = {"left_out": over, "only": None}
+        found = await _look(sandbox, source, {**job, **chosen}, passed, cases, limits, deadline)
     if isinstance(found, str) and len(over) < len(failed):
-        found = await _look(sandbox, source, job, passed, cases, [*failed], limits, deadline)
+        chosen = {"left_out": [*failed], "only": sorted(map(_function, passed))}
+        found = await _look(sandbox, source, {**job, **chosen}, passed, cases, limits, deadline)
     return dict.fromkeys(passed, f"{FAILS}: {found}") if isinstance(found, str) else found
 
 
@@ -69,7 +71,6 @@ async def _look(
     job: Mapping[str, Any],
     passed: Collection[str],
     failed_cases: Mapping[str, int],
-    left_out: Sequence[str],
     limits: Limits,
     deadline: float,
 ) -> dict[str, str] | str:
@@ -77,7 +78,7 @@ async def _look(
     await sandbox.reset()
     limits = limits.but(timeout_s=min(limits.timeout_s, max(0.01, deadline - anyio.current_time())))
     secret = secrets.token_hex()
-    sent = {**job, "source": source, "secret": secret, "left_out": left_out}
+    sent = {**job, "source": source, "secret": secret}
     async with await sandbox.start_python(ONE_PROCESS, limits=limits) as process:
         await process.send(json.dumps(sent).encode() + b"\n")
         report = await _report(process, secret.encode())

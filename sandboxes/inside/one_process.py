@@ -3,7 +3,7 @@
 The stand-ins of the tests' process are never quite the program's objects. What a program earns by the difference is lost here. A
 program may forge what is said here, since it shares the process; it has then still passed where it cannot.
 
-The first line in is the job, with a "secret" and the tests that are "left_out". The line out that begins with that is what became of the tests:
+The first line in is the job, with a "secret", the tests that are "left_out", and the functions of those that "only" are run, if not all. The line out that begins with that is what became of the tests:
 {"passed": ["test_a"], "failed": {"test_b": "AssertionError"}, "broken": null}. A test that is skipped counts as passed. What is no test's
 own, such as an exception that ends them all, is why the run is "broken".
 """
@@ -171,7 +171,7 @@ def run_pytest(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
 
     class Reporter:
         def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-            items[:] = [item for item in items if item.nodeid not in job["left_out"]]
+            items[:] = [item for item in items if is_run(item.nodeid, job)]
 
         def pytest_runtest_logreport(self, report: Any) -> None:
             outcomes.note(report.nodeid, str(report.longreprtext) if report.failed else None)
@@ -226,18 +226,23 @@ def run_unittest(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
             outcomes.note(test.id(), "it was expected to fail")
 
     suite = unittest.defaultTestLoader.loadTestsFromModule(tests)
-    leave_out(suite, job["left_out"])
+    leave_out(suite, job)
     suite.run(Reporter())
 
 
-def leave_out(suite: Any, names: Collection[str]) -> None:
-    """Take tests out of a suite, by their names. Those of a class stay in a suite of their own, whose fixtures they share."""
+def is_run(name: str, job: dict[str, Any]) -> bool:
+    """Return whether a test is one that a job runs."""
+    return name not in job["left_out"] and (job["only"] is None or name.partition("[")[0] in job["only"])
+
+
+def leave_out(suite: Any, job: dict[str, Any]) -> None:
+    """Take the tests out of a suite that a job does not run. Those of a class stay in a suite of their own, whose fixtures they share."""
     from unittest.suite import BaseTestSuite
 
-    suite._tests = [test for test in suite if isinstance(test, BaseTestSuite) or test.id() not in names]
+    suite._tests = [test for test in suite if isinstance(test, BaseTestSuite) or is_run(test.id(), job)]
     for test in suite:
         if isinstance(test, BaseTestSuite):
-            leave_out(test, names)
+            leave_out(test, job)
 
 
 def described(error: BaseException) -> str:
