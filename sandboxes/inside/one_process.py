@@ -3,9 +3,10 @@
 The stand-ins of the tests' process are never quite the program's objects. What a program earns by the difference is lost here. A
 program may forge what is said here, since it shares the process; it has then still passed where it cannot.
 
-The first line in is the job, with a "secret", the tests that are "left_out", and the functions of those that "only" are run, if not all. The line out that begins with that is what became of the tests:
-{"passed": ["test_a"], "failed": {"test_b": "AssertionError"}, "broken": null}. A test that is skipped counts as passed. What is no test's
-own, such as an exception that ends them all, is why the run is "broken".
+The first line in is the job, with a "secret", the tests that are "left_out", and the functions of those that "only" are run, if not all.
+The line out, which begins with the secret, is what became of the tests: {"passed": ["test_a"], "failed": {"test_b": "AssertionError"},
+"broken": null}. A test that is skipped counts as passed. What is no test's own, such as an exception that ends them all, is why the run is
+"broken".
 """
 
 from __future__ import annotations
