@@ -143,10 +143,8 @@ class Trajectory:
     def __repr__(self) -> str:
         turns = len(set(self.turn_index))
         versions = sorted({version for version in self.versions if version >= 0})
-        return (
-            f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, {sum(self.altered)} of altered sampling, turns: {turns}, "
-            f"versions: {versions}>"
-        )
+        altered = f"{sum(self.altered)} of altered sampling, " if any(self.altered) else ""
+        return f"<Trajectory of {len(self)} tokens, {sum(self.loss_mask)} trained, {altered}turns: {turns}, versions: {versions}>"
 
     def per_token(self, per_turn: Sequence[float]) -> list[float]:
         """Give every token the number of its turn.

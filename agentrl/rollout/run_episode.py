@@ -179,7 +179,8 @@ class EpisodeRunner:
         async def choose() -> RootChoices:
             if session is None:
                 return RootChoices()
-            own = next((episode.trajectories for episode in made), None)
+            # A workflow may have done anything to its episode.
+            own = next((vars(episode).get("trajectories") for episode in made), None)
             trajectories: object = self.trajectories if own is None else own
             thread = in_users_thread if callable(trajectories) else in_thread
             return await thread(choose_roots, session.record, session.said, trajectories)

@@ -182,7 +182,7 @@ ROWS: list[Row] = [
     ("empty weights", lambda d: d.sft(model=d.model(model__safetensors=b"")), "is damaged"),
     ("weights short of a byte",
      lambda d: d.train(model=d.model(model__safetensors=(NANO / "model.safetensors").read_bytes()[:-1])), "is damaged"),
-    ("a renderer that is not there", lambda d: d.eval("--model.renderer", "nope"), "model.renderer = 'nope'"),
+    ("a renderer that is not there", lambda d: d.eval("--model.renderer", "nope"), "model.renderer (--model.renderer) = 'nope'"),
     ("a run directory that is a file", lambda d: d.train(run_dir=d.tasks), "cannot be written"),
     ("a run directory below a file", lambda d: d.train(run_dir=d.tasks / "run"), "cannot be written: Not a directory"),
     ("a run directory in /proc", lambda d: d.train(run_dir="/proc/run"), "the run directory /proc/run cannot be written"),

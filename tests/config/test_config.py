@@ -113,7 +113,7 @@ def test_a_config_survives_its_own_json() -> None:
 
 def test_several_files_are_read_in_turn_key_by_key(tmp_path: Path) -> None:
     first, second = tmp_path / "first.toml", tmp_path / "second.toml"
-    first.write_text("steps = 3\n[engine]\nservers = 2\nspill = 4\n")
+    first.write_text("steps = 3\n[engine]\nservers = 2\nbalance_threshold = 4\n")
     second.write_text('[engine]\nkind = "sglang"\nservers = 1\n[engine.flags]\ndtype = "bfloat16"\n')
     config = load_config([first, second], {"engine.flags.tp-size": "2", "engine.flags.enable-lora": "true"})
     assert (config.steps, config.engine.servers, config.engine.balance_threshold) == (3, 1, 4)

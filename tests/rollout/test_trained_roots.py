@@ -224,7 +224,7 @@ async def test_a_function_that_does_not_end_fails_its_episode(nano_format: ChatF
     async with running(agent, nano_format, hangs, cancel_timeout_s=0.5) as runner:
         with anyio.fail_after(30):
             outcome = await runner.run({}, 0)
-    assert "the function of trajectories took longer than rollout.cancel_timeout_s = 0.5 s" in (outcome.error or "")
+    assert "the function of trajectories took longer than `rollout.cancel_timeout_s` = 0.5 s" in (outcome.error or "")
 
 
 async def test_an_episode_that_starts_over_chooses_the_same_and_what_is_stored_stays(

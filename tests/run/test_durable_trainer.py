@@ -361,13 +361,13 @@ async def test_what_is_left_out_is_not_trained_on_and_trained_again_the_same(
     await in_thread(partial(record_run, run_dir, finish=with_side_call))
     async with running(run_dir, pytest.fail) as trainer:
         await trainer.step(batch(1))
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
     config = json.loads(await in_thread((run_dir / "config.json").read_text))
     config["rollout"]["trajectories"] = "all"
     await in_thread((run_dir / "config.json").write_text, json.dumps(config))
     async with running(run_dir, pytest.fail) as trainer:
         await trainer.step(batch(2))
-        await trainer.save_the_rest()
+        await trainer.save_remaining()
         assert trainer.weights.chain == straight[1].chain
     found = await retrain(run_dir)
     assert (found.same, found.steps, found.difference, found.wrong) == (2, 2, None, False)
