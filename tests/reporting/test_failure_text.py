@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agentrl.episode import Reward
 from agentrl.reporting.failure_text import describe, users_part
+from agentrl.reward import Reward
 
 
 def failure(raises: Callable[[], Any]) -> str:
