@@ -43,6 +43,7 @@ from agentrl.sandboxes.inside.candidate_objects import (
 )
 from agentrl.sandboxes.inside.changes import BothChangedError
 from agentrl.sandboxes.inside.depth import deeper
+from agentrl.sandboxes.inside.dotted_path import follow
 from agentrl.sandboxes.inside.mirrors_of_candidate import MirrorsOfCandidate
 from agentrl.sandboxes.inside.plain_data import NotPlainError, is_changeable
 from agentrl.sandboxes.inside.shared_state import CandidatesState
@@ -167,12 +168,8 @@ class Candidate:
         return {name: kind for name, kind in renamed.items() if is_told(name)}
 
     def call(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Call by dotted path. A class on the way, as in `Solution.two_sum`, is made an instance of."""
-        first, *rest = request["path"].replace("()", "").split(".")
-        target = self._named(first)
-        for part in rest:
-            target = getattr(target() if isinstance(target, type) else target, part)
-        return self.invoke(target, request)
+        """Call by dotted path."""
+        return self.invoke(follow(request["path"], self._named), request)
 
     def method(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call a method."""

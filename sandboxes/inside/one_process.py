@@ -17,10 +17,12 @@ import os
 import sys
 import types
 from collections.abc import Callable, Collection
+from functools import partial
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from typing import Any
 
+from agentrl.sandboxes.inside.dotted_path import follow
 from agentrl.sandboxes.inside.laid_out import lay_out
 from agentrl.sandboxes.inside.names import free_names
 
@@ -146,17 +148,8 @@ def run_assertions(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None
     space.give(wanted - libraries.keys())
     exec(compile(job["code"], "<tests>", "exec", dont_inherit=True), space)
     if entry_point is not None:
-        space["check"](attribute(module, entry_point))
+        space["check"](follow(entry_point, partial(getattr, module)))
     outcomes.note(job["name"], None)
-
-
-def attribute(module: types.ModuleType, path: str) -> Any:
-    """Return what is called by a dotted path: a class on the way, as in `Solution().two_sum`, is made an instance of."""
-    first, *rest = path.replace("()", "").split(".")
-    target = getattr(module, first)
-    for part in rest:
-        target = getattr(target() if isinstance(target, type) else target, part)
-    return target
 
 
 def run_pytest(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
