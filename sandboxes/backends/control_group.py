@@ -44,9 +44,10 @@ class ControlGroup:
         return ["/bin/sh", "-c", enter, "sh", *files, "--", *command]
 
     def shown(self) -> Iterator[tuple[Path, Path]]:
-        """Return each folder, and where programs find it: as in a container, so that a sandbox can read what it used."""
+        """Return the folders that tell what a sandbox has used, each with where its programs find it: as in a container."""
         for controller, folder in self.folders.items():
-            yield folder, PLACE / controller
+            if controller != "pids":
+                yield folder, PLACE / controller
 
 
 def memory_of_a_sandbox(limits: Limits) -> int:

@@ -245,16 +245,13 @@ async def test_any_program_is_an_agent_in_a_sandbox(backend: BackendName) -> Non
 
 @pytest.mark.parametrize("sandbox", [False, True])
 @pytest.mark.parametrize(
-    ("command", "code"),
-    [
-        (["python3", "-c", "raise SystemExit(3)"], 3.0),
-        (["python3", "-c", "import time; time.sleep(60)"], -1.0),
-    ],
+    ("program", "timeout_s", "code"),
+    [("raise SystemExit(3)", 60, 3.0), ("import time; time.sleep(60)", 1.5, -1.0)],
 )
 async def test_a_program_that_fails_or_hangs_earns_nothing(
-    bubblewrap: BackendName, sandbox: bool, command: list[str], code: float
+    bubblewrap: BackendName, sandbox: bool, program: str, timeout_s: float, code: float
 ) -> None:
-    task = {"command": command, "answer": "", "sandbox": sandbox, "timeout_s": 1.5}
+    task = {"command": ["python3", "-c", program], "answer": "", "sandbox": sandbox, "timeout_s": timeout_s}
     outcome = await outcome_of(black_box.run, lambda _: "Paris", task)
     assert (outcome.error, outcome.reward, outcome.metrics["exit_code"]) == (None, 0.0, code)
 
