@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from tests.sandboxes.adversaries.answers import ANSWERS, EXCEPTIONS
-from tests.sandboxes.adversaries.general import (
+from tests.sandboxes.grading.adversaries.answers import ANSWERS, EXCEPTIONS
+from tests.sandboxes.grading.adversaries.general import (
     BOMBS,
     CHANNELS,
     ESCAPES,
@@ -19,9 +19,9 @@ from tests.sandboxes.adversaries.general import (
     PATCHES,
     SEARCHES,
 )
-from tests.sandboxes.adversaries.interpreter import FORGERIES, INTERPRETER
-from tests.sandboxes.adversaries.places import PLACES
-from tests.sandboxes.adversaries.processes import PROCESSES
+from tests.sandboxes.grading.adversaries.interpreter import FORGERIES, INTERPRETER
+from tests.sandboxes.grading.adversaries.places import PLACES
+from tests.sandboxes.grading.adversaries.processes import PROCESSES
 
 _AGAINST_THE_VERDICT = (OBJECTS, PATCHES, EXITS, SEARCHES, CHANNELS, ANSWERS, EXCEPTIONS, FORGERIES, INTERPRETER)
 _AGAINST_THE_PLACE = (BOMBS, LEFTOVERS, ESCAPES, PROCESSES, PLACES)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, Status, grade, open_pool
-from tests.sandboxes.hostile_answers import (
+from tests.sandboxes.grading.hostile_answers import (
     ANSWERS,
     OUTPUTS,
     WIDE,

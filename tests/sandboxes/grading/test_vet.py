@@ -22,7 +22,7 @@ from agentrl.sandboxes.grading.cheaters import cheaters
 from agentrl.sandboxes.grading.code_tasks import load_code_task
 from agentrl.sandboxes.grading.vet import reason, vet, vet_task, vetting_summary
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOUND = {
     "task_id": "sound",
     "code": "def add(a, b): return a + b",

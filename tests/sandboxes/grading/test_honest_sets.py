@@ -15,7 +15,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.rollout.task_file import load_tasks
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool
 from agentrl.sandboxes.grading.code_tasks import load_code_task
-from tests.sandboxes.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
+from tests.sandboxes.grading.honest_sets import FOLDER, pytest_exercises, stdin_problems, stdin_task
 
 
 def test_every_exercise_is_right_in_plain_python(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from agentrl.sandboxes import (
 from agentrl.sandboxes.grading.grade import default_deadline_s
 from tests.components import missing
 from tests.real_sandboxes import as_an_ordinary_user, kill_first_process
-from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests
+from tests.sandboxes.grading.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sandboxes.cases import unindented
+from tests.sandboxes.inside.cases import unindented
 
 _HONEST = {
     "a number": (

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, TestFile, grade, open_pool
-from tests.sandboxes import live_names
+from tests.sandboxes.inside import live_names
 from tests.sandboxes.plain_python import passes_in_plain_python
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

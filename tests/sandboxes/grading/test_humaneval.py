@@ -12,7 +12,7 @@ import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxSpec, grade, open_pool
 
-DATA = Path(__file__).parents[3] / "shared/data/HumanEval.jsonl.gz"
+DATA = Path(__file__).parents[4] / "shared/data/HumanEval.jsonl.gz"
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 

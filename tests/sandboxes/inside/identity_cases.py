@@ -3,7 +3,7 @@ that are right, and others that are not and would pass if nobody looked."""
 
 from __future__ import annotations
 
-from tests.sandboxes.cases import unindented
+from tests.sandboxes.inside.cases import unindented
 
 _TOKENS = "from enum import Enum\nclass Token(Enum): NUMBER, PLUS, END = {values}\ndef tokens(text): return {tokens}"
 _TOKENS_TEST = "assert tokens('1+1') == [Token.NUMBER, Token.PLUS, Token.NUMBER, Token.END]"

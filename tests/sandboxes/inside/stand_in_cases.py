@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.sandboxes.cases import unindented
+from tests.sandboxes.inside.cases import unindented
 
 _CLASS = "class P:\n def __init__(self, *a): pass\n def push(self, x): pass\n"
 _ALL_EQUAL = " def __eq__(self, o): return isinstance(o, P)\n __hash__ = None\n"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentrl.sandboxes import BackendName, TestFile, grade, open_pool
+from tests.sandboxes.inside.tests_object_cases import pairs
 from tests.sandboxes.plain_python import passes_in_plain_python
-from tests.sandboxes.tests_object_cases import pairs
 
 
 def test_the_cases_are_decided_so_in_one_process() -> None:

@@ -23,7 +23,7 @@ from agentrl.sandboxes import (
     grade,
     open_pool,
 )
-from tests.sandboxes import (
+from tests.sandboxes.inside import (
     candidate_classes,
     consistency_cases,
     first_contact,
@@ -34,7 +34,7 @@ from tests.sandboxes import (
     replay_cases,
     stand_in_cases,
 )
-from tests.sandboxes.cases import as_test
+from tests.sandboxes.inside.cases import as_test
 from tests.sandboxes.plain_python import passes_in_plain_python
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]

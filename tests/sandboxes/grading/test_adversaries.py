@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from agentrl.sandboxes import BackendName, SandboxPool, SandboxSpec, grade, open_pool
-from tests.sandboxes.adversaries import against_the_place, against_the_verdict
-from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, PATIENT, all_kinds_of_tests, trial
+from tests.sandboxes.grading.adversaries import against_the_place, against_the_verdict
+from tests.sandboxes.grading.trials import CALLS_MAIN, HONEST, LIMITS, PATIENT, all_kinds_of_tests, trial
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(900)]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxPool, SandboxSpec, grade, open_pool
-from tests.sandboxes.shared_cases import pairs, right
+from tests.sandboxes.inside.shared_cases import pairs, right
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 

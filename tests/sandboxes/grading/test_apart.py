@@ -16,7 +16,7 @@ from agentrl.sandboxes import IOTest, Status, Tokens
 from agentrl.sandboxes.grading import apart
 from agentrl.sandboxes.grading.answers import ExpectedOutput, ExpectedValue, raised
 from agentrl.sandboxes.grading.apart import SHORT_BYTES, check_comparison, compare_answer
-from tests.sandboxes.hostile_answers import comparing
+from tests.sandboxes.grading.hostile_answers import comparing
 
 pytestmark = pytest.mark.anyio
 

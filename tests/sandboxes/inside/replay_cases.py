@@ -3,8 +3,8 @@ was done before, and ones that would pass whatever the tests expect."""
 
 from __future__ import annotations
 
-from tests.sandboxes.cases import unindented
-from tests.sandboxes.consistency_cases import TESTS_OF_AN_ORDER
+from tests.sandboxes.inside.cases import unindented
+from tests.sandboxes.inside.consistency_cases import TESTS_OF_AN_ORDER
 
 REACHES_THE_WIRE = """
         import sys
