@@ -17,12 +17,12 @@ from agentrl.config import TrainerConfig
 from agentrl.models import NANO
 from agentrl.trainer.model.ranks import Ranks, join_ranks
 from agentrl.trainer.policy import Policy
+from tests.trainer.model.ranks_program import steps
 from tests.trainer.random_trees import random_tree
-from tests.trainer.ranks_program import steps
 
 pytestmark = pytest.mark.timeout(300)
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def test_one_process_that_offloads_gives_the_weights_of_one_that_does_not(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_ranks_give_the_loss_gradients_and_weights_of_one_process(tmp_path: Path
     spread, alone = tmp_path / "spread", tmp_path / "alone"
     elastic = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={count}"]
     done = subprocess.run(
-        [*elastic, "-m", "tests.trainer.ranks_program", kind, str(spread)],
+        [*elastic, "-m", "tests.trainer.model.ranks_program", kind, str(spread)],
         cwd=ROOT,
         capture_output=True,
         text=True,
