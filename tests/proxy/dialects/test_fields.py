@@ -17,8 +17,8 @@ from agentrl.proxy.dialects.completions import TextCompletionRequest
 from agentrl.proxy.dialects.fields import CHANGES, REPLY, RequestBody
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
+from agentrl.proxy.http_response import Response
 from agentrl.proxy.ignored import IGNORED_HEADER, MAX_IGNORED
-from agentrl.proxy.server import Response
 from agentrl.record.tokens import Generation
 from tests.instant_engine import InstantEngine
 
