@@ -10,7 +10,7 @@ from agentrl.envs.tools import Tool, tool, tool_of
 __all__ = ["AsyncToolEnv", "GymEnv", "Message", "MessageSpace", "Result", "Tool", "ToolEnv", "tool", "tool_of"]
 
 _ENVIRONMENTS = {
-    "agentrl/Calculator-v0": "agentrl.envs.calculator:CalculatorEnv",
+    "agentrl/Calculator-v0": "agentrl.envs.calculator_env:CalculatorEnv",
     "agentrl/Gym-v0": "agentrl.envs.gym_env:GymEnv",
     "agentrl/MCP-v0": "agentrl.envs.mcp_env:MCPEnv",
     "agentrl/OpenEnv-v0": "agentrl.envs.open_env:OpenEnv",

@@ -21,7 +21,7 @@ from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
 from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL, connect
 from agentrl.sandboxes.backends.owner import owner
 from agentrl.sandboxes.choose import start_sandbox
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE
+from agentrl.sandboxes.seams import DEFAULT_IMAGE
 from tests.components import missing, wait_until
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ import pytest
 
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.envs.calculator import TOOL
+from agentrl.envs.calculator_env import TOOL
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy
 from agentrl.proxy.chat_format import AssistantMessage
 from agentrl.proxy.completion import Delta

@@ -25,7 +25,7 @@ from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
-from agentrl.proxy.dialects.chat import ChatCompletions
+from agentrl.proxy.dialects.chat_completions import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
 from agentrl.proxy.dialects.models import model_list, one_model

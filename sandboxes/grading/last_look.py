@@ -13,8 +13,8 @@ import anyio
 from agentrl.sandboxes.grading.statuses import SHOWN_CHARACTERS
 from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.protocol import EndReason, Limits
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import EndReason, Limits
 
 ONE_PROCESS = "from agentrl.sandboxes.inside.one_process import main; main()"
 MAX_REPORT_BYTES = 2**20

@@ -45,12 +45,12 @@ from agentrl.rollout.stored_episodes import FinishedEpisode
 from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
 from agentrl.run.run_directory import read_config
 from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
-from agentrl.trainer.broadcast import Bucket, WeightGroup, make_buckets
 from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
 from agentrl.trainer.packing import TrainingSequence
 from agentrl.trainer.policy import Policy
 from agentrl.trainer.sequences import training_sequences
 from agentrl.trainer.step_metrics import altered_sampling, distance_to_teacher, staleness, step_metrics
+from agentrl.trainer.weight_sender import Bucket, WeightGroup, make_buckets
 
 BUCKET_BYTES = 512 * 2**20
 """How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""

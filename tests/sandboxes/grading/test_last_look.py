@@ -19,7 +19,7 @@ from agentrl.sandboxes import (
     grade_partial,
     open_pool,
 )
-from agentrl.sandboxes.grading.one_process import FAILS
+from agentrl.sandboxes.grading.last_look import FAILS
 from tests.sandboxes.plain_python import passes_in_plain_python
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]

@@ -1,6 +1,6 @@
 """`agentrl/Calculator-v0`: chained sums, to be worked out with a calculator tool. Tasks and scoring are reasoning-gym's.
 
-`python -m agentrl.envs.calculator DIR` writes `train.jsonl` and `eval.jsonl`; no expression is in both.
+`python -m agentrl.envs.calculator_env DIR` writes `train.jsonl` and `eval.jsonl`; no expression is in both.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def distinct_tasks(count: int, seed: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Write the task files."""
-    parser = argparse.ArgumentParser(prog="python -m agentrl.envs.calculator", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m agentrl.envs.calculator_env", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--train", type=int, default=4000, help="training tasks")
     parser.add_argument("--eval", type=int, default=200, help="held-out tasks")

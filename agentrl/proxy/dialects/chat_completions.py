@@ -8,7 +8,7 @@ from typing import Any
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat_request import ChatRequest, parse_request
-from agentrl.proxy.dialects.tools import custom_input
+from agentrl.proxy.dialects.tools_as_functions import custom_input
 from agentrl.proxy.session import SessionRole
 
 

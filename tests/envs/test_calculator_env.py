@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.envs import AsyncToolEnv, MessageSpace
-from agentrl.envs.calculator import distinct_tasks, evaluate
+from agentrl.envs.calculator_env import distinct_tasks, evaluate
 
 TASK = {"question": "What is 2 + 3?", "answer": "5", "metadata": {"expression": "2 + 3"}}
 
@@ -113,7 +113,7 @@ def test_a_task_without_a_question_is_refused() -> None:
 
 @pytest.mark.slow
 def test_training_and_held_out_tasks_share_no_expression(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "agentrl.envs.calculator", str(tmp_path), "--train", "300", "--eval", "50"]
+    command = [sys.executable, "-m", "agentrl.envs.calculator_env", str(tmp_path), "--train", "300", "--eval", "50"]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     parts = {}
     for name, size in (("train", 300), ("eval", 50)):

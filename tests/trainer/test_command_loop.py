@@ -17,8 +17,8 @@ from agentrl.errors import TrainerError, TrainerLostError
 from agentrl.record.trajectory import Trajectory
 from agentrl.run.trainer_client import open_trainer
 from agentrl.trainer import sequences as sequences_module
+from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.packing import TrainingSequence
-from agentrl.trainer.process import TrainerProcess
 from tests.recorded_run import GROUP_SIZE, GROUPS_A_BATCH, batch, record_run
 
 pytestmark = pytest.mark.timeout(180)
@@ -58,7 +58,9 @@ async def test_a_teacher_that_fails_on_rank_0_leaves_all_ranks_at_the_same_comma
 
 def test_it_starts_without_what_runs_episodes() -> None:
     """The proxy and its clients would take each rank half a second to import."""
-    script = "import sys, agentrl.trainer.process; print([m for m in ('agentrl.proxy', 'openai') if m in sys.modules])"
+    script = (
+        "import sys, agentrl.trainer.command_loop; print([m for m in ('agentrl.proxy', 'openai') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout.strip() == "[]"
 
