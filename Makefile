@@ -18,7 +18,7 @@ install: .venv/installed
 # make quickstart ENGINE=sglang trains on real SGLang servers, installed for the CPU if they are not there yet.
 quickstart: .venv/installed $(if $(filter sglang,$(ENGINE)),sglang)
 	rm -rf runs/quickstart
-	$(BIN)/python -m agentrl.envs.calculator runs/quickstart/tasks
+	$(BIN)/python -m agentrl.envs.calculator_env runs/quickstart/tasks
 	$(BIN)/agentrl train --config workflows/quickstart.toml --model agentrl/models/nano \
 		$(if $(filter sglang,$(ENGINE)),--config workflows/sglang_cpu.toml)
 

@@ -1,5 +1,5 @@
-"""Every program of tests/sandboxes/adversaries with every kind of test, and every class that wants to pass for nothing with the test
-that it wants to pass: who is rewarded, who harms the next, how long the host stalls.
+"""Every program of tests/sandboxes/grading/adversaries with every kind of test, and every class that wants to pass for nothing with the
+test that it wants to pass: who is rewarded, who harms the next, how long the host stalls.
 
     python benchmarks/attacks.py [--backend docker] [--ordinary] [--seconds 600]
 
@@ -25,7 +25,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agentrl.sandboxes import AssertTest, BackendName, SandboxPool, SandboxSpec, Test, grade, open_pool
 from tests.real_sandboxes import as_an_ordinary_user
-from tests.sandboxes import (
+from tests.sandboxes.grading.adversaries import against_the_place, against_the_verdict
+from tests.sandboxes.grading.hostile_answers import measured
+from tests.sandboxes.grading.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests, trial
+from tests.sandboxes.inside import (
     candidate_classes,
     consistency_cases,
     first_contact,
@@ -35,10 +38,7 @@ from tests.sandboxes import (
     replay_cases,
     stand_in_cases,
 )
-from tests.sandboxes.adversaries import against_the_place, against_the_verdict
-from tests.sandboxes.cases import as_test
-from tests.sandboxes.hostile_answers import measured
-from tests.sandboxes.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests, trial
+from tests.sandboxes.inside.cases import as_test
 
 POOLS = 3
 

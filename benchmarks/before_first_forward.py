@@ -77,7 +77,7 @@ def record_batch(run_dir: Path, groups: int, group_size: int, turns: int) -> Non
 
 def measure(groups: int, group_size: int, turns: int, repeats: int) -> dict[str, Any]:
     """Return the CPU seconds of each repeat, after one that warms up."""
-    from agentrl.trainer.process import TrainerProcess
+    from agentrl.trainer.command_loop import TrainerProcess
 
     def reached(*args: Any) -> None:
         raise FirstForwardError

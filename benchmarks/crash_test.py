@@ -34,7 +34,7 @@ from typing import Any
 
 import psutil
 
-from agentrl.envs.calculator import distinct_tasks
+from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
 from agentrl.run.audit import audit
 from agentrl.trainer.model.checkpoint import read_state

@@ -90,7 +90,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="agentrl-durability-") as scratch:
         tasks = Path(scratch) / "tasks"
         subprocess.run(
-            [sys.executable, "-m", "agentrl.envs.calculator", str(tasks)], check=True, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "agentrl.envs.calculator_env", str(tasks)], check=True, stdout=subprocess.DEVNULL
         )
         for round_ in range(args.rounds):
             of: dict[bool, Speed] = {}

@@ -21,7 +21,7 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agentrl.sandboxes import BackendName, IOTest, Limits, SandboxPool, SandboxSpec, grade, open_pool
-from tests.sandboxes.adversaries import against_the_place
+from tests.sandboxes.grading.adversaries import against_the_place
 
 HOSTILE = ("a fork bomb", "a memory bomb", "a full disk", "a gigabyte of output", "an endless loop", "a thread bomb")
 TESTS = [IOTest(stdin="20 22\n", stdout="42\n")]

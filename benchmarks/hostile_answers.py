@@ -18,7 +18,7 @@ import anyio
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from agentrl.sandboxes import BackendName, Limits, SandboxSpec, grade, open_pool
-from tests.sandboxes.hostile_answers import (
+from tests.sandboxes.grading.hostile_answers import (
     ANSWERS,
     OUTPUTS,
     answering,

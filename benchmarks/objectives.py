@@ -64,7 +64,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="agentrl-objectives-") as scratch:
         tasks = Path(scratch) / "tasks"
         subprocess.run(
-            [sys.executable, "-m", "agentrl.envs.calculator", str(tasks)], check=True, stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "agentrl.envs.calculator_env", str(tasks)], check=True, stdout=subprocess.DEVNULL
         )
         for name in args.only:
             run_dir = Path(scratch) / name.replace(" ", "_")

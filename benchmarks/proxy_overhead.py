@@ -35,7 +35,7 @@ from aiohttp import web
 
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.envs.calculator import TOOL
+from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import Proxy, load_chat_format, open_proxy
 from agentrl.rollout.run_episode import IN_PROCESS_URL

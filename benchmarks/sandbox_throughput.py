@@ -22,7 +22,7 @@ from pathlib import Path
 import anyio
 
 from agentrl.sandboxes import BackendName, IOTest, grade, open_pool
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE
+from agentrl.sandboxes.seams import DEFAULT_IMAGE
 
 SOURCE = "print(2 * int(input()))\n"
 TESTS = [IOTest(stdin=f"{n}\n", stdout=f"{2 * n}\n") for n in range(5)]

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _ENVIRONMENTS = {
-    "agentrl/Calculator-v0": "agentrl.envs.calculator:CalculatorEnv",
+    "agentrl/Calculator-v0": "agentrl.envs.calculator_env:CalculatorEnv",
     "agentrl/Gym-v0": "agentrl.envs.gym_env:GymEnv",
     "agentrl/MCP-v0": "agentrl.envs.mcp_env:MCPEnv",
     "agentrl/OpenEnv-v0": "agentrl.envs.open_env:OpenEnv",

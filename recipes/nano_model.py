@@ -23,7 +23,7 @@ from renderers import Qwen3RendererConfig, create_renderer
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from agentrl.envs.calculator import TOOL, distinct_tasks, evaluate
+from agentrl.envs.calculator_env import TOOL, distinct_tasks, evaluate
 
 VOCABULARY = 640
 CONTEXT = 1024

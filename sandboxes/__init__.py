@@ -25,10 +25,10 @@ from agentrl.sandboxes.grading.verdict import (
 )
 from agentrl.sandboxes.pool import PoolMetrics, Sandboxes, SandboxPool, open_pool, open_sandboxes
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import Backend, EndReason, ExecResult, Limits, SandboxSpec
 from agentrl.sandboxes.python_session import PythonSession, SessionResult, python_session
 from agentrl.sandboxes.run_sandboxes import RunSandboxes
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
 
 __all__ = [
     "CPP",

@@ -13,8 +13,8 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
 
 BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from agentrl.sandboxes.backends.start_arguments import FILES
 from agentrl.sandboxes.choose import BackendName, choose_backend, start_sandbox
-from agentrl.sandboxes.protocol import Backend, EndReason, ExecResult, Limits, SandboxSpec
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import Backend, EndReason, ExecResult, Limits, SandboxSpec
 
 LIMITS = Limits(
     timeout_s=1.0, memory_mb=256, disk_mb=32, file_mb=8, output_mb=1, processes=16, open_files=32, cpu_s=None

@@ -24,8 +24,8 @@ from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.checked_fields import AboveZero, check_argument
 from agentrl.sandboxes.choose import AUTO_ORDER, BackendName, choose_backend, start_sandbox
 from agentrl.sandboxes.measured_once import MeasuredOnce
-from agentrl.sandboxes.protocol import Backend, SandboxSpec
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import Backend, SandboxSpec
 from agentrl.sandboxes.self_test import USERS_BETWEEN, works
 
 PATIENCE_S = 60.0

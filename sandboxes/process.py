@@ -11,7 +11,7 @@ import anyio
 
 from agentrl.concurrency.condition import Condition
 from agentrl.errors import SandboxError, SandboxLostError
-from agentrl.sandboxes.protocol import MB, EndReason, ExecResult, Limits
+from agentrl.sandboxes.seams import MB, EndReason, ExecResult, Limits
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.sandbox import Sandbox

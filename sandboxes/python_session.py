@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import anyio
 
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import EndReason
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import EndReason
 
 SESSION = "from agentrl.sandboxes.inside.python_repl import main; main()"
 LIFETIME_S = 24 * 3600.0

@@ -10,7 +10,7 @@ from agentrl.sandboxes.grading.do_nothing import grade_partial
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.verdict import PYTHON, Language, Test, Verdict
 from agentrl.sandboxes.pool import Lease, Purpose, Sandboxes, SandboxPool
-from agentrl.sandboxes.protocol import Limits, SandboxSpec
+from agentrl.sandboxes.seams import Limits, SandboxSpec
 
 
 @dataclass(frozen=True)

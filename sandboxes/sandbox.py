@@ -15,7 +15,7 @@ from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.checked_fields import check_argument
 from agentrl.sandboxes.inside.inbox import HEADER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import MB, ExecResult, Limits, Link, SandboxSpec
+from agentrl.sandboxes.seams import MB, ExecResult, Limits, Link, SandboxSpec
 
 ANSWER_TIMEOUT_S = 60.0
 """Bound of reading, writing, packing and resetting."""

@@ -31,7 +31,7 @@ settings.load_profile("busy machine")
 START_TIMEOUT_S = 60
 OF_DOCKER = (
     "cli/test_doctor",
-    "sandboxes/test_docker_engine",
+    "sandboxes/backends/test_docker_engine",
     "sandboxes/test_docs",
     "workflows/test_code",
     "workflows/test_ready",

@@ -26,7 +26,7 @@ from agentrl.run.run_directory import appending, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store, note_lines, write_noted
 from agentrl.run.trainer_client import TrainerClient, Weights
-from agentrl.trainer.process import TrainerProcess
+from agentrl.trainer.command_loop import TrainerProcess
 from tests.rollout.test_store import kept_choice, outcome
 
 TASKS = "7 tasks 0123, in order, in groups of 2"

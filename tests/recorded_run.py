@@ -23,8 +23,8 @@ from agentrl.rollout.store import Store
 from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.run_directory import write_config
 from agentrl.run.trainer_client import TrainerClient
+from agentrl.trainer.command_loop import Commands
 from agentrl.trainer.model.ranks import Ranks
-from agentrl.trainer.process import Commands
 
 GROUPS_A_BATCH, GROUP_SIZE = 2, 3
 SETTINGS: dict[str, Any] = {

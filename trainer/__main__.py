@@ -1,9 +1,9 @@
-"""`python -m agentrl.trainer RUN_DIR WEIGHTS_DIR [CONFIG]`; see `agentrl.trainer.process`."""
+"""`python -m agentrl.trainer RUN_DIR WEIGHTS_DIR [CONFIG]`; see `agentrl.trainer.command_loop`."""
 
 from agentrl.machine.garbage import loading
 
 with loading():
-    from agentrl.trainer.process import main
+    from agentrl.trainer.command_loop import main
 
 if __name__ == "__main__":
     main()

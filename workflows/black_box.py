@@ -24,7 +24,7 @@ from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode, Reward
 from agentrl.concurrency.child_process import start_process
-from agentrl.sandboxes.relay import INSIDE_KEY, CommandResult, run_with_model
+from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.workflows.chat import score
 
 TIMEOUT_S = 300.0

@@ -37,7 +37,7 @@ async def examine(console: Console, *, limits: bool) -> bool:
     """
     from agentrl.sandboxes import Bubblewrap, Docker
     from agentrl.sandboxes.limit_check import check_limits, limits_table
-    from agentrl.sandboxes.protocol import SandboxSpec
+    from agentrl.sandboxes.seams import SandboxSpec
 
     for name, found in _machine():
         console.print(f"{name:<14} {escape(found)}")

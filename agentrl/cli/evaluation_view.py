@@ -18,7 +18,7 @@ from rich.table import Table
 from agentrl.cli.option_words import in_options
 from agentrl.cli.terminal import SteadyConsole
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation
-from agentrl.evaluation.view import EvaluationView
+from agentrl.evaluation.progress import EvaluationView
 from agentrl.reporting.failure_text import users_part
 
 LINE_EVERY_S = 10.0

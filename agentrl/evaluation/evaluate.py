@@ -24,7 +24,7 @@ from agentrl.errors import ConfigError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.endpoint import check_endpoint
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, summarise
-from agentrl.evaluation.view import EvaluationView, PrintedEvaluation
+from agentrl.evaluation.progress import EvaluationView, PrintedEvaluation
 from agentrl.machine.garbage import settled
 from agentrl.machine.privacy import without_secrets
 from agentrl.machine.process_limits import shortages

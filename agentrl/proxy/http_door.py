@@ -23,7 +23,8 @@ from agentrl.engine.protocol import Engine
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import too_large
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.server import Body, Proxy, Response
+from agentrl.proxy.endpoints import Body, Proxy
+from agentrl.proxy.http_response import Response
 from agentrl.reporting.logger import logger
 
 log = logger(__name__)

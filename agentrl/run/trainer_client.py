@@ -26,7 +26,7 @@ class Weights:
 
 
 class TrainerClient:
-    """The commands of `agentrl.trainer.process`. Open it with `open_trainer`."""
+    """The commands of `agentrl.trainer.command_loop`. Open it with `open_trainer`."""
 
     def __init__(self, process: Callable[[], AbstractAsyncContextManager[ChildProcess]], timeout_s: float) -> None:
         self._process = process

@@ -29,7 +29,7 @@ from agentrl.sandboxes.backends.control_group import (
 )
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
 from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE, WORK, SandboxSpec
+from agentrl.sandboxes.seams import DEFAULT_IMAGE, WORK, SandboxSpec
 
 VENV = "/venv"
 """Where a sandbox sees the virtual environment that agentrl runs in."""

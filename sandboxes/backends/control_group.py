@@ -17,7 +17,7 @@ from pathlib import Path
 
 from agentrl.errors import SandboxError
 from agentrl.sandboxes.backends.owner import is_dead, owner
-from agentrl.sandboxes.protocol import MB, Limits
+from agentrl.sandboxes.seams import MB, Limits
 
 OWN_MEMORY_MB = 64
 """For our own processes. A control group also holds the writable folders."""

@@ -30,7 +30,7 @@ from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS, sandbox_envir
 from agentrl.sandboxes.backends.control_group import OWN_PROCESSES, memory_of_a_sandbox
 from agentrl.sandboxes.backends.owner import is_dead, owner
 from agentrl.sandboxes.backends.start_arguments import FOLDERS, init_arguments
-from agentrl.sandboxes.protocol import DEFAULT_IMAGE, MB, WORK, SandboxSpec
+from agentrl.sandboxes.seams import DEFAULT_IMAGE, MB, WORK, SandboxSpec
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -14,7 +14,7 @@ from agentrl.concurrency.threads import in_thread
 from agentrl.sandboxes.backends.bubblewrap import sandbox_environment
 from agentrl.sandboxes.backends.process_link import ProcessLink, process_link
 from agentrl.sandboxes.backends.start_arguments import init_arguments, packed_modules
-from agentrl.sandboxes.protocol import SandboxSpec
+from agentrl.sandboxes.seams import SandboxSpec
 
 
 class NoIsolation:

@@ -11,7 +11,7 @@ from functools import cache
 
 from agentrl.sandboxes.backends.syscall_filter import compile_filter
 from agentrl.sandboxes.inside.modules import marshalled
-from agentrl.sandboxes.protocol import MB, WORK, SandboxSpec
+from agentrl.sandboxes.seams import MB, WORK, SandboxSpec
 
 FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108
 """Folders of memory besides the user's own."""

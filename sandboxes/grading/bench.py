@@ -30,8 +30,8 @@ from agentrl.sandboxes.grading.verdict import (
 )
 from agentrl.sandboxes.inside.checker_main import CHECKER
 from agentrl.sandboxes.process import Process
-from agentrl.sandboxes.protocol import EndReason, ExecResult, Limits
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
 
 CHECKER_MAIN = (Path(__file__).parents[1] / "inside" / "checker_main.py").read_text()
 WALL_CLOCK_SLACK = 4.0

@@ -12,8 +12,8 @@ from agentrl.sandboxes.grading.statuses import DEADLINE_OVER, status_of
 from agentrl.sandboxes.grading.verdict import Status
 from agentrl.sandboxes.inside.answer_bounds import Bounds
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.protocol import EndReason, ExecResult, Limits
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import EndReason, ExecResult, Limits
 
 CANDIDATE = "from agentrl.sandboxes.inside.candidate import main; main()"
 TEST_CODE_TIMEOUT_S = 600.0

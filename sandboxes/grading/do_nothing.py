@@ -14,7 +14,7 @@ from agentrl.sandboxes.grading.partial_credit import Baseline, baseline_of
 from agentrl.sandboxes.grading.verdict import CPP, PYTHON, IOTest, Language, Test, Verdict
 from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
 from agentrl.sandboxes.pool import SandboxPool
-from agentrl.sandboxes.protocol import Limits
+from agentrl.sandboxes.seams import Limits
 
 _NOTHING = dedent("""
     def _nothing(*args, **kwargs):

@@ -12,7 +12,7 @@ from agentrl.sandboxes.grading.verdict import Status, TestResult
 from agentrl.sandboxes.inside.questions import Question
 from agentrl.sandboxes.inside.wire import LOADED
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.protocol import EndReason
+from agentrl.sandboxes.seams import EndReason
 
 MAX_LINE_BYTES = 32 * 2**20
 """Of what test code's process says at once."""

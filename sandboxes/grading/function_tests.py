@@ -13,7 +13,7 @@ from agentrl.sandboxes.grading.answers import GRADED, ExpectedValue, raised
 from agentrl.sandboxes.grading.apart import compare_answer
 from agentrl.sandboxes.grading.candidate_process import CandidateProcess
 from agentrl.sandboxes.grading.exchange import Exchange
-from agentrl.sandboxes.grading.one_process import fails_in_one_process
+from agentrl.sandboxes.grading.last_look import fails_in_one_process
 from agentrl.sandboxes.grading.open_questions import Questions, constants
 from agentrl.sandboxes.grading.statuses import DEADLINE_OVER
 from agentrl.sandboxes.grading.tester_process import TesterProcess
@@ -21,8 +21,8 @@ from agentrl.sandboxes.grading.verdict import AssertTest, CallTest, Status, Test
 from agentrl.sandboxes.grading.wanted_names import Wanted, wanted_names
 from agentrl.sandboxes.inside.plain_data import is_changeable
 from agentrl.sandboxes.inside.plain_encoding import encode
-from agentrl.sandboxes.protocol import Limits
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import Limits
 
 PATCHES_A_DICT = "patch.dict("
 """Code that puts a dict of the candidate's back as it was must see what the candidate has put into it."""

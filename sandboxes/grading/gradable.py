@@ -25,7 +25,7 @@ from agentrl.sandboxes.grading.verdict import (
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_decoding import decode
 from agentrl.sandboxes.inside.plain_encoding import encode
-from agentrl.sandboxes.protocol import Limits
+from agentrl.sandboxes.seams import Limits
 
 
 def check_gradable(

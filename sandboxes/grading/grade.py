@@ -40,7 +40,7 @@ from agentrl.sandboxes.grading.verdict import (
     changed_limits,
 )
 from agentrl.sandboxes.pool import SandboxPool
-from agentrl.sandboxes.protocol import Limits
+from agentrl.sandboxes.seams import Limits
 
 ATTEMPTS = 3
 """A sandbox that is lost under a program is the engine's fault twice, and the program's the third time."""

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from agentrl.sandboxes.inside.mutants import WAYS
+from agentrl.sandboxes.inside.other_operands import MEASURES
 from agentrl.sandboxes.inside.questions import NOT_IMPLEMENTED, ORDERS, Question
-from agentrl.sandboxes.inside.replay import MEASURES
 
 ALL_WAYS = (*WAYS, "constant")
 ENOUGH = 3

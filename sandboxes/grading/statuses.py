@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentrl.sandboxes.grading.verdict import Status
-from agentrl.sandboxes.protocol import EndReason, ExecResult
+from agentrl.sandboxes.seams import EndReason, ExecResult
 
 DEADLINE_OVER = "the verdict's deadline was over"
 EARLIER_FAILED = "an earlier test failed"

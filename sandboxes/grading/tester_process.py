@@ -9,8 +9,8 @@ import anyio
 
 from agentrl.sandboxes.grading.candidate_process import TEST_CODE_TIMEOUT_S
 from agentrl.sandboxes.process import LongLineError, Process
-from agentrl.sandboxes.protocol import MB
 from agentrl.sandboxes.sandbox import Sandbox
+from agentrl.sandboxes.seams import MB
 
 TESTER = "from agentrl.sandboxes.inside.forked_runs import main; main()"
 TEST_CODE_OUTPUT_MB = 64.0

@@ -12,7 +12,7 @@ from agentrl.errors import ConfigError
 from agentrl.sandboxes.checked_fields import AboveZero, Rule, Tolerance, check_fields
 from agentrl.sandboxes.grading.comparison import Comparison, Tokens
 from agentrl.sandboxes.grading.partial_credit import Baseline, partial_credit
-from agentrl.sandboxes.protocol import Limits
+from agentrl.sandboxes.seams import Limits
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from agentrl.sandboxes.grading.do_nothing import measured_baseline
 from agentrl.sandboxes.grading.grade import grade
 from agentrl.sandboxes.grading.verdict import Verdict, changed_limits
 from agentrl.sandboxes.pool import SandboxPool
-from agentrl.sandboxes.protocol import Limits
+from agentrl.sandboxes.seams import Limits
 
 PARTIAL_MAX = 0.5
 """A cheater may earn so much of a partial reward. Of half the tests, `True` may be the answer."""

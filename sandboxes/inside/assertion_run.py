@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import importlib
-import re
-import sys
-import types
 from typing import Any
 
 from agentrl.sandboxes.inside.mirror import LARGEST_MIRRORED
-from agentrl.sandboxes.inside.names import free_names
+from agentrl.sandboxes.inside.names import checked_name, library_module, shared_names
 from agentrl.sandboxes.inside.outcomes import describe, print_error, send_outcome
 from agentrl.sandboxes.inside.plain_data import CHANGEABLE
 from agentrl.sandboxes.inside.remote import Remote
@@ -29,8 +25,7 @@ def run(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     entry_point = job["entry_point"]
 
     def body() -> None:
-        first = entry_point.partition("(")[0].partition(".")[0] if entry_point is not None else ""
-        wanted = {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
+        first, wanted = checked_name(job), shared_names(job)
         missing = sorted(wanted - remote.kinds.keys())
         if missing:
             raise NameError(f"the candidate defines no {', '.join(missing)}")
@@ -100,15 +95,3 @@ def _assertion(error: BaseException, code: str) -> str:
     found = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and node.lineno == (lines or [0])[-1]]
     shown = ast.get_source_segment(code, found[-1]) if found else None
     return f"{type(error).__name__}: {shown}"[:2000] if shown else type(error).__name__
-
-
-def library_module(name: str, code: str) -> types.ModuleType | None:
-    """Return the module that test code means by a name that the program has imported too; None where it means something of the program's."""
-    module = {"np": "numpy", "pd": "pandas"}.get(name, name)
-    known = module in sys.stdlib_module_names or module in ("numpy", "pandas", "scipy", "torch", "sympy")
-    if not known or re.search(rf"\b{name}\s*\(", code):
-        return None
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        return None

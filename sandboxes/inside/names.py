@@ -6,7 +6,10 @@ import builtins
 import importlib
 import re
 import symtable
+import sys
+import types
 from collections.abc import Iterator
+from typing import Any
 
 PATCHED_INTO = re.compile(r"(?:patch|patch\.object|setattr)\(\s*['\"]?\w+\.(\w+)(?:\.\w|\s*,)")
 """A call that patches an attribute of a name of a module's."""
@@ -36,6 +39,29 @@ def free_names(*sources: str, module: str = "solution") -> set[str]:
                     used.add(symbol.get_name())
         bound |= _star_imported(source, module)
     return {name for name in used - bound if not name.startswith("__")}
+
+
+def checked_name(job: dict[str, Any]) -> str:
+    """Return the name of the program's that holds what a job's entry point names; "" for a job without one."""
+    return (job["entry_point"] or "").partition("(")[0].partition(".")[0]
+
+
+def shared_names(job: dict[str, Any]) -> set[str]:
+    """Return the names of the program's that test code with assertions is given."""
+    first = checked_name(job)
+    return {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
+
+
+def library_module(name: str, code: str) -> types.ModuleType | None:
+    """Return the module that test code means by a name that the program has imported too; None where it means something of the program's."""
+    module = {"np": "numpy", "pd": "pandas"}.get(name, name)
+    known = module in sys.stdlib_module_names or module in ("numpy", "pandas", "scipy", "torch", "sympy")
+    if not known or re.search(rf"\b{name}\s*\(", code):
+        return None
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        return None
 
 
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:

@@ -24,7 +24,8 @@ from typing import Any
 
 from agentrl.sandboxes.inside.dotted_path import follow
 from agentrl.sandboxes.inside.laid_out import lay_out
-from agentrl.sandboxes.inside.names import free_names
+from agentrl.sandboxes.inside.names import checked_name, free_names, library_module, shared_names
+from agentrl.sandboxes.inside.pytest_start import run_file
 
 LONGEST_TEXT = 2_000
 
@@ -132,23 +133,17 @@ class Names(dict[str, Any]):
 
 def run_assertions(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
     """Run test code that asserts; with an entry point, call its `check(candidate)` as HumanEval does."""
-    from agentrl.sandboxes.inside.assertion_run import library_module
-
     module = import_module(job["module"])
-    entry_point = job["entry_point"]
-    first = entry_point.partition("(")[0].partition(".")[0] if entry_point is not None else ""
-    if first in dir(builtins):
-        wanted = set[str]()  # what is checked, and not what the test means by that name
-    else:
-        wanted = {first} if first else free_names(job["code"], job["prelude"]) | {*job["candidate_names"]}
+    # One of Python's names is what is checked, and not what the test means by that name.
+    wanted = set[str]() if checked_name(job) in dir(builtins) else shared_names(job)
     space = Names(module)
     exec(compile(job["prelude"], "<prelude>", "exec", dont_inherit=True), space)
     libraries = {name: library for name in wanted if (library := library_module(name, job["code"])) is not None}
     space.update(libraries)
     space.give(wanted - libraries.keys())
     exec(compile(job["code"], "<tests>", "exec", dont_inherit=True), space)
-    if entry_point is not None:
-        space["check"](follow(entry_point, partial(getattr, module)))
+    if job["entry_point"] is not None:
+        space["check"](follow(job["entry_point"], partial(getattr, module)))
     outcomes.note(job["name"], None)
 
 
@@ -157,10 +152,8 @@ def run_pytest(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
     import tempfile
 
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    import _pytest.runner
     import pytest
 
-    _pytest.runner._update_current_test_var = lambda item, when: None
     finished = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
 
     class Reporter:
@@ -176,12 +169,7 @@ def run_pytest(job: dict[str, Any], folder: str, outcomes: Outcomes) -> None:
 
     with tempfile.TemporaryDirectory() as own_folder:
         where = folder if job.get("files") else own_folder  # beside the files of the tests, a conftest.py among them
-        path = os.path.join(where, "test_solution.py")
-        with open(path, "w") as file:
-            file.write(job["code"])
-        code = pytest.main(
-            [path, "-q", "-p", "no:cacheprovider", "--rootdir", where, "-c", os.devnull], plugins=[Reporter()]
-        )
+        code = run_file(job["code"], where, Reporter())
     if code not in finished or (code == pytest.ExitCode.TESTS_FAILED and not outcomes.failed):
         outcomes.note_broken(f"pytest ends with {code!r}")
 

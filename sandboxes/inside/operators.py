@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any, NoReturn, Protocol
 
 from agentrl.sandboxes.inside.mutants import Mutants
+from agentrl.sandboxes.inside.other_operands import MEASURES, RATIOS, SHIFTS
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_encoding import encode
 from agentrl.sandboxes.inside.questions import (
@@ -24,7 +25,6 @@ from agentrl.sandboxes.inside.questions import (
     is_made_by_its_class,
     is_number,
 )
-from agentrl.sandboxes.inside.replay import MEASURES, RATIOS, SHIFTS
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteObject, reference, reference_of_class, vars_of
 from agentrl.sandboxes.inside.wire import Wire
 

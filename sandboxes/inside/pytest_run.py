@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from typing import Any
 
 from agentrl.sandboxes.inside.outcomes import send_outcome
+from agentrl.sandboxes.inside.pytest_start import run_file
 from agentrl.sandboxes.inside.remote import Remote
 from agentrl.sandboxes.inside.stand_ins import RemoteClass, RemoteFunction
 from agentrl.sandboxes.inside.wire import Wire
@@ -20,7 +20,6 @@ NOT_RUN = "[NOTRUN]"
 def run(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     """Run test code, and tell the host of each of its tests."""
     try:
-        import _pytest.runner
         import pytest
     except ImportError as error:
         message = (
@@ -32,8 +31,6 @@ def run(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     # Our own frames are nothing to a reader of what failed.
     for name in [name for name in sys.modules if name.startswith(__package__)]:
         vars(sys.modules[name])["__tracebackhide__"] = True
-    # It would put the name of the test that runs, and with it the parameters that are expected, into the environment.
-    _pytest.runner._update_current_test_var = lambda item, when: None
 
     class Reporter:
         """Tells the host of each test. An error is reported as text, and most are then shown as themselves."""
@@ -111,8 +108,4 @@ def run(wire: Wire, remote: Remote, job: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as own_folder:
         folder = next(iter(job["folders"]), own_folder)  # beside the files of the tests, a conftest.py among them
         job["folders"].append(own_folder)
-        path = os.path.join(folder, "test_solution.py")
-        with open(path, "w") as file:
-            file.write(job["code"])
-        options = ["-q", "-p", "no:cacheprovider", "--rootdir", folder, "-c", os.devnull]
-        pytest.main([path, *options], plugins=[Reporter()])
+        run_file(job["code"], folder, Reporter())

@@ -39,7 +39,7 @@ from agentrl.sandboxes.inside.stand_ins import (
 from agentrl.sandboxes.inside.wire import Wire
 
 if TYPE_CHECKING:
-    from agentrl.sandboxes.inside.session import Session
+    from agentrl.sandboxes.inside.candidate_session import Session
 
 DEEPEST_INHERITANCE = 30
 LONGEST_NAME = 1_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.sandboxes.inside.special_methods import COMPARISONS, SPECIAL_METHODS, goes_through_candidates, may_be_asked
 
 if TYPE_CHECKING:
-    from agentrl.sandboxes.inside.session import Session
+    from agentrl.sandboxes.inside.candidate_session import Session
 
 
 class Reference:

@@ -26,10 +26,10 @@ from typing import Any
 from agentrl.sandboxes.inside.aliases import EVERYWHERE
 from agentrl.sandboxes.inside.laid_out import lay_out
 from agentrl.sandboxes.inside.module_stand_in import module_stand_in
+from agentrl.sandboxes.inside.other_operands import Replay
 from agentrl.sandboxes.inside.outcomes import describe, print_error, send_outcome
 from agentrl.sandboxes.inside.questions import FirstRun
 from agentrl.sandboxes.inside.remote import Remote
-from agentrl.sandboxes.inside.replay import Replay
 from agentrl.sandboxes.inside.special_methods import is_told
 from agentrl.sandboxes.inside.wire import TestEndedError, Wire
 

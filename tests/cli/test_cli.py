@@ -18,7 +18,7 @@ import pytest
 from agentrl import open_run
 from agentrl.cli.main import COMMANDS, command_line, main
 from agentrl.config import RunConfig, config_fields, load_config
-from agentrl.envs.calculator import distinct_tasks
+from agentrl.envs.calculator_env import distinct_tasks
 
 ROOT = Path(__file__).parents[2]
 

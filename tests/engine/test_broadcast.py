@@ -19,7 +19,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
-from agentrl.trainer.broadcast import WeightGroup, make_buckets
+from agentrl.trainer.weight_sender import WeightGroup, make_buckets
 from tests.components import wait_until
 from tests.engine.test_launch import server_pids
 from tests.real_sglang import sglang_config

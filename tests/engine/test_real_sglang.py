@@ -22,7 +22,7 @@ from anyio.to_thread import run_sync as in_thread
 from agentrl.engine.client.fleet import EngineLimits
 from agentrl.engine.client.sglang import SGLangEngine, sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.envs.calculator import TOOL
+from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, Proxy, SamplingDefaults, Session, open_proxy
 from agentrl.record.tokens import Generation

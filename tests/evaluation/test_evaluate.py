@@ -21,7 +21,7 @@ from agentrl.episode import Episode
 from agentrl.errors import ConfigError, StoreError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.figures import EvaluatedEpisode, interval, pass_at_k, summarise
-from agentrl.evaluation.view import EvaluationView
+from agentrl.evaluation.progress import EvaluationView
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.rollout.outcome import Outcome

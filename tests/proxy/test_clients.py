@@ -18,7 +18,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.envs.calculator import TOOL
+from agentrl.envs.calculator_env import TOOL
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from tests.components import missing
 from tests.record_invariant import Tapped, assert_record_is_what_the_engine_saw

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from renderers import Qwen3RendererConfig, create_renderer
 from transformers import AutoTokenizer
 
-from agentrl.envs.calculator import TOOL
+from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
 from agentrl.proxy.tokenizer import LeanTokenizer
 

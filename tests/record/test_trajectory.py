@@ -19,7 +19,7 @@ from openai import AsyncOpenAI
 
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.envs.calculator import TOOL
+from agentrl.envs.calculator_env import TOOL
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.record.tokens import Generation, VersionSpan

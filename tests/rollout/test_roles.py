@@ -9,7 +9,7 @@ import pytest
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl.engine.client.sglang import sglang_engine
-from agentrl.envs.calculator import TOOL
+from agentrl.envs.calculator_env import TOOL
 from agentrl.episode import Episode
 from agentrl.errors import BadRewardError, EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from agentrl.config import RolloutConfig, RunConfig, SandboxConfig, load_config
 from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import Sampling
-from agentrl.envs.calculator import distinct_tasks
+from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.errors import ConfigError, TaskFileError, WorkerError, WorkflowError
 from agentrl.models import NANO
 from agentrl.proxy import SamplingDefaults

@@ -24,8 +24,8 @@ from agentrl.rollout.manifest import read_manifest
 from agentrl.rollout.store import Store
 from agentrl.rollout.training_history import TrainedStep
 from agentrl.run.retrain import retrain
+from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.policy import Policy
-from agentrl.trainer.process import TrainerProcess
 from agentrl.trainer.step_metrics import importance_weight_quantiles
 from tests.recorded_run import batch, record_run, running
 from tests.whole_audit import audit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.envs.calculator import distinct_tasks
+from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
 from tests.run.test_train import left_behind, long_run, metrics, wait_for_step

@@ -20,7 +20,7 @@ import pytest
 from safetensors.torch import load_file
 
 from agentrl.config import RunConfig, TrainerConfig
-from agentrl.envs.calculator import distinct_tasks
+from agentrl.envs.calculator_env import distinct_tasks
 from agentrl.machine.shared_memory import OWNER, PREFIX, SHARED_MEMORY
 from agentrl.models import NANO
 from agentrl.rollout.store import Store
@@ -28,7 +28,7 @@ from agentrl.run.open_run import open_run
 from agentrl.run.replay import replay
 from agentrl.run.retrain import retrain
 from agentrl.run.training_loop import COUNTERS
-from agentrl.trainer.process import TrainerProcess
+from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.trainer.sequences import training_sequences
 from tests.components import missing
 from tests.whole_audit import audit

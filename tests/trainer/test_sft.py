@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from agentrl.config import TrainerConfig, load_config
-from agentrl.envs.calculator import TOOL, distinct_tasks
+from agentrl.envs.calculator_env import TOOL, distinct_tasks
 from agentrl.errors import TaskFileError
 from agentrl.models import NANO
 from agentrl.proxy import ChatFormat

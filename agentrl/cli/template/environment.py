@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agentrl.envs import ToolEnv, tool
-from agentrl.envs.calculator import evaluate
+from agentrl.envs.calculator_env import evaluate
 
 
 class Sums(ToolEnv):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from agentrl.envs.calculator import evaluate
+from agentrl.envs.calculator_env import evaluate
 
 
 def make() -> list[dict[str, Any]]:

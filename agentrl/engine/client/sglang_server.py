@@ -18,6 +18,7 @@ import aiohttp
 import anyio
 import pydantic_core
 
+from agentrl.engine.client.generate_request import sampling_params, stream_interval, with_single_placeholders
 from agentrl.engine.client.growing_reply import GrowingReply
 from agentrl.engine.client.server_errors import (
     BadReplyError,
@@ -34,12 +35,6 @@ from agentrl.errors import EngineError
 from agentrl.machine.privacy import without_secrets
 from agentrl.record.tokens import Generation, ImageSpan
 
-STREAM_INTERVAL_TOKENS = 32
-"""How many tokens a server may gather before it sends them. A killed server loses at most so many of each reply, and
-they are sampled again. That costs a server 5 % of its speed, asking for segments of as many a quarter
-(`benchmarks/partial_replies.py`)."""
-STREAM_STATES = 64
-"""Where a server sends the whole reply again with every state, so many states of a long reply bound what that costs."""
 CLOSE_TIMEOUT_S = 2.0
 SHORTAGE_RETRY_S = 0.2
 """How long to wait before asking again for what this machine lacked."""
@@ -173,8 +168,8 @@ class SGLangServer:
             "rid": rid,
             # Servers may log what they are sent, and a session is known to us by its key.
             "session_id": hashlib.blake2b(session.encode(), digest_size=16).hexdigest(),
-            "input_ids": _with_single_placeholders(input_ids, images),
-            "sampling_params": self._params(sampling, watched=on_ids is not None),
+            "input_ids": with_single_placeholders(input_ids, images),
+            "sampling_params": sampling_params(sampling) | self._interval(sampling, watched=on_ids is not None),
             "return_logprob": True,
             "stream": True,
         }
@@ -248,36 +243,10 @@ class SGLangServer:
         """Forget the adapter, if the server knows it."""
         await self.post("/unload_lora_adapter", {"lora_name": adapter.name}, timeout_s, any_status=True)
 
-    def _params(self, sampling: Sampling, *, watched: bool) -> dict[str, Any]:
-        params: dict[str, Any] = {
-            "max_new_tokens": sampling.max_new_tokens,
-            # SGLang reports a top_k of 1 at another temperature where others in the batch are not greedy.
-            "temperature": 0.0 if sampling.greedy else sampling.temperature,
-            "top_p": sampling.top_p,
-            "skip_special_tokens": False,
-        }
-        if sampling.altered:
-            params |= {
-                "top_k": sampling.top_k,
-                "min_p": sampling.min_p,
-                "frequency_penalty": sampling.frequency_penalty,
-                "presence_penalty": sampling.presence_penalty,
-                "repetition_penalty": sampling.repetition_penalty,
-            }
-        if sampling.logit_bias:
-            params["logit_bias"] = {str(token): bias for token, bias in sampling.logit_bias}
-        if sampling.stop:
-            params["stop"] = list(sampling.stop)
-        if sampling.stop_token_ids:
-            params["stop_token_ids"] = list(sampling.stop_token_ids)
-        if sampling.seed is not None:
-            params["sampling_seed"] = sampling.seed
-        if sampling.json_schema is not None:
-            params["json_schema"] = sampling.json_schema
-        if self._takes_interval:
-            long = 0 if self._incremental else sampling.max_new_tokens // STREAM_STATES
-            params["stream_interval"] = 1 if watched else max(STREAM_INTERVAL_TOKENS, long)
-        return params
+    def _interval(self, sampling: Sampling, *, watched: bool) -> dict[str, int]:
+        if not self._takes_interval:
+            return {}
+        return {"stream_interval": stream_interval(sampling, watched=watched, incremental=self._incremental)}
 
     async def _stream(
         self, body: dict[str, Any], reply: GrowingReply, on_ids: Callable[[list[int]], None] | None
@@ -363,15 +332,6 @@ class SGLangServer:
                 return response.status, await response.read()
         except _FAILURES as error:
             raise self._failure(path, error) from error
-
-
-def _with_single_placeholders(input_ids: list[int], images: Sequence[ImageSpan]) -> list[int]:
-    """SGLang wants one id where an image is, and makes the image's many of it."""
-    ids, end = [], 0
-    for image in images:
-        ids += input_ids[end : image.start + 1]
-        end = image.start + image.length
-    return ids + input_ids[end:]
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
 from agentrl.proxy.dialects.fields import Part
-from agentrl.proxy.dialects.tools import (
+from agentrl.proxy.dialects.tools_as_functions import (
     AnyTool,
     CustomFormat,
     OtherTool,

@@ -14,7 +14,7 @@ from agentrl.proxy.call_log import digest_of_several
 from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
-from agentrl.proxy.dialects.chat import usage
+from agentrl.proxy.dialects.chat_completions import usage
 from agentrl.proxy.dialects.chat_request import Seed, Tokens, stop_strings
 from agentrl.proxy.dialects.fields import Part
 from agentrl.proxy.session import SessionRole

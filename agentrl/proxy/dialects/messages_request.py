@@ -21,7 +21,7 @@ from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionReque
 from agentrl.proxy.dialects.altered_sampling import TopK
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
 from agentrl.proxy.dialects.fields import CHANGES, PROMPT, Part, RequestBody
-from agentrl.proxy.dialects.tools import OtherTool, left_out
+from agentrl.proxy.dialects.tools_as_functions import OtherTool, left_out
 
 
 class _Text(Part):

@@ -21,7 +21,7 @@ from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.chat_request import Tokens, joined_text
 from agentrl.proxy.dialects.fields import Part, RequestBody
-from agentrl.proxy.dialects.tools import (
+from agentrl.proxy.dialects.tools_as_functions import (
     AnyTool,
     CustomFormat,
     OtherTool,

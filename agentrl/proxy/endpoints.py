@@ -1,0 +1,322 @@
+"""The proxy: sessions, and the model APIs over two doors that lead to the same place.
+
+episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages
+                                       ├── Proxy.handle ─────────► CompletionService ─► Engine
+any other program ── loopback HTTP ────┘
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
+
+import anyio
+import anyio.abc
+import httpx2
+
+from agentrl.config.proxy import ProxyLimits
+from agentrl.engine.protocol import Engine
+from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.bounds import check_body
+from agentrl.proxy.call_log import CallLog
+from agentrl.proxy.chat_format import ChatFormat
+from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
+from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
+from agentrl.proxy.dialects.chat_completions import ChatCompletions
+from agentrl.proxy.dialects.completions import Completions
+from agentrl.proxy.dialects.messages import Messages
+from agentrl.proxy.dialects.models import model_list, one_model
+from agentrl.proxy.dialects.openapi import openapi_document
+from agentrl.proxy.dialects.responses import Responses, stored_response
+from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
+from agentrl.proxy.http_response import Response, json_response, refusal_event, refusals
+from agentrl.proxy.ignored import Ignored
+from agentrl.proxy.json_text import json_pieces, to_json
+from agentrl.proxy.preparation import check_model
+from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
+from agentrl.proxy.sessions import Sessions
+
+T = TypeVar("T")
+Body = bytes | Callable[[], Awaitable[bytes]]
+"""A request's body, or how to receive it. Raises ApiError."""
+
+COUNT_TOKENS = "/v1/messages/count_tokens"
+MODELS = "/v1/models/"
+RESPONSES = "/v1/responses/"
+MAX_TOP_LOGPROBS = 20
+_OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
+
+
+class Endpoint(Protocol):
+    """One API that makes replies. `prepare` answers bad requests with ApiError before any work starts."""
+
+    def prepare(self, role: SessionRole, body: bytes) -> tuple[Any, Any]:
+        """Check a request; return it, and its call, or a list of one for each of its prompts.
+
+        Raises:
+            ApiError: The request cannot be answered.
+        """
+        ...
+
+    async def complete(self, request: Any, call: Any) -> Json:
+        """Return the whole reply.
+
+        Raises:
+            ApiError: The engine failed, or the episode has ended.
+        """
+        ...
+
+    async def stream(self, request: Any, call: Any, send: Send) -> None:
+        """Send the events of a reply. An ApiError that it raises ends the stream, as one more event."""
+        ...
+
+
+@dataclass
+class Proxy:
+    """The model APIs in front of an engine. Open it with `open_proxy`."""
+
+    engine: Engine
+    chat_format: ChatFormat
+    model: str
+    _tasks: anyio.abc.TaskGroup
+    limits: ProxyLimits = field(default_factory=ProxyLimits)
+    training: bool = False
+    """Whether what it records is trained on. Images, which are not, are refused then."""
+    refuse_altered: bool = False
+    """Whether roles that are trained on may not ask for another distribution than the policy's own."""
+    url: str = ""
+    """Where other programs reach it: `http://127.0.0.1:PORT`."""
+
+    def __post_init__(self) -> None:
+        self._work = FairWork(self.limits.threads)
+        service = CompletionService(
+            self.engine,
+            self.chat_format,
+            self.model,
+            self.limits,
+            self._work,
+            training=self.training,
+            refuse_altered=self.refuse_altered,
+        )
+        self._messages = Messages(service)
+        self._endpoints: dict[str, Endpoint] = {
+            "/v1/chat/completions": ChatCompletions(service),
+            "/v1/completions": Completions(service),
+            "/v1/responses": Responses(service),
+            "/v1/messages": self._messages,
+        }
+        self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
+        self._ignored = Ignored(self.model)
+
+    @property
+    def base_url(self) -> str:
+        """The base URL for OpenAI's clients. Anthropic's take `url`."""
+        return f"{self.url}/v1"
+
+    def open_session(self, defaults: SamplingDefaults | None = None, call_log: CallLog | None = None) -> Session:
+        """Return a session with a key of its own, whose calls are kept in `call_log`.
+
+        Raises:
+            TooManySessionsError: There are `proxy.max_sessions` already.
+        """
+        return self.sessions.open(defaults, call_log)
+
+    def close_session(self, session: Session) -> None:
+        """End a session: its record is final, and its key is answered with 409."""
+        self.sessions.close(session)
+
+    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
+        """Answer one HTTP request. Its body is read once its key is known to be good."""
+        begun = time.monotonic()
+        with refusals(method, path) as answered:
+            answered.reply = await self._answer(method, path.rstrip("/") or "/", headers, body)
+        reply = answered.reply
+        reply.extra_headers |= {
+            "x-request-id": answered.request_id,
+            "request-id": answered.request_id,
+            "openai-processing-ms": str(round(1000 * (time.monotonic() - begun))),
+        }
+        return reply
+
+    async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
+        if method == "HEAD":
+            return replace(await self._answer("GET", path, headers, body), body=b"")
+        key = headers.get("x-api-key") or bearer_key(headers)
+        known = {"/", "/health", "/openapi.json", "/v1/models", COUNT_TOKENS, *self._endpoints}
+        match method, path:
+            case "GET", "/":
+                return json_response({"service": "agentrl", "model": self.model})
+            case "GET", "/health":
+                await self.engine.health()
+                return Response(b'{"status":"ok"}')
+            case "GET", "/v1/models":
+                self.sessions.find(key)
+                return json_response(model_list(self.model))
+            case "GET", _ if path.startswith(MODELS):
+                self.sessions.find(key)
+                name = path.removeprefix(MODELS)
+                if self.limits.strict:
+                    check_model(name, self.model)
+                return json_response(one_model(name))
+            case "GET", "/openapi.json":
+                return Response(to_json(openapi_document()))
+            case "GET" | "DELETE", _ if path.startswith(RESPONSES):
+                return json_response(
+                    stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES))
+                )
+            case "POST", _ if path == COUNT_TOKENS:
+                return await self._count(self.sessions.find(key), body)
+            case "POST", _ if path in self._endpoints:
+                return await self._reply(path, self.sessions.find(key), body)
+        if path in known or path.startswith((MODELS, RESPONSES)):
+            raise ApiError(405, f"{method} is not allowed on {path}.")
+        raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
+
+    async def _count(self, role: SessionRole, body: Body) -> Response:
+        with self._request_in_work(role.session):
+            received = await self._received(body)
+            count = await self._prepared(role.session, received, lambda: self._messages.count(role, received))
+        return json_response(count)
+
+    async def _reply(self, path: str, role: SessionRole, body: Body) -> Response:
+        endpoint, session = self._endpoints[path], role.session
+        with self._request_in_work(session):
+            received = await self._received(body)
+            request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
+            asked: list[PreparedCompletion] = calls if isinstance(calls, list) else [calls]
+            recall(asked)
+            if not request.stream:
+                written = await self._written(session, await endpoint.complete(request, calls), len(received))
+                record(asked)
+                written.extra_headers |= self._ignored.header(session, asked[0].request)
+                return written
+            ignored = self._ignored.header(session, asked[0].request)
+        events = self._events(path, asked, lambda send: endpoint.stream(request, calls, send))
+        return Response(events=events, extra_headers=ignored)
+
+    async def _received(self, body: Body) -> bytes:
+        received = body if isinstance(body, bytes) else await body()
+        check_body(received, self.limits)
+        return received
+
+    async def _prepared(self, session: Session, body: bytes, prepare: Callable[[], T]) -> T:
+        size = len(body)
+        if b"previous_response_id" in body:
+            size += 8 * session.longest_prompt  # the conversation that it goes on from is here already
+        if self.chat_format.takes_images and b"image" in body:
+            size += 2**20  # images take a while to cut
+        return await self._work.run(session.key, size, prepare)
+
+    async def _written(self, session: Session, content: Json, echoed: int) -> Response:
+        tokens = next((n for name, n in (content.get("usage") or {}).items() if name in _OUTPUT_TOKENS), 0)
+        logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
+        size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
+        return await self._large_json(session, content) if size > INLINE_BYTES else json_response(content)
+
+    @contextmanager
+    def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
+        """Keep a session from being closed as idle, and from asking for more than it may (unless it is `admitted`).
+
+        Raises:
+            ApiError: 429: it asks for more.
+        """
+        activity = session.activity
+        if not admitted and activity.requests >= self.limits.max_requests_per_session:
+            limit = f"`proxy.max_requests_per_session` = {self.limits.max_requests_per_session}"
+            raise ApiError(
+                429, f"This session has as many requests in work as {limit} allows.", code="too_many_requests"
+            )
+        activity.requests += 1
+        try:
+            yield
+        finally:
+            activity.requests -= 1
+            activity.last_used = time.monotonic()
+
+    async def _events(
+        self, path: str, calls: list[PreparedCompletion], stream: Callable[[Send], Awaitable[None]]
+    ) -> AsyncGenerator[bytes, None]:
+        """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves.
+
+        It is recorded when the reader takes the event with which it has all of it.
+        """
+        send, receive = anyio.create_memory_object_stream[tuple[Json, bool]](16)
+        session = calls[0].session
+        scope = anyio.CancelScope()
+        named = path in ("/v1/responses", "/v1/messages")
+        sent = 0
+
+        async def put(event: Json, *, whole: bool = False) -> None:
+            await send.send((event, whole))
+
+        async def run() -> None:
+            with scope, self._request_in_work(session, admitted=True):
+                async with send:
+                    # This task is the proxy's own: what leaves it would end the proxy with all its episodes.
+                    with refusals("POST", path) as answered:
+                        await stream(put)
+                    if answered.error is not None:
+                        await put(refusal_event(answered.error, path, sent))
+
+        self._tasks.start_soon(run)
+        try:
+            async with receive:
+                async for event, whole in receive:
+                    content = await self._event_bytes(session, event)
+                    if whole:
+                        try:
+                            record(calls)
+                        except ApiError as error:
+                            event = refusal_event(error, path, sent)
+                            content = to_json(event)
+                            scope.cancel()
+                    sent += 1
+                    name = f"event: {event['type']}\n".encode() if named and "type" in event else b""
+                    yield name + b"data: " + content + b"\n\n"
+            if not named:
+                yield b"data: [DONE]\n\n"
+        finally:
+            scope.cancel()
+
+    async def _event_bytes(self, session: Session, event: Json) -> bytes:
+        if not any(choice.get("logprobs") for choice in event.get("choices", ())):
+            return to_json(event)
+        return (await self._large_json(session, event)).body
+
+    async def _large_json(self, session: Session, content: Json) -> Response:
+        return Response(await self._work.run(session.key, INLINE_BYTES + 1, lambda: b"".join(json_pieces(content))))
+
+    def in_process_transport(self) -> httpx2.AsyncBaseTransport:
+        """Return a transport that hands requests straight to this proxy, for clients in this process."""
+        return _InProcessTransport(self)
+
+
+def bearer_key(headers: Mapping[str, str]) -> str:
+    """Return the key in `Authorization: Bearer KEY`."""
+    return headers.get("authorization", "").removeprefix("Bearer ").strip()
+
+
+class _InProcessTransport(httpx2.AsyncBaseTransport):
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        reply = await self._proxy.handle(request.method, request.url.path, request.headers, await request.aread())
+        if reply.events is None:
+            return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
+        return httpx2.Response(reply.status, headers=reply.headers, stream=_EventStream(reply.events))
+
+
+class _EventStream(httpx2.AsyncByteStream):
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        self._events = events
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        async for event in self._events:
+            yield event
+
+    async def aclose(self) -> None:
+        await self._events.aclose()

@@ -1,0 +1,122 @@
+"""`agentrl/Calculator-v0`: chained sums, to be worked out with a calculator tool. Tasks and scoring are reasoning-gym's.
+
+`python -m agentrl.envs.calculator_env DIR` writes `train.jsonl` and `eval.jsonl`; no expression is in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import operator
+from pathlib import Path
+from typing import Any
+
+from agentrl.envs.tool_env import ToolEnv
+from agentrl.envs.tools import tool, tool_of
+
+DIFFICULTY = {"min_terms": 2, "max_terms": 4, "min_digits": 1, "max_digits": 3}
+
+_OPERATORS: dict[type[ast.AST], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
+
+
+def evaluate(expression: str) -> int:
+    """Return the value of an expression of integers, `+`, `-`, `*` and parentheses.
+
+    Raises:
+        ValueError: Anything else.
+    """
+    if len(expression) > 200:
+        raise ValueError("the expression is longer than 200 characters")
+
+    def value(node: ast.expr) -> int:
+        match node:
+            case ast.Constant(value=int() as number) if not isinstance(number, bool):
+                return number
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+                return int(_OPERATORS[type(op)](value(left), value(right)))
+            case ast.UnaryOp(op=op, operand=operand) if type(op) in _OPERATORS:
+                return int(_OPERATORS[type(op)](value(operand)))
+        raise ValueError("only integers, +, -, * and parentheses are allowed")
+
+    try:
+        tree = ast.parse(expression.strip(), mode="eval")
+    except (SyntaxError, MemoryError, RecursionError):
+        raise ValueError(f"{expression!r} is not an arithmetic expression") from None
+    return value(tree.body)
+
+
+class CalculatorEnv(ToolEnv):
+    """One chained sum an episode. The task is a reasoning-gym `chain_sum` entry: `question`, `answer`, `metadata`."""
+
+    max_turns = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        import reasoning_gym
+
+        self._dataset = reasoning_gym.create_dataset("chain_sum", size=2**31, seed=0, **DIFFICULTY)
+        self._entry: dict[str, Any] = {}
+
+    def on_reset(self, task: dict[str, Any] | None) -> str:
+        """Take the task, and return its question.
+
+        Raises:
+            ValueError: The task lacks its question or its answer.
+        """
+        entry = task or self._dataset[int(self.np_random.integers(2**31))]
+        if not {"question", "answer"} <= entry.keys():
+            raise ValueError(f"a Calculator-v0 task needs 'question' and 'answer', got the keys {sorted(entry)}")
+        self._entry = entry
+        return str(entry["question"])
+
+    @tool
+    def calculator(self, expression: str) -> str:
+        """Evaluate an arithmetic expression."""
+        return str(evaluate(expression))
+
+    def on_answer(self, content: str) -> float:
+        """Return 1 where the last number of an answer is right, and else 0."""
+        return float(self._dataset.score_answer(content.strip(), self._entry))
+
+
+TOOL = tool_of(CalculatorEnv.calculator).schema
+
+
+def distinct_tasks(count: int, seed: int) -> list[dict[str, Any]]:
+    """Return `count` chain_sum entries with pairwise different expressions."""
+    import reasoning_gym
+
+    dataset = reasoning_gym.create_dataset("chain_sum", size=10 * count, seed=seed, **DIFFICULTY)
+    by_expression: dict[str, dict[str, Any]] = {}
+    for entry in dataset:
+        by_expression.setdefault(entry["metadata"]["expression"], entry)
+        if len(by_expression) == count:
+            break
+    return list(by_expression.values())
+
+
+def main() -> None:
+    """Write the task files."""
+    parser = argparse.ArgumentParser(prog="python -m agentrl.envs.calculator_env", description=__doc__)
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--train", type=int, default=4000, help="training tasks")
+    parser.add_argument("--eval", type=int, default=200, help="held-out tasks")
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    tasks = distinct_tasks(args.train + args.eval, args.seed)
+    args.directory.mkdir(parents=True, exist_ok=True)
+    for name, part in (("eval", tasks[: args.eval]), ("train", tasks[args.eval :])):
+        path = args.directory / f"{name}.jsonl"
+        path.write_text("".join(json.dumps(task) + "\n" for task in part))
+        print(f"{path}: {len(part)} tasks")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Containers: how they are locked down, and that none outlives the process it belongs to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl.errors import SandboxError
+from agentrl.sandboxes import BackendName, Docker, IOTest, Limits, SandboxSpec, grade, open_pool, open_sandbox
+from agentrl.sandboxes.backends.bubblewrap import PRISTINE_RIGHTS
+from agentrl.sandboxes.backends.docker_engine import OWNER_LABEL, connect
+from agentrl.sandboxes.backends.owner import owner
+from agentrl.sandboxes.choose import start_sandbox
+from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from tests.components import missing, wait_until
+
+pytestmark = pytest.mark.anyio
+PID_FILE = Path("/var/run/docker.pid")
+CONTAINERD_PID_FILE = Path("/var/run/docker/containerd/containerd.pid")
+
+
+def containers() -> list[Any]:
+    with closing(connect()) as client:
+        return client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True)
+
+
+async def test_a_container_is_locked_down(docker: BackendName) -> None:
+    limits = Limits(memory_mb=100, disk_mb=10, processes=20)
+    async with open_sandbox(backend=docker, limits=limits, cpus=0.5):
+        (container,) = [c for c in await in_thread(containers) if str(os.getpid()) in c.labels[OWNER_LABEL].split(":")]
+        host, config = container.attrs["HostConfig"], container.attrs["Config"]
+    assert host["NetworkMode"] == "none"
+    assert host["ReadonlyRootfs"] is True
+    assert host["CapDrop"] == ["ALL"]
+    assert {right.removeprefix("CAP_") for right in host["CapAdd"]} == {
+        right.removeprefix("CAP_") for right in PRISTINE_RIGHTS
+    }
+    assert host["SecurityOpt"] == [
+        "no-new-privileges",
+        "apparmor=unconfined",
+    ]  # and so Docker's default seccomp profile
+    assert host["Privileged"] is False
+    assert host["PidsLimit"] == 22
+    assert host["NanoCpus"] == 500_000_000
+    assert host["Memory"] == host["MemorySwap"] == (100 + 3 * 10 + 64) * 2**20
+    # Users get folders of their own on top of these.
+    assert {path: options.split(",")[0] for path, options in host["Tmpfs"].items()} == {
+        "/sandbox": "ro",
+        "/tmp": "ro",
+        "/dev/shm": "ro",
+    }
+    assert not host["Binds"]
+    assert host["AutoRemove"] is True
+    assert config["User"] == "0:0"  # the pristine process; test_sandbox.py looks at what programs are
+
+
+async def test_sandboxes_of_a_killed_process_are_gone_by_the_next_start(docker: BackendName, tmp_path: Path) -> None:
+    """SIGKILL closes the input of its containers, which end by themselves; a start removes what did not."""
+    script = f"""
+import anyio
+from agentrl.sandboxes import open_pool
+async def main():
+    async with open_pool(backend="docker", size=2) as pool:
+        async with pool.take(2):
+            open({str(tmp_path / "ready")!r}, "w").write("")
+            await anyio.sleep_forever()
+anyio.run(main)
+"""
+    process = subprocess.Popen([sys.executable, "-c", script])
+    try:
+        await wait_until((tmp_path / "ready").exists, timeout_s=60)
+        theirs = {c.id for c in await in_thread(containers) if f":{process.pid}:" in c.labels[OWNER_LABEL]}
+        assert len(theirs) == 2
+        # One of them cannot end by itself: it is frozen.
+        await in_thread(lambda: on_container(next(iter(theirs)), "pause"))
+    finally:
+        process.kill()
+        process.wait()
+    async with open_sandbox(backend=docker):
+        with anyio.fail_after(20):
+            while theirs & {c.id for c in await in_thread(containers)}:
+                await anyio.sleep(0.1)
+
+
+async def test_sandboxes_of_a_living_process_are_left_alone(docker: BackendName) -> None:
+    async with open_sandbox(backend=docker) as sandbox:
+        await Docker().prepare(SandboxSpec())
+        assert (await sandbox.run(["true"])).ok
+
+
+async def test_a_container_that_its_sandbox_could_not_remove_is_gone_by_the_next_start(docker: BackendName) -> None:
+    """An engine that restarts refuses the removal: the owner lives, and the container would stay as long."""
+
+    def leave() -> str:
+        with closing(connect()) as client:
+            labels = {OWNER_LABEL: owner()}
+            return str(client.containers.create(DEFAULT_IMAGE, ["true"], name="agentrl-left", labels=labels).id)
+
+    await Docker().prepare(SandboxSpec())
+    async with open_sandbox(backend=docker) as used:
+        left = await in_thread(leave)
+        async with open_sandbox(backend=docker):
+            assert left not in {c.id for c in await in_thread(containers)}
+        assert (await used.run(["true"])).ok
+
+
+async def test_an_image_that_cannot_be_had_is_an_error_with_its_name(docker: BackendName) -> None:
+    progress: list[str] = []
+    with pytest.raises(SandboxError, match="Docker engine"):
+        await Docker(on_progress=progress.append).prepare(SandboxSpec(image="localhost:1/no/such:image"))
+    assert progress[0] == "pulling the image localhost:1/no/such:image"
+
+
+async def test_the_default_image_is_built_where_it_is_missing(docker: BackendName) -> None:
+    from agentrl.sandboxes.backends import docker_engine
+
+    # The Dockerfile with a base that is here: the one it names is in a registry.
+    progress: list[str] = []
+
+    def build() -> bool:
+        with closing(connect()) as client:
+            if not client.images.list("agentrl/sandbox-base"):
+                return False
+            arguments = {"BASE": "agentrl/sandbox-base"}
+            events = client.api.build(
+                path=str(docker_engine.IMAGES), tag="agentrl/test-build", rm=True, decode=True, buildargs=arguments
+            )
+            docker_engine._follow(events, progress.append)
+            return True
+
+    if not await in_thread(build):
+        missing("the image agentrl/sandbox-base is not here (scripts/start_sandboxes.sh makes it)")
+    try:
+        async with open_sandbox(backend=docker, image="agentrl/test-build") as sandbox:
+            done = await sandbox.run(["python3", "-c", "import numpy, pytest; print(numpy.arange(3).sum())"])
+            assert done.stdout == b"3\n"
+    finally:
+        await in_thread(remove_test_build)
+    assert any(line.startswith("Step 1") for line in progress)
+
+
+async def test_a_runtime_is_passed_through(docker: BackendName) -> None:
+    async with open_sandbox(backend=docker, runtime="runc") as sandbox:
+        assert (await sandbox.run(["true"])).ok
+    with pytest.raises(SandboxError, match="runsc"):
+        async with open_sandbox(backend=docker, runtime="runsc"):
+            pass
+
+
+async def test_a_pull_shows_each_layer_at_every_tenth() -> None:
+    from agentrl.sandboxes.backends.docker_engine import _follow
+
+    sizes = [{"status": "Downloading", "id": "abc", "progressDetail": {"current": n, "total": 100}} for n in range(101)]
+    progress: list[str] = []
+    _follow([{"status": "Pulling from x"}, *sizes, {"status": "Pull complete", "id": "abc"}], progress.append)
+    assert len(progress) == 13
+    assert progress[0] == "Pulling from x"
+    assert progress[6] == "abc: Downloading 50 % of 0 MB"
+    with pytest.raises(SandboxError, match="no such manifest"):
+        _follow([{"error": "no such manifest"}], progress.append)
+
+
+def remove_test_build() -> None:
+    with closing(connect()) as client:
+        client.images.remove("agentrl/test-build")
+
+
+def on_container(container_id: str, action: str) -> None:
+    with closing(connect()) as client:
+        getattr(client.containers.get(container_id), action)()
+
+
+def dockerd() -> int:
+    """The process of an engine that this test may restart."""
+    if os.geteuid() == 0 and PID_FILE.exists():
+        return int(PID_FILE.read_text())
+    return missing("no dockerd that this user may restart (scripts/start_sandboxes.sh starts one)")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of the SDK, whose engine dies as it connects
+async def test_a_restart_of_the_engine_costs_only_retries(docker: BackendName, how: signal.Signals) -> None:
+    engine = dockerd()
+    command = Path(f"/proc/{engine}/cmdline").read_bytes().decode().rstrip("\0").split("\0")
+    done = 0
+
+    async def restart() -> None:
+        with anyio.fail_after(60):
+            while done < 5:
+                await anyio.sleep(0.01)
+        os.kill(engine, how)
+        await wait_until(lambda: not _alive(engine), timeout_s=60)
+        await anyio.sleep(1)
+        for file in (
+            PID_FILE,
+            CONTAINERD_PID_FILE,
+        ):  # of processes that may be dead and not reaped: no engine starts beside them
+            file.unlink(missing_ok=True)
+        with open("/tmp/agentrl-dockerd.log", "a") as log:
+            await anyio.run_process(["setsid", "--fork", *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        with anyio.fail_after(60):
+            while True:
+                with suppress(SandboxError):
+                    await in_thread(lambda: connect().close())
+                    return
+                await anyio.sleep(0.1)
+
+    async def verdict(index: int) -> None:
+        nonlocal done
+        source = "import time\ntime.sleep(0.05)\nprint(int(input()) * 2)"
+        assert (await grade(source, [IOTest(stdin=f"{index}", stdout=f"{2 * index}")], pool=pool)).passed
+        done += 1
+
+    async with open_pool(backend=docker, size=2) as pool:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(restart)
+            for index in range(40):
+                tasks.start_soon(verdict, index)
+        assert done == 40
+        assert pool.metrics.lost >= 1
+    await Docker().prepare(SandboxSpec())
+    with anyio.fail_after(20):
+        while await in_thread(containers):
+            await anyio.sleep(0.1)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+async def test_a_sandbox_says_why_it_is_lost(docker: BackendName) -> None:
+    backend = Docker()
+    await backend.prepare(SandboxSpec())
+    async with start_sandbox(backend, SandboxSpec()) as sandbox:
+        (container,) = [c for c in await in_thread(containers) if f":{os.getpid()}:" in c.labels[OWNER_LABEL]]
+        started = time.monotonic()
+
+        async def kill() -> None:
+            await anyio.sleep(0.2)
+            await in_thread(lambda: on_container(container.id, "kill"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(kill)
+            with pytest.raises(SandboxError, match="the sandbox is gone: its container ended"):
+                await sandbox.run(["sleep", "30"], timeout_s=60)
+        assert time.monotonic() - started < 25, "the command would have slept for 30"
+        with pytest.raises(SandboxError, match="the sandbox is gone"):
+            await sandbox.run(["true"])

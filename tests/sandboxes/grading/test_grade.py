@@ -1,0 +1,609 @@
+"""Verdicts: every kind of test, every kind of failure."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import AsyncIterator
+from textwrap import dedent
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import (
+    CPP,
+    PYTHON,
+    AssertTest,
+    BackendName,
+    CallTest,
+    Checker,
+    Exact,
+    Floats,
+    IOTest,
+    Language,
+    Limits,
+    SandboxPool,
+    SandboxSpec,
+    Test,
+    TestFile,
+    Verdict,
+    grade,
+    open_pool,
+)
+from agentrl.sandboxes.grading.grade import default_deadline_s
+from tests.components import missing
+from tests.real_sandboxes import as_an_ordinary_user, kill_first_process
+from tests.sandboxes.grading.trials import CALLS_MAIN, HONEST, LIMITS, all_kinds_of_tests
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+async def pool(backend: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=1, memory_mb=300)), backend=backend, size=2) as pool:
+        yield pool
+
+
+def statuses(verdict: Verdict) -> list[str]:
+    return [result.status.value for result in verdict.results]
+
+
+async def test_programs_that_read_and_print(pool: SandboxPool) -> None:
+    tests = [IOTest(stdin=f"{n} 4\n", stdout=f"{n + 4}\n") for n in (1, 2, 3)]
+    right = await grade("a, b = map(int, input().split())\nprint(a + b)", tests, pool=pool)
+    assert right.passed
+    assert right.pass_rate == 1
+    assert right.status == "passed"
+    half = await grade("print(6)", tests, pool=pool)
+    assert statuses(half) == ["wrong_answer", "passed", "wrong_answer"]
+    assert half.pass_rate == pytest.approx(1 / 3)
+    assert half.results[0].message == "word 1 is '6', expected '5'"
+    assert half.status == "wrong_answer"
+    quick = await grade("print(6)", tests, pool=pool, fail_fast=True)
+    assert statuses(quick) == ["wrong_answer", "not_run", "not_run"]
+
+
+async def test_every_way_to_fail(pool: SandboxPool) -> None:
+    programs = {
+        "raise ValueError('no')": "runtime_error",
+        "print(1)\nraise SystemExit(1)": "runtime_error",
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)": "runtime_error",
+        "while True: pass": "time_limit",
+        "hoard = []\nwhile True: hoard.append(bytearray(b'x') * 2**20)": "memory_limit",
+        "while True: print('x' * 1000)": "output_limit",
+        "print(2)": "wrong_answer",
+        "": "wrong_answer",
+        "x = (": "runtime_error",
+        "\0": "runtime_error",
+        "print('\ud800')": "runtime_error",
+        "print(1)": "passed",
+    }
+    test = IOTest(stdout="1")
+    seen = {source: (await grade(source, [test], pool=pool)).results[0] for source in programs}
+    assert {source: result.status for source, result in seen.items()} == programs
+    assert "ValueError: no" in seen["raise ValueError('no')"].message
+    assert seen["while True: pass"].cpu_s == pytest.approx(1, abs=0.3)
+    assert seen["print(1)"].peak_memory_bytes > 2**20
+
+
+async def test_a_time_limit_counts_cpu_seconds_and_ends_sleepers(pool: SandboxPool) -> None:
+    limits = Limits(timeout_s=0.6, memory_mb=300)
+    waits = "import time\ntime.sleep(0.9)\nprint(1)"
+    assert (await grade(waits, [IOTest(stdout="1")], pool=pool, limits=limits)).passed
+    sleeps = await grade("import time\ntime.sleep(1000)", [IOTest(stdout="1")], pool=pool, limits=limits)
+    assert statuses(sleeps) == ["time_limit"]
+    assert sleeps.results[0].duration_s == pytest.approx(2.4, abs=0.4)
+
+
+async def test_each_test_has_limits_of_its_own(pool: SandboxPool) -> None:
+    slow = "import time\nstart = time.process_time()\nwhile time.process_time() - start < 0.4: pass\nprint(1)"
+    tests = [
+        IOTest(stdout="1", limits={"timeout_s": 0.1}),
+        IOTest(stdout="1", limits=Limits(timeout_s=5, memory_mb=300)),
+    ]
+    assert statuses(await grade(slow, tests, pool=pool)) == ["time_limit", "passed"]
+    with pytest.raises(ConfigError, match="memory_mb = 999 is more than the 300 of the sandbox"):
+        await grade("", [IOTest(limits={"memory_mb": 999})], pool=pool)
+
+
+async def test_no_test_sees_the_files_of_another(pool: SandboxPool) -> None:
+    source = "import os\nprint(os.path.exists('mark'))\nopen('mark', 'w')\nopen('/tmp/mark', 'w')"
+    assert (await grade(source, [IOTest(stdout="False")] * 3, pool=pool)).passed
+
+
+async def test_output_is_compared_as_asked(pool: SandboxPool) -> None:
+    source = "print('1.0000001   two')"
+    tests = [
+        IOTest(stdout="1 two"),
+        IOTest(stdout="1 two", compare=Floats()),
+        IOTest(stdout="1.0000001 two"),
+        IOTest(stdout="1.0000001 two", compare=Exact()),
+        IOTest(stdout="1.0000001   two\n", compare=Exact()),
+    ]
+    verdict = await grade(source, tests, pool=pool)
+    assert statuses(verdict) == ["wrong_answer", "passed", "passed", "wrong_answer", "passed"]
+    assert verdict.results[3].message == "line 1 is '1.0000001   two', expected '1.0000001 two'"
+
+
+@pytest.mark.parametrize("source", ["import nosuch", "import (", "checker.py", "import sys\nsys.exit(verdict)"])
+async def test_a_checker_that_is_wrong_itself_is_no_fault_of_the_program(pool: SandboxPool, source: str) -> None:
+    verdict = await grade("print(1)", [IOTest(stdout="1", compare=Checker(source=source))], pool=pool)
+    (result,) = verdict.results
+    assert (result.status, result.message[:38]) == ("checker_error", "the checker failed, with exit code 3: ")
+
+
+async def test_a_checker_rejects_what_it_cannot_read(pool: SandboxPool) -> None:
+    checker = Checker(source="import sys\nint(open(sys.argv[2]).read())")
+    verdict = await grade("print('x')", [IOTest(compare=checker)], pool=pool)
+    assert statuses(verdict) == ["wrong_answer"]
+
+
+CHECKERS_THAT_AN_OUTPUT_BREAKS = {
+    "import sys, ast\nsys.exit(ast.literal_eval(open(sys.argv[2]).read()) != 5)": "[",
+    "import sys\nfor line in open(sys.argv[2]): last = int(line)\nsys.exit(last != 5)": "",
+    "import sys\ndef f():\n if open(sys.argv[2]).read().strip() == '5': ok = True\n return ok\nsys.exit(not f())": "maybe",
+    "import sys\nmatch open(sys.argv[2]).read().split():\n case ['5' as five]: pass\nsys.exit(five != '5')": "no",
+    "import sys\nsys.exit(eval(open(sys.argv[2]).read()) != 5)": "nothing",
+    "import sys\nsys.exit(sum(range(int(open(sys.argv[2]).read()) + 1)) != 15)": "1" + 15 * "0",
+    "import sys\nsys.exit(len(list(map(str, range(int(open(sys.argv[2]).read()))))) != 5)": "1" + 8 * "0",
+}
+
+
+async def test_a_checker_that_an_output_breaks_has_rejected_it(bubblewrap: BackendName) -> None:
+    limits = Limits(timeout_s=1, memory_mb=200)
+    async with open_pool(SandboxSpec(limits=limits), backend=bubblewrap, size=2) as pool:
+        for source, output in CHECKERS_THAT_AN_OUTPUT_BREAKS.items():
+            test = IOTest(stdout="5", compare=Checker(source=source, limits=limits))
+            right, wrong = [await grade(f"print({printed!r})", [test], pool=pool) for printed in ("5", output)]
+            assert (statuses(right), statuses(wrong)) == (["passed"], ["wrong_answer"]), (source, wrong.results)
+        endless = IOTest(stdout="4", compare=Checker(source="while True: pass", limits=limits))
+        assert statuses(await grade("print(5)", [endless], pool=pool)) == ["checker_error"]
+
+
+async def test_what_failed_is_shown_without_our_own_frames(pool: SandboxPool) -> None:
+    source = "def f(x): raise ValueError('no')\ndef g(x): return x"
+    file = TestFile(code="from solution import f\ndef test(): assert f(1) == 'a'")
+    asserts = AssertTest(code="assert g(1) == 1\nassert g(2) == 3\nassert g(4) == 4")
+    shown, asserted = (await grade(source, [file, asserts], pool=pool)).results
+    assert "ValueError" in shown.message
+    assert "agentrl" not in shown.message
+    assert asserted.message == "AssertionError: assert g(2) == 3"
+
+
+async def test_a_checker_decides_where_answers_are_many(pool: SandboxPool) -> None:
+    checker = Checker(
+        source=dedent("""
+            import sys
+            given, output, answer = (open(path).read().split() for path in sys.argv[1:])
+            if answer == ["crash"]: raise SystemExit(3)
+            if sum(map(int, output)) != int(given[0]):
+                print("the sum is wrong")
+                raise SystemExit(1)
+        """)
+    )
+    tests = [
+        IOTest(stdin="5", stdout="anything", compare=checker),
+        IOTest(stdin="6", stdout="anything", compare=checker),
+        IOTest(stdin="5", stdout="crash", compare=checker),
+    ]
+    verdict = await grade("print(2, 3)", tests, pool=pool)
+    assert statuses(verdict) == ["passed", "wrong_answer", "checker_error"]
+    assert verdict.results[1].message == "the sum is wrong"
+
+
+async def test_functions_are_called_with_data(pool: SandboxPool) -> None:
+    source = dedent("""
+        import collections
+        class Solution:
+            def __init__(self): self.calls = 0
+            def double(self, items, *, times=2): return tuple(item * times for item in items)
+        def sort(items): items.sort()
+        def same(x): return x
+        def half(x): return x / 3
+        def fails(): raise KeyError("gone")
+        def counts(word): return collections.Counter(word)
+        def prints(): print("noise"); return 1
+    """)
+    values = [
+        None,
+        True,
+        2**100,
+        -1.5,
+        "é\ud800",
+        b"\x00\xff",
+        [1, [2]],
+        (1, (2,)),
+        {1, 2},
+        {"a": [1], 2: None},
+        1 + 2j,
+    ]
+    tests = [
+        CallTest(function="Solution.double", args=[[1, 2]], kwargs={"times": 3}, expected=[3, 6]),
+        CallTest(function="sort", args=[[3, 1, 2]], expected=[1, 2, 3], argument=0),
+        CallTest(function="same", args=[[1]], expected=[1], argument=0),
+        *[CallTest(function="same", args=[value], expected=value) for value in values],
+        CallTest(function="half", args=[1], expected=0.3333, tolerance=1e-3),
+        CallTest(function="counts", args=["aab"], expected={"a": 2, "b": 1}),
+        CallTest(function="prints", expected=1),
+        CallTest(function="half", args=[1], expected=0.3333),
+        CallTest(function="sort", args=[[3, 1, 2]], expected=[1, 2, 3]),
+        CallTest(function="fails", expected=1),
+        CallTest(function="nothing", expected=1),
+    ]
+    verdict = await grade(source, tests, pool=pool)
+    assert [result.passed for result in verdict.results[:-4]] == [True] * (len(tests) - 4), verdict
+    assert statuses(verdict)[-4:] == ["wrong_answer", "wrong_answer", "runtime_error", "runtime_error"]
+    assert verdict.results[-3].message == "None, expected [1, 2, 3]"
+    assert verdict.results[-2].message == "KeyError: 'gone'"
+
+
+async def test_what_is_not_plain_data_cannot_be_expected(pool: SandboxPool) -> None:
+    with pytest.raises(ConfigError, match="test 2, a CallTest of f: an object of class object is not plain data"):
+        await grade("", [IOTest(), CallTest(function="f", expected=object())], pool=pool)
+    with pytest.raises(ConfigError, match="a CallTest calls Python functions"):
+        await grade("", [CallTest(function="f")], pool=pool, language=CPP)
+
+
+async def test_code_that_asserts(pool: SandboxPool) -> None:
+    source = "def clean(items): items.clear(); return items\ndef loud(): raise LookupError('x')\ndef many(n): return iter(range(n))"
+    tests = [
+        AssertTest(code="assert list(many(3)) == [0, 1, 2]\nassert 2 in many(3)"),
+        AssertTest(code="try: loud()\nexcept LookupError as error: assert str(error) == 'x'\nelse: assert False"),
+        AssertTest(code="def check(candidate):\n    assert candidate([1]) == []", entry_point="clean"),
+        AssertTest(code="x = [1]\nclean(x)\nassert x == []", in_place=True),
+        AssertTest(code="x = [1]\nclean(x)\nassert x == []"),
+        AssertTest(code="assert double(2) == 4"),
+        AssertTest(code="assert helper(many(2)) == 1", prelude="def helper(x): return sum(x)"),
+        AssertTest(code="import math\nassert math.isclose(sum(many(4)), 6)"),
+    ]
+    verdict = await grade(source, tests, pool=pool)
+    assert statuses(verdict) == [*["passed"] * 4, "wrong_answer", "runtime_error", "passed", "passed"]
+    assert verdict.results[5].message == "NameError: the candidate defines no double"
+
+
+async def test_a_name_of_python_s_is_the_candidate_s_where_the_test_says_so(pool: SandboxPool) -> None:
+    code = "assert sum(10, 15) == 6 and max(1, 2) == 2"
+    source = "def sum(a, b): return 6\ndef max(*_): return 2"
+    tests = [AssertTest(code=code, candidate_names=("sum",)), AssertTest(code=code, candidate_names=("sum", "max"))]
+    assert statuses(await grade(source, tests, pool=pool)) == ["passed", "passed"]
+    assert statuses(await grade("def sum(a, b): return 6", tests, pool=pool)) == ["passed", "runtime_error"]
+    assert statuses(await grade("def max(*_): return 2", [AssertTest(code=code)], pool=pool)) == ["runtime_error"]
+
+
+STACK = """
+class Empty(LookupError): pass
+class Stack:
+    LIMIT = 2
+    def __init__(self, items=()): self.items = list(items)
+    def push(self, item):
+        if len(self.items) == self.LIMIT: raise OverflowError("full")
+        self.items.append(item)
+        return self
+    def pop(self):
+        if not self.items: raise Empty("nothing to pop")
+        return self.items.pop()
+    def __len__(self): return len(self.items)
+    def __getitem__(self, index): return self.items[index]
+    def __iter__(self): return iter(self.items)
+    def __enter__(self): return self
+    def __exit__(self, *_): self.items.clear()
+VERSION = "1.0"
+"""
+
+
+async def test_a_unittest_file(pool: SandboxPool) -> None:
+    code = """
+import unittest
+import solution
+from solution import Empty, Stack
+
+class TestStack(unittest.TestCase):
+    def setUp(self): self.stack = Stack([1])
+    def test_push(self):
+        self.assertIs(self.stack.push(2), self.stack)
+        self.assertEqual(list(self.stack), [1, 2])
+        self.assertEqual((len(self.stack), self.stack[0], self.stack.items), (2, 1, [1, 2]))
+        with self.assertRaisesRegex(OverflowError, "full"): self.stack.push(3)
+    def test_pop(self):
+        self.assertEqual(self.stack.pop(), 1)
+        with self.assertRaises(Empty): self.stack.pop()
+        with self.assertRaises(LookupError): self.stack.pop()
+    def test_type(self):
+        self.assertIsInstance(self.stack, Stack)
+        self.assertEqual(solution.VERSION, "1.0")
+        with Stack([1]) as stack: stack.items = [7]
+        self.assertEqual(len(stack), 0)
+    def test_wrong(self): self.assertEqual(len(self.stack), 2)
+    def test_subtests(self):
+        for n in (1, 2):
+            with self.subTest(n=n): self.assertEqual(len(self.stack), n)
+    @unittest.skip("not today")
+    def test_skipped(self): self.fail()
+    def test_error(self): self.stack.nothing()
+"""
+    verdict = await grade(STACK, [TestFile(code=code, framework="unittest")], pool=pool)
+    outcome = {result.name.rpartition(".")[2]: result.status.value for result in verdict.results}
+    assert outcome == {
+        "test_push": "passed",
+        "test_pop": "passed",
+        "test_type": "passed",
+        "test_wrong": "wrong_answer",
+        "test_subtests": "wrong_answer",
+        "test_error": "runtime_error",
+    }
+
+
+async def test_a_pytest_file(pool: SandboxPool) -> None:
+    code = """
+import pytest
+from solution import *
+
+@pytest.fixture
+def stack(): return Stack([1])
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_len(stack, n): assert len(stack) == n
+
+def test_raises(stack):
+    stack.pop()
+    with pytest.raises(Empty, match="nothing"): stack.pop()
+
+@pytest.mark.skip
+def test_skipped(): assert False
+
+@pytest.mark.xfail(run=False)
+def test_not_run(): assert VERSION == "2.0"
+
+@pytest.mark.xfail
+def test_known(): assert VERSION == "2.0"
+"""
+    verdict = await grade(STACK, [TestFile(code=code)], pool=pool)
+    outcome = {result.name.rpartition("::")[2]: result.status.value for result in verdict.results}
+    assert outcome == {
+        "test_len[1]": "passed",
+        "test_len[2]": "wrong_answer",
+        "test_raises": "passed",
+        "test_known": "passed",
+    }
+    broken = await grade(STACK, [TestFile(code="import solution\nsolution.Missing")], pool=pool)
+    assert statuses(broken) == ["runtime_error"]
+    assert "has no 'Missing'" in broken.results[0].message
+    assert statuses(await grade(STACK, [TestFile(code="x = 1")], pool=pool)) == ["checker_error"]
+
+
+async def test_a_test_that_loses_the_candidate_costs_no_other_test(pool: SandboxPool) -> None:
+    source = "import os\ndef die(): os._exit(0)\ndef hang():\n    while True: pass\ndef fine(): return 1"
+    code = """
+import unittest
+from solution import die, fine, hang
+class T(unittest.TestCase):
+    def test_1(self): self.assertEqual(fine(), 1)
+    def test_2(self):
+        with self.assertRaises(Exception): die()
+    def test_3(self): self.assertEqual(fine(), 1)
+    def test_4(self): hang()
+    def test_5(self): self.assertEqual(fine(), 1)
+"""
+    limits = Limits(timeout_s=0.2, memory_mb=300)
+    verdict = await grade(source, [TestFile(code=code, framework="unittest")], pool=pool, limits=limits)
+    assert statuses(verdict) == ["passed", "runtime_error", "passed", "time_limit", "passed"]
+
+
+async def test_a_language_is_a_build_and_a_run_command(pool: SandboxPool) -> None:
+    shell = Language(
+        file="main.sh", build=("sh", "-c", "sh -n main.sh && cp main.sh built"), run=("sh", "built"), build_timeout_s=5
+    )
+    tests = [IOTest(stdin="3\n", stdout="6"), IOTest(stdin="4\n", stdout="9")]
+    verdict = await grade("read n\nrm -f built\necho $((2 * n))", tests, pool=pool, language=shell)
+    assert statuses(verdict) == ["passed", "wrong_answer"]
+    verdict = await grade("if", tests, pool=pool, language=shell)
+    assert statuses(verdict) == ["build_error", "build_error"]
+    assert "main.sh" in verdict.build_output
+
+
+async def test_a_compiler_that_is_not_there_is_no_fault_of_the_program_s(pool: SandboxPool) -> None:
+    language = Language(file="main.x", build=("no-such-compiler", "main.x"), run=("./main",))
+    with pytest.raises(ConfigError, match=r"the sandbox has no no-such-compiler, which is to build main\.x"):
+        await grade("x", [IOTest(stdout="x")], pool=pool, language=language)
+    forged = Language(file="main.sh", build=("sh", "main.sh"), run=("./main",))
+    source = "echo 'cannot run sh: x' >&2; exit 127"
+    assert statuses(await grade(source, [IOTest()], pool=pool, language=forged)) == ["build_error"]
+
+
+async def test_cpp(bubblewrap: BackendName) -> None:
+    import shutil
+
+    if shutil.which("g++") is None:
+        missing("g++ is not installed")
+    source = "#include <iostream>\nint main() { long a, b; std::cin >> a >> b; std::cout << a + b; }"
+    async with open_pool(backend=bubblewrap) as pool:
+        tests = [IOTest(stdin="1 2", stdout="3"), IOTest(stdin="40 2", stdout="42")]
+        assert (await grade(source, tests, pool=pool, language=CPP)).passed
+        broken = await grade("int main() { return x; }", tests, pool=pool, language=CPP)
+    assert broken.status == "build_error"
+    assert "‘x’ was not declared" in broken.build_output or "'x' was not declared" in broken.build_output
+
+
+async def test_a_sandbox_lost_under_a_program_is_tried_again(bubblewrap: BackendName) -> None:
+    lost = 0
+
+    async with open_pool(backend=bubblewrap, size=1) as pool:
+        real = pool.acquire
+
+        async def acquire(count: int = 1) -> object:
+            nonlocal lost
+            leases = await real(count)
+            if lost < times:
+                lost += 1
+                kill_first_process(leases[0].sandbox)
+            return leases
+
+        pool.acquire = acquire  # type: ignore[method-assign, assignment]
+        times = 2
+        assert (await grade("print(1)", [IOTest(stdout="1")], pool=pool)).passed
+        lost, times = 0, 3
+        verdict = await grade("print(1)", [IOTest(stdout="1"), IOTest(stdout="1")], pool=pool)
+        assert statuses(verdict) == ["crashed", "passed"]
+
+
+def test_a_verdict_without_results_is_no_pass() -> None:
+    verdict = Verdict(results=())
+    assert (verdict.passed, verdict.pass_rate, verdict.status) == (False, 0.0, "not_run")
+
+
+def nested(depth: int) -> list[Any]:
+    found: list[Any] = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"tests": []}, "tests is an empty list"),
+        ({"tests": IOTest()}, r"tests = IOTest\(.* must be a list"),
+        ({"tests": "assert f() == 1"}, "tests = 'assert f.* must be a list"),
+        ({"tests": [{"kind": "io"}]}, r"tests\[0\] = .* must be an IOTest.*load_tests makes them"),
+        ({"tests": [CallTest(function="f", expected=object())]}, "a CallTest of f: an object of class object is not"),
+        (
+            {"tests": [CallTest(function="f", args=[nested(3_000)])]},
+            "its data is nested too deep",
+        ),
+        (
+            {"tests": [AssertTest(code="assert f() == 1", entry_point="f")]},
+            r"test 1 needs to define check\(candidate\)",
+        ),
+        ({"tests": [AssertTest(code="assert " + "-" * 50_000 + "1")]}, "test 1 needs to be Python"),
+        ({"source": None}, "source = None must be a program's text; extract_code gives None"),
+        ({"pool": "docker"}, "pool = 'docker' must be a SandboxPool"),
+        ({"language": "cpp"}, "language = 'cpp' is text; use PYTHON, CPP or a Language"),
+        ({"limits": {"timeout_s": 2}}, r"limits = .* must be a Limits or None"),
+        ({"fail_fast": "no"}, "fail_fast = 'no' must be True or False"),
+        ({"deadline_s": "3"}, "deadline_s = '3' must be a number"),
+        ({"deadline_s": float("nan")}, "deadline_s = nan must be a number"),
+    ],
+)
+async def test_what_cannot_be_graded_is_named(pool: SandboxPool, wrong: dict[str, Any], complaint: str) -> None:
+    right: dict[str, Any] = {"source": "print(1)", "tests": [IOTest(stdout="1")], "pool": pool}
+    with pytest.raises(ConfigError, match=complaint):
+        await grade(**(right | wrong))
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        IOTest(),
+        CallTest(function="f"),
+        AssertTest(code="assert f() is None"),
+        TestFile(code="from solution import f\ndef test(): assert f() is None"),
+    ],
+)
+async def test_a_program_that_has_no_encoding_does_not_run(pool: SandboxPool, test: Test) -> None:
+    """A model's text may hold half of a surrogate pair. No file may, so that nothing of the program runs, nor passes."""
+    source = "def f(): pass\nx = '\udc80'"
+    verdict = await grade(source, [test, test], pool=pool)
+    assert statuses(verdict) == ["runtime_error", "runtime_error"]
+    assert "surrogates not allowed, at character 19" in verdict.results[0].message
+    assert statuses(await grade(source, [test, test], pool=pool, fail_fast=True)) == ["runtime_error", "not_run"]
+    assert (await grade(source.replace("\udc80", "\N{SNOWMAN}"), [test], pool=pool)).passed
+    if isinstance(test, IOTest):
+        verdict = await grade(source, [test], pool=pool, language=CPP)
+        assert statuses(verdict) == ["build_error"]
+        assert "surrogates" in verdict.build_output
+
+
+async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
+    """Whatever hangs: a file of 30 tests, test after test, a checker, test code, a build."""
+    sleeps = "import time\ntime.sleep(1000)"
+    hangs = "def f(): \n    while True: pass"
+    file = "import pytest, solution\n@pytest.mark.parametrize('n', range(30))\ndef test(n): assert solution.f() == n"
+    busy = "while True:\n    try:\n        while True: f\n    except BaseException: pass"
+    limits = Limits(timeout_s=5, memory_mb=300)
+    slow_checker = Checker(source=sleeps, limits=limits)
+    c = Language(file="main.c", build=("sleep", "1000"), run=("./main",))
+    cases: dict[str, tuple[Verdict, list[str]]] = {}
+
+    async def case(name: str, source: str, tests: list[Any], expected: list[str], language: Language = PYTHON) -> None:
+        started = anyio.current_time()
+        verdict = await grade(source, tests, pool=pool, limits=limits, deadline_s=1.5, language=language)
+        assert anyio.current_time() - started < 12, name
+        cases[name] = (verdict, expected)
+
+    await case("tests", sleeps, [IOTest(stdout="1")] * 30, ["time_limit", *["not_run"] * 29])
+    await case("calls", hangs, [CallTest(function="f")] * 3, ["time_limit", "not_run", "not_run"])
+    await case("a file", hangs, [TestFile(code=file)], ["time_limit"] * 30)
+    await case("a checker", "", [IOTest(compare=slow_checker), IOTest()], ["checker_error", "not_run"])
+    await case("test code", "def f(): pass", [AssertTest(code=busy), IOTest()], ["checker_error", "not_run"])
+    await case("a build", "", [IOTest()] * 2, ["build_error", "build_error"], c)
+    for name, (verdict, expected) in cases.items():
+        assert statuses(verdict) == expected, name
+
+
+async def test_waiting_for_a_sandbox_is_no_part_of_the_deadline(pool: SandboxPool) -> None:
+    async with anyio.create_task_group() as group:
+        async with pool.take(2):
+            verdicts: list[Verdict] = []
+
+            async def wait() -> None:
+                verdicts.append(await grade("print(1)", [IOTest(stdout="1")], pool=pool, deadline_s=1))
+
+            group.start_soon(wait)
+            await anyio.sleep(1.5)
+    assert verdicts[0].passed
+
+
+def test_the_default_deadline_follows_from_the_tests() -> None:
+    limits = Limits(timeout_s=2)
+    assert default_deadline_s([IOTest()], PYTHON, limits) == 18
+    assert default_deadline_s([IOTest(), IOTest(limits=Limits(timeout_s=1))], PYTHON, limits) == 22
+    assert default_deadline_s([TestFile(code="")], PYTHON, limits) == 42
+    assert default_deadline_s([IOTest()], CPP, limits) == 78
+    assert default_deadline_s([IOTest()] * 1000, PYTHON, limits) == 600
+    assert default_deadline_s([IOTest()], PYTHON, Limits(timeout_s=1000)) == 4010
+
+
+async def test_a_file_of_tests_fails_fast(pool: SandboxPool) -> None:
+    code = "import pytest, solution\n@pytest.mark.parametrize('n', range(5))\ndef test(n): assert solution.f(n) < 2"
+    tests = [TestFile(code=code), CallTest(function="f", args=[1], expected=1)]
+    verdict = await grade("def f(n): return n", tests, pool=pool, fail_fast=True)
+    assert statuses(verdict) == ["passed", "passed", "wrong_answer", "not_run", "not_run", "not_run"]
+
+
+async def test_messages_are_text_that_everything_takes(pool: SandboxPool) -> None:
+    source = "def f(): raise ValueError('\\ud800\\0' * 5000)"
+    tests = [CallTest(function="f"), AssertTest(code="f()"), IOTest(stdout="x")]
+    program = "\nif __name__ == '__main__':\n    import os; os.write(1, b'\\0\\xff\\xed\\xa0\\x80')"
+    verdict = await grade(source + program, tests, pool=pool)
+    for result in verdict.results:
+        assert "\0" not in result.message.encode().decode()
+        assert 0 < len(result.message) <= 10_000
+    assert "ValueError: \\ud800\\x00" in verdict.results[0].message
+    assert Verdict(results=(), build_output="\0\udc80").build_output == "\\x00\\udc80"
+
+
+async def test_tests_that_make_no_sense_are_refused_before_anything_runs(pool: SandboxPool) -> None:
+    for test, complaint in (
+        (IOTest(stdin="\ud800"), "test 1: stdin cannot be encoded as UTF-8"),
+        (IOTest(stdout="\ud800", name="last"), "last: stdout cannot be encoded as UTF-8"),
+        (IOTest(compare=lambda output, expected: ""), "define it at the top of a module"),
+        (IOTest(compare=Checker(source="\ud800")), "test 1: compare.source cannot be encoded as UTF-8"),
+        (CallTest(function="f", expected=range(10**18)), "a range of more than 10000000 numbers"),
+    ):
+        with pytest.raises(ConfigError, match=complaint):
+            await grade("", [test], pool=pool)
+    with pytest.raises(ConfigError, match="deadline_s = 0 must be a number above 0"):
+        await grade("", [IOTest()], pool=pool, deadline_s=0)
+
+
+async def test_every_kind_of_test_runs_as_an_ordinary_user(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no control group counts what a sandbox uses, more system calls are refused."""
+    as_an_ordinary_user(monkeypatch)
+    if subprocess.run(["/usr/bin/python3", "-c", "import pytest"], capture_output=True, timeout=60).returncode:
+        missing("pytest for /usr/bin/python3 (apt install python3-pytest)")
+    async with open_pool(SandboxSpec(limits=LIMITS), backend=bubblewrap, size=2) as pool:
+        verdict = await grade(HONEST + CALLS_MAIN, all_kinds_of_tests(), pool=pool)
+    assert verdict.passed, verdict.results

@@ -1,0 +1,363 @@
+"""Vetting: a sound task is kept, and each way for a task to be unfit is found and named."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentrl.cli import main as cli
+from agentrl.errors import ConfigError
+from agentrl.sandboxes import BackendName, Limits, SandboxPool, SandboxSpec, open_pool
+from agentrl.sandboxes.grading.cheaters import cheaters
+from agentrl.sandboxes.grading.code_tasks import load_code_task
+from agentrl.sandboxes.grading.vet import reason, vet, vet_task, vetting_summary
+
+ROOT = Path(__file__).parents[3]
+SOUND = {
+    "task_id": "sound",
+    "code": "def add(a, b): return a + b",
+    "test_list": ["assert add(1, 2) == 3", "assert add(3, 3) == 6"],
+}
+FLAKY = "import random\ndef flip(x): return random.random() < 0.5 and x"
+SLOW = "import time\ndef spin(x):\n    start = time.process_time()\n    while time.process_time() - start < 0.8: pass\n    return x"
+
+
+def call(function: str, *pairs: tuple[Any, Any]) -> list[dict[str, Any]]:
+    return [{"kind": "call", "function": function, "args": [given], "expected": wanted} for given, wanted in pairs]
+
+
+UNFIT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no form": ({"question": "?"}, "unreadable", "no tests: a task has"),
+    "no tests": ({"tests": [], "solution": ""}, "no_tests", "no tests"),
+    "what cannot be graded": (
+        {"tests": call("f", (1, 2)), "language": "cpp", "solution": ""},
+        "unsupported",
+        "a CallTest calls Python functions",
+    ),
+    "no reference": ({"tests": call("double", (1, 2), (5, 10))}, "no_reference", "no reference solution"),
+    "a wrong reference": (
+        {"tests": call("double", (1, 2), (5, 11)), "solution": "def double(x): return 2 * x"},
+        "reference_fails",
+        "test 2: wrong_answer 10, expected 11",
+    ),
+    "a reference that fails at times": (
+        {"tests": call("flip", *[(2, 2)] * 3, (7, 7)), "solution": FLAKY},
+        "flaky",
+        "fails",
+    ),
+    "one constant": (
+        {"tests": call("odd", (1, True), (3, True)), "solution": "def odd(x): return x % 2 == 1"},
+        "cheater",
+        "'returns True' gets 1",
+    ),
+    "doing nothing": (
+        {"tests": [{"kind": "assert", "code": "f(3)"}], "solution": "def f(x): return x * x"},
+        "cheater",
+        "'stubs' gets 1",
+    ),
+    "doing nothing for a fraction": (
+        {"tests": [{"kind": "assert", "code": "f(3)"}], "solution": "def f(x): return x * x", "partial": True},
+        "free",
+        "does nothing passes all 1 tests",
+    ),
+    "one constant for a fraction": (
+        {
+            "tests": call("odd", (1, True), (3, True), (2, False)),
+            "solution": "def odd(x): return x % 2 == 1",
+            "partial": True,
+        },
+        "cheater",
+        "'returns True' gets 0.67",
+    ),
+    "an echo": (
+        {"tests": [{"kind": "io", "stdin": "4", "stdout": "4"}], "solution": "print(abs(int(input())))"},
+        "cheater",
+        "'echo' gets 1",
+    ),
+    "hidden tests that are public": (
+        {
+            "tests": call("square", (3, 9), (4, 16)),
+            "public_tests": call("square", (4, 16), (3, 9)),
+            "solution": "def square(x): return x * x",
+        },
+        "cheater",
+        "'memoriser of public tests' gets 1",
+    ),
+    "what any exception pleases": (
+        {
+            "tests": [
+                {
+                    "kind": "file",
+                    "code": "import pytest\nfrom solution import root\ndef test():\n    with pytest.raises(ValueError): root(-1)\n",
+                }
+            ],
+            "solution": "def root(x):\n    if x < 0: raise ValueError('no')\n    return x ** 0.5",
+        },
+        "cheater",
+        "'raises ValueError' gets 1",
+    ),
+    "functions in the place of classes": (
+        {
+            "tests": [{"kind": "assert", "code": "assert parse('1') == Num(1)"}],
+            "solution": "class Num:\n def __init__(self, n): self.n = n\n def __eq__(self, o): return type(o) is Num and o.n == self.n\n"
+            " def __hash__(self): return self.n\ndef parse(text): return Num(int(text))",
+        },
+        "cheater",
+        "'functions in place of classes return None' gets 1",
+    ),
+    "data of the program's on both sides": (
+        {
+            "tests": [{"kind": "assert", "code": "assert str(V(1) + V(2)) == str(V(3))"}],
+            "solution": "class V:\n def __init__(self, n): self.n = n\n def __add__(self, o): return V(self.n + o.n)\n"
+            " def __str__(self): return str(self.n)",
+        },
+        "cheater",
+        "'functions in place of classes return 0' gets 1",
+    ),
+    "public tests that are wrong": (
+        {
+            "tests": call("plus", (1, 2), (2, 3), (-4, -3)),
+            "public_tests": call("plus", (1, 5)),
+            "solution": "def plus(x): return x + 1",
+        },
+        "reference_fails",
+        "public tests, test 1: wrong_answer 2, expected 5",
+    ),
+    "C++ that prints one word": (
+        {
+            "tests": [{"kind": "io", "stdin": "4", "stdout": "YES"}],
+            "language": "cpp",
+            "solution": '#include <iostream>\nint main() { int n; std::cin >> n; std::cout << (n % 2 ? "NO" : "YES"); }',
+        },
+        "cheater",
+        "'prints YES' gets 1",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+async def pool(bubblewrap: BackendName) -> AsyncIterator[SandboxPool]:
+    async with open_pool(SandboxSpec(limits=Limits(timeout_s=2)), backend=bubblewrap, size=4) as pool:
+        yield pool
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(600)
+async def test_each_way_to_be_unfit_is_found(pool: SandboxPool) -> None:
+    names, tasks = [*UNFIT], [task for task, _, _ in UNFIT.values()]
+    reports = await vet([*tasks, SOUND], pool=pool, runs=5)
+    assert [report.index for report in reports] == list(range(len(tasks) + 1))
+    for name, report in zip(names, reports, strict=False):
+        _, kind, detail = UNFIT[name]
+        assert [(fault.kind, detail in fault.detail) for fault in report.faults if fault.kind == kind] == [
+            (kind, True)
+        ], (
+            name,
+            report,
+        )
+    assert (reports[-1].faults, reports[-1].warnings, reports[-1].tests, dict(reports[-1].rewards)) == ((), (), 2, {})
+    summary = vetting_summary(reports)
+    assert (summary["tasks"], summary["kept"]) == (len(tasks) + 1, 1)
+    assert summary["cheaters"]["returns True"] >= 1
+    json.dumps(summary)
+
+
+UNREADABLE: dict[str, tuple[Any, str, str]] = {
+    "no tests": ({"tests": []}, "no_tests", "the task has no tests"),
+    "no field": ({"prompt": "p"}, "unreadable", "no tests: a task has"),
+    "a wrong type": ({"tests": 3}, "unreadable", "tests = 3 must be a list"),
+    "a wrong language": ({"tests": [], "language": ["python"]}, "unreadable", "language = ['python'] must be one of"),
+    "a framework": (
+        {"tests": [{"kind": "file", "code": "", "framework": "nose"}]},
+        "unreadable",
+        "tests[0]: TestFile.framework = 'nose' must be 'unittest' or 'pytest'",
+    ),
+    "a missing field": ({"tests": [{"kind": "call"}]}, "unreadable", "tests[0] has no field 'function'"),
+    "no entry point": (
+        {"tests": [{"kind": "assert", "code": "def check(f): f()", "entry_point": "nope"}], "solution": "x = 1"},
+        "reference_fails",
+        "the candidate defines no nope",
+    ),
+    "a reference that is no Python": (
+        {"tests": call("f", (1, 2)), "solution": "def f(:"},
+        "reference_fails",
+        "SyntaxError",
+    ),
+    "a reference without an encoding": (
+        {"tests": call("f", (1, 2)), "solution": "'\udc80'"},
+        "reference_fails",
+        "has no encoding",
+    ),
+    "tests that are no Python": ({"tests": [{"kind": "assert", "code": "assert ("}]}, "unsupported", "to be Python"),
+    "a module that is not there": (
+        {"tests": [{"kind": "assert", "code": "import nosuch\nf()"}], "solution": "def f(): pass"},
+        "reference_fails",
+        "checker_error the tests need the module 'nosuch'",
+    ),
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.timeout(300)
+async def test_a_task_that_makes_no_sense_costs_no_other(pool: SandboxPool) -> None:
+    """Each is named by its own name, and refused in a line."""
+    tasks = [{"name": name, **task} for name, (task, _, _) in UNREADABLE.items()]
+    reports = await vet([*tasks, SOUND], pool=pool, runs=1)
+    for (name, (_, kind, detail)), report in zip(UNREADABLE.items(), reports, strict=False):
+        assert report.name == name
+        assert [(fault.kind, detail in fault.detail) for fault in report.faults[:1]] == [(kind, True)], report
+        assert "\n" not in report.faults[0].detail
+    assert reports[-1].kept
+
+
+@pytest.mark.anyio
+async def test_a_slow_reference_and_free_tests_are_warned_of(pool: SandboxPool) -> None:
+    task = {"tests": call("spin", (3, 3), (4, 4)), "solution": SLOW}
+    report = await vet_task(task, pool=pool, limits=Limits(timeout_s=1), runs=1)
+    assert report.time_share == pytest.approx(0.85, abs=0.2)
+    assert report.warnings[0].startswith("slow: the reference takes ")
+    tests = [*call("half", (4, 2), (6, 3)), *call("half", (1, None))]
+    report = await vet_task(
+        {"tests": tests, "solution": "def half(x): return None if x % 2 else x // 2"}, pool=pool, runs=1
+    )
+    assert report.kept
+    assert report.warnings == ("1 of 3 tests are passed by doing nothing",)
+    with pytest.raises(ConfigError, match="runs = 0 must be 1 or more"):
+        await vet([task], pool=pool, runs=0)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("line 1 is '1  2', expected '1 2'", "line 1 is '1  2', expected '1 2'"),
+        ('n connect\nTraceback (most recent call last):\n  File "main.py", line 2\nValueError: no\n', "ValueError: no"),
+        (
+            "ImportError while importing\nTraceback:\nE   ImportError: cannot import name 'add'\nE   more",
+            "ImportError: cannot import name 'add'",
+        ),
+        ("KeyError: 1\n(The program changed an argument and returned a value: ...)", "KeyError: 1"),
+        ("", ""),
+        ("x" * 500 + "\0", "x" * 299 + "…"),
+    ],
+)
+def test_a_refusal_names_the_line_that_says_why(message: str, said: str) -> None:
+    assert reason(message) == said
+
+
+def test_the_committee_is_made_for_the_task() -> None:
+    public = [{"kind": "assert", "code": "assert add(1, 2) == 3"}, {"kind": "assert", "code": "assert add(x, 1) == 2"}]
+    task = load_code_task({"tests": [{"kind": "assert", "code": "assert add(3, 4) == 7"}], "public_tests": public})
+    programs = cheaters(task)
+    assert {
+        "empty",
+        "stubs",
+        "returns None",
+        "echo",
+        "always equal",
+        "singleton",
+        "shadows names",
+        "raises SystemExit",
+    } <= programs.keys()
+    for name, source in programs.items():
+        compile(source, name, "exec")
+    space: dict[str, Any] = {}
+    exec(programs["memoriser of public tests"], space)
+    assert space["add"](1, 2) == 3
+    own_exception = load_code_task(
+        {"tests": [{"kind": "file", "code": "from solution import BadError\nimport pytest\npytest.raises(BadError)"}]}
+    )
+    assert "raises BadError" in cheaters(own_exception)
+
+
+def run_vet(*words: object, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "agentrl", "vet", *map(str, words), "--sandbox.backend", "bubblewrap"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, cwd=ROOT)
+
+
+def test_the_command_writes_what_is_kept_and_what_is_wrong(bubblewrap: BackendName, tmp_path: Path) -> None:
+    tasks, kept, report = tmp_path / "tasks.jsonl.gz", tmp_path / "kept.jsonl", tmp_path / "report.json"
+    lines = [json.dumps(task) + "\n" for task in (SOUND, UNFIT["no reference"][0])]
+    tasks.write_bytes(gzip.compress("".join(lines).encode()))
+    shown = run_vet(tasks, "--output", kept, "--report", report, "--runs", 1)
+    assert shown.returncode == 1, shown.stderr
+    assert "2, of which 1 are kept" in shown.stdout
+    assert kept.read_text() == lines[0]
+    assert [fault["kind"] for fault in json.loads(report.read_text())["refused_tasks"][0]["faults"]] == ["no_reference"]
+    again = run_vet(kept, "--json", "--runs", 1)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["kept"] == 1
+    assert sorted(tmp_path.iterdir()) == [kept, report, tasks]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["{tasks}", "--output", "{tasks}"], "is the task file itself"),
+        (["{tasks}", "--report", "{folder}/no/report"], "cannot be written"),
+        (["{tasks}", "--output", "/dev/null"], "cannot be written"),
+        (["{tasks}", "--report", "{folder}/a", "--output", "{folder}/a"], "are the same file"),
+        (["{tasks}", "--limit", "0"], "--limit 0 must be more than 0"),
+        (["{tasks}", "--timeout-s", "-1"], "--timeout-s -1 must be more than 0"),
+        (["{tasks}", "--trainer.optimizer.lr", "1"], "vet takes no --trainer.optimizer.lr"),
+        (["{tasks}", "--sandbox.image", "no/image:1"], "image = 'no/image:1' is an image of Docker"),
+        (["{folder}/damaged.jsonl"], "damaged.jsonl, line 2: not valid JSON"),
+        (["{folder}/damaged.jsonl.gz"], "is no whole gzip file"),
+        (["{folder}/none.jsonl"], "cannot read the task file"),
+    ],
+)
+def test_bad_input_is_named_before_anything_starts(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text(json.dumps(SOUND) + "\n")
+    (tmp_path / "damaged.jsonl").write_text(json.dumps(SOUND) + '\n{"torn\n')
+    (tmp_path / "damaged.jsonl.gz").write_bytes(gzip.compress(json.dumps(SOUND).encode() * 99)[:-20])
+    typed = [word.format(tasks=tasks, folder=tmp_path) for word in words]
+    code = cli.main(["vet", *typed, "--sandbox.backend", "bubblewrap"])
+    shown = capsys.readouterr()
+    assert (code, shown.out) == (2, "")
+    (said,) = shown.err.splitlines()
+    assert line in said
+
+
+@pytest.mark.anyio
+async def test_ctrl_c_ends_it_in_order(bubblewrap: BackendName, tmp_path: Path) -> None:
+    tasks, kept = tmp_path / "tasks.jsonl", tmp_path / "kept.jsonl"
+    tasks.write_text((json.dumps(SOUND) + "\n") * 200)
+    command = [
+        sys.executable,
+        "-m",
+        "agentrl",
+        "vet",
+        str(tasks),
+        "--output",
+        str(kept),
+        "--sandbox.backend",
+        "bubblewrap",
+    ]
+    async with await anyio.open_process(command, cwd=ROOT, start_new_session=True) as process:
+        with anyio.fail_after(60):
+            while not children(process.pid):
+                await anyio.sleep(0.05)
+            sandboxes = children(process.pid)
+            await anyio.sleep(1)
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 130
+            while any(os.path.exists(f"/proc/{sandbox}") for sandbox in sandboxes):
+                await anyio.sleep(0.05)
+    assert not kept.exists()
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]

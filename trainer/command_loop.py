@@ -1,0 +1,382 @@
+"""The trainer process: `python -m agentrl.trainer RUN_DIR WEIGHTS_DIR [CONFIG]`, started by `agentrl train`.
+
+It reads one JSON command a line from standard input and answers each with one line on standard output; it ends when its
+standard input closes. Episodes it reads from the run's store, weights it publishes into WEIGHTS_DIR.
+
+    {"op": "load", "checkpoint": PATH | null}      -> {"version": 0, "weights": PATH, "chain": HEX}
+    {"op": "step", "groups": [ids], "after": HEX}  -> {"version": 1, "weights": PATH, "chain": HEX, "trained": {...}, "metrics": {...},
+                                                       "saving": false}
+    {"op": "save", "directory": PATH, "step": 1, "chain": HEX, "since": HEX}
+                                                   -> {}, while it is written
+    {"op": "saved"}                                -> {}, when it is
+    {"op": "join_weight_group", "address": ..., ...} -> {}
+    {"op": "weight_buckets"}                       -> {"buckets": [{"names", "dtypes", "shapes"}]}
+    {"op": "send_bucket", "index": 0}              -> {}
+    any of them, failed                            -> {"error": TEXT, "lost": false, "disk": false}
+
+A step is all or nothing. The process keeps the chain of what it has trained (`agentrl.rollout.training_history`), `after` and `chain` say what the
+run takes it to be, and where that is not so nothing is done. After an error in the middle of a step no command but the end of
+the process is obeyed. `lost` says that only a new process, from a checkpoint, goes on; `disk`, that it was the disk that refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+
+from agentrl.config import RunConfig
+from agentrl.errors import AgentRLError, TrainerStateError
+from agentrl.rollout.store import Store
+from agentrl.rollout.stored_episodes import FinishedEpisode
+from agentrl.rollout.training_history import TrainedStep, first_chain, trained_step
+from agentrl.run.run_directory import read_config
+from agentrl.trainer.algorithms.teacher import with_teacher_logprobs
+from agentrl.trainer.model.ranks import Ranks, RankZeroError, gather_full_tensors, join_ranks
+from agentrl.trainer.packing import TrainingSequence
+from agentrl.trainer.policy import Policy
+from agentrl.trainer.sequences import training_sequences
+from agentrl.trainer.step_metrics import altered_sampling, distance_to_teacher, staleness, step_metrics
+from agentrl.trainer.weight_sender import Bucket, WeightGroup, make_buckets
+
+BUCKET_BYTES = 512 * 2**20
+"""How much of the weights is broadcast at a time: the memory that sender and receivers need beside the weights."""
+TEACHER_SHARE = 0.5
+"""How much of a step's time a teacher has: its error must arrive before the trainer is taken for dead."""
+PUBLISHED_VERSIONS_KEPT = 8
+"""Weights that stay published, so that stale tokens can be computed again under the weights that sampled them."""
+
+
+class TrainerProcess:
+    """The commands of the trainer process, one method each. Every rank carries out every command."""
+
+    def __init__(
+        self, run_dir: Path, weights_dir: Path, ranks: Ranks | None = None, config: RunConfig | None = None
+    ) -> None:
+        """Read the run's configuration, open its store, and make the policy.
+
+        Args:
+            run_dir: The run.
+            weights_dir: Where weights are published.
+            ranks: The trainer's ranks; one by default.
+            config: The configuration; the run's by default.
+
+        Raises:
+            ConfigError: The model cannot be trained.
+            StoreError: The run has no store.
+        """
+        self._config = config or read_config(run_dir)
+        self._weights_dir = weights_dir
+        self._published: dict[int, Path] = {}
+        self._weight_group: WeightGroup | None = None
+        self._buckets: list[Bucket] = []
+        torch.set_num_threads(self._config.trainer.threads)
+        torch.manual_seed(self._config.seed)
+        self._store = Store(run_dir / "store.sqlite", must_exist=True)
+        self._ranks = ranks or Ranks()
+        self._policy = Policy(Path(self._config.model.path), self._config.trainer, self._ranks)
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+        self._began = ""
+        """The chain of what was loaded."""
+        self._history: list[TrainedStep] = []
+        """The steps since then."""
+        self._broken: str | None = None
+        """What happened in the middle of a step, or of loading."""
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the policy is that of the history, and no step has failed in its middle."""
+        return self._broken is None
+
+    @property
+    def chain(self) -> str:
+        """The chain of all that the policy has been trained on."""
+        return self._history[-1].chain if self._history else self._began
+
+    @contextmanager
+    def _changing_policy(self) -> Iterator[None]:
+        """Note an error in what changes the policy: what is in memory is no policy any more."""
+        try:
+            yield
+        except BaseException as error:
+            self._broken = f"{type(error).__name__}: {error}"
+            raise
+
+    def _check(self, chain: str | None = None) -> None:
+        """Check that no step has failed in its middle and, where one is given, of this `chain`.
+
+        Raises:
+            TrainerStateError: It is not.
+        """
+        if self._broken is not None:
+            raise TrainerStateError(f"a step had failed in its middle ({self._broken})")
+        if chain is not None and chain != self.chain:
+            raise TrainerStateError(
+                f"the trainer has finished step {self._policy.version}, which the run did not learn of"
+            )
+
+    def load(self, checkpoint: str | None) -> dict[str, Any]:
+        """Go on from a checkpoint, or from the model as it is, and publish its weights.
+
+        Args:
+            checkpoint: The path of one; None for the model as it is.
+
+        Returns:
+            The answer.
+
+        Raises:
+            TrainerStateError: A step or a load has failed in its middle before.
+        """
+        self._check()
+        with self._changing_policy():
+            if checkpoint is not None:
+                self._began = self._policy.load(Path(checkpoint)).chain
+            else:
+                self._began = first_chain(self._policy.model_digest())
+            self._history = []
+            self._adopt_published()
+            return self._publish()
+
+    def step(self, groups: list[int], after: str | None = None) -> dict[str, Any]:
+        """Train on some groups and publish the new weights.
+
+        Args:
+            groups: Their ids.
+            after: The chain that the policy must have; None for any.
+
+        Returns:
+            The answer, with the step's metrics and what it was over.
+
+        Raises:
+            TrainerStateError: A step has failed in its middle, or the policy is of another chain. Nothing was done.
+        """
+        started = time.perf_counter()
+        self._check(after)
+        episodes = self._store.episodes(groups)
+        config = self._config.trainer
+        metrics = altered_sampling([episode.record for episode in episodes])
+        by_episode = training_sequences(episodes, config)  # [episode][path]
+        sequences = [s for own in by_episode for s in own]
+        origins, group_sizes = _origins(episodes, by_episode)
+        # Weights of an earlier start are gone, and their versions may have been given to others since. A reply of an altered sampling has
+        # logprobs of its own.
+        current = [
+            s
+            for episode, own in zip(episodes, by_episode, strict=True)
+            if episode.restart == self._store.restart and not episode.replayed_tokens
+            if not any(turn.trained and turn.alterations for turn in episode.record.turns)
+            for s in own
+        ]
+        metrics |= staleness(sequences, self._policy.version)
+        if config.teacher is not None:
+            timeout_s = TEACHER_SHARE * config.step_timeout_s
+            sequences = self._ranks.from_rank_zero(
+                partial(with_teacher_logprobs, sequences, config.teacher.url, timeout_s)
+            )
+            metrics |= distance_to_teacher(sequences)
+        with self._changing_policy():
+            # Whatever a step draws at random, it draws again when it is taken again.
+            torch.manual_seed(self._config.seed + self._policy.version)
+            compared = self._policy.mismatch(current[: config.mismatch_sequences], self._published)
+            if compared is not None:
+                metrics |= {f"logprob_mismatch_{name}": value for name, value in vars(compared).items()}
+            result = self._policy.step(sequences)
+            metrics |= step_metrics(result, sequences, config)
+            trained = trained_step(
+                self.chain,
+                self._policy.version,
+                tuple((group, group_sizes[group]) for group in sorted(groups)),
+                [[origins[i] for i in part] for part in result.minibatches],
+                result.optimizer_steps,
+                self._policy.digest(),
+            )
+            self._history.append(trained)
+            reply = self._publish()
+        metrics["train_s"] = time.perf_counter() - started
+        saving = self._writing is not None and not self._writing.done()
+        return {**reply, "trained": trained.to_json(), "metrics": metrics, "saving": saving}
+
+    def save(self, directory: str, step: int, chain: str, since: str) -> dict[str, Any]:
+        """Begin to write a checkpoint, once the one before is written.
+
+        Args:
+            directory: Where it is to be.
+            step: The policy's step.
+            chain: The policy's chain.
+            since: The chain after which the manifest's steps begin.
+
+        Returns:
+            The answer.
+
+        Raises:
+            TrainerStateError: The policy is not that of `step` and `chain`.
+        """
+        self._check(chain)
+        chains = [self._began, *(trained.chain for trained in self._history)]
+        if step != self._policy.version or since not in chains:
+            raise TrainerStateError(
+                f"the trainer is at step {self._policy.version}, and was to save step {step} since {since}"
+            )
+        self.saved()
+        history = self._history[chains.index(since) :]
+        write = self._policy.snapshot(Path(directory), Path(self._config.model.path), since=since, history=history)
+        self._writing = self._writer.submit(write)
+        return {}
+
+    def saved(self) -> dict[str, Any]:
+        """Wait until the checkpoint is written, and return the answer. What kept it from being written is raised."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+        return {}
+
+    def join_weight_group(self, **where: Any) -> dict[str, Any]:
+        """Join the process group over which weights go to the servers; a group of before is left. Of several ranks the first does.
+
+        Args:
+            **where: The arguments of `WeightGroup`.
+
+        Returns:
+            The answer.
+        """
+        if self._ranks.rank:
+            return {}
+        if self._weight_group is not None:
+            self._weight_group.close()
+        self._weight_group = WeightGroup(**where)
+        return {}
+
+    def weight_buckets(self) -> dict[str, Any]:
+        """Make the buckets of the current weights ready to send, and return the answer: what each holds."""
+        parameters = gather_full_tensors(self._policy.model.named_parameters(), self._ranks, lambda tensor: tensor)
+        self._buckets = make_buckets(parameters.items(), BUCKET_BYTES)
+        return {"buckets": [bucket.manifest() for bucket in self._buckets]}
+
+    def send_bucket(self, index: int) -> dict[str, Any]:
+        """Broadcast the bucket `index`, and return the answer."""
+        if self._ranks.rank == 0:
+            assert self._weight_group is not None
+            self._weight_group.send(self._buckets[index])
+        return {}
+
+    def _adopt_published(self) -> None:
+        """Take over the weights that a trainer before this one published for the run: servers may still load them."""
+        if self._ranks.rank == 0:
+            for path in self._weights_dir.glob("v*.partial"):
+                shutil.rmtree(path, ignore_errors=True)
+        found = {int(path.name[1:]): path for path in self._weights_dir.glob("v*") if path.name[1:].isdigit()}
+        self._published = self._ranks.broadcast_object(found)
+
+    def _publish(self) -> dict[str, Any]:
+        current = self._policy.version
+        path = self._published[current] = self._policy.publish(self._weights_dir)
+        for version in sorted(self._published)[:-PUBLISHED_VERSIONS_KEPT]:
+            if version != current:
+                old = self._published.pop(version)
+                if self._ranks.rank == 0:
+                    shutil.rmtree(old, ignore_errors=True)
+        return {"version": current, "weights": str(path), "chain": self.chain}
+
+
+def _origins(
+    episodes: Sequence[FinishedEpisode], by_episode: Sequence[Sequence[TrainingSequence]]
+) -> tuple[list[tuple[int, int]], Counter[int]]:
+    """Return ([sequence] (group, its number in the group), how many sequences each group has). `by_episode`: [episode][path]."""
+    sizes: Counter[int] = Counter()
+    origins = []
+    for episode, own in zip(episodes, by_episode, strict=True):
+        first = sizes[episode.group_id]
+        origins += [(episode.group_id, number) for number in range(first, first + len(own))]
+        sizes[episode.group_id] += len(own)
+    return origins, sizes
+
+
+def configuration(path: Path) -> RunConfig:
+    """Return the configuration in a file."""
+    return RunConfig.model_validate_json(path.read_text())
+
+
+class Commands:
+    """The trainer process as lines of JSON.
+
+    The trainer is made with the first command, so that what goes wrong in that is answered too.
+    """
+
+    def __init__(self, run_dir: Path, weights_dir: Path, config: RunConfig, ranks: Ranks) -> None:
+        """Keep what the trainer is made of.
+
+        Args:
+            run_dir: The run.
+            weights_dir: Where weights are published.
+            config: The configuration.
+            ranks: The trainer's ranks.
+        """
+        self._make = lambda: TrainerProcess(run_dir, weights_dir, ranks, config)
+        self._process: TrainerProcess | None = None
+        self.ranks = ranks
+
+    def answer(self, line: str) -> str:
+        """Carry out one command.
+
+        Args:
+            line: The command, as JSON.
+
+        Returns:
+            The answer, as JSON.
+        """
+        command = json.loads(line)
+        operation = command.pop("op")
+        try:
+            self._process = self._process or self._make()
+            reply = getattr(self._process, operation)(**command)
+        except Exception as error:
+            traceback.print_exc()
+            # What all ranks see alike, rank 0 reports. A rank that fails alone ends, and torch elastic ends the others.
+            if self.ranks.rank and not isinstance(error, FloatingPointError | RankZeroError):
+                sys.exit(1)
+            # Where rank 0 fails alone, the others are elsewhere in the command than it is.
+            broken = self.ranks.size > 1 or (self._process is not None and not self._process.consistent)
+            # An error that would come again is not worth a new process.
+            for_good = isinstance(error, FloatingPointError | AgentRLError)
+            lost = isinstance(error, TrainerStateError) or (broken and not for_good)
+            disk = isinstance(error, OSError | SafetensorError)
+            reply = {"error": f"{type(error).__name__}: {error}", "lost": lost, "disk": disk}
+        return json.dumps(reply)
+
+
+def main() -> None:
+    """Answer commands until standard input closes."""
+    if len(sys.argv) not in (3, 4):
+        sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer RUN_DIR WEIGHTS_DIR")
+    os.umask(0o077)  # checkpoints and weights are for their user alone
+    run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        config = configuration(Path(sys.argv[3])) if len(sys.argv) > 3 else read_config(run_dir)
+    except AgentRLError as error:
+        sys.exit(f"agentrl: {error}")
+    # Whatever a library prints must not mix with the answers.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    commands = Commands(
+        run_dir, weights_dir, config, join_ranks(config.trainer.step_timeout_s, offload=config.trainer.offload)
+    )
+    ranks = commands.ranks
+    while line := ranks.broadcast_object(sys.stdin.readline() if ranks.rank == 0 else ""):
+        reply = commands.answer(line)
+        if ranks.rank == 0:
+            answers.write(reply + "\n")
+            answers.flush()
