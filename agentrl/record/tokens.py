@@ -20,7 +20,7 @@ class VersionSpan:
 
 @dataclass(frozen=True)
 class ImageSpan:
-    """An image, and the places of its tokens: ids `start` to `start + length` of the path that it is part of."""
+    """An image, and where its tokens are: ids `start` to `start + length` of the path that it is part of."""
 
     url: str
     """`data:image/png;base64,...`"""
