@@ -125,8 +125,8 @@ class Session:
     max_roles: int = 64
     longest_prompt: int = 0
     """Tokens of the longest prompt so far: what going on from it costs."""
-    said: list[TurnText] = field(default_factory=list, repr=False)
-    """What was said in each turn of the record, in their order."""
+    turn_texts: list[TurnText] = field(default_factory=list, repr=False)
+    """[turn] the texts of each turn of the record."""
     texts: TurnTexts = field(default_factory=TurnTexts, repr=False)
     _roles: dict[str, SessionRole] = field(default_factory=dict)
     """Those that were named, by their names."""
@@ -204,7 +204,7 @@ class Session:
         )
         asking = role or self._nameless
         turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
-        self.said.append(text)
+        self.turn_texts.append(text)
         self._ids.add(turn.path_digest(), turn)
         if prompt.history:
             said = self._fingerprints.after(prompt.history, reply)

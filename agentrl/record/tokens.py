@@ -53,7 +53,7 @@ class Generation:
         return cls(**{**values, "versions": spans, "top_logprobs": top})
 
 
-def join(first: Generation, second: Generation) -> Generation:
+def join_generations(first: Generation, second: Generation) -> Generation:
     """Return the reply made of two parts, the second of which went on from the first's last token."""
     offset = len(first.output_ids)
     spans = list(first.versions)

@@ -292,7 +292,7 @@ class SGLangServer:
                 async for event in _events(response.content):
                     reply.grow(_from_json(event, self.url, reply))
                     if on_ids is not None:
-                        on_ids(reply.judged_ids)
+                        on_ids(reply.checked_ids)
         except _FAILURES as error:
             raise self._failure("/generate", error, reply.so_far()) from error
 
