@@ -1,4 +1,4 @@
-"""What a workflow sees: one `Episode`, with its roles, environments and sandboxes."""
+"""`Episode`, which a workflow is given, with its roles, environments and sandboxes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class EpisodeSandboxes(Protocol):
 
 @dataclass(eq=False)
 class EpisodeState:
-    """The state of an episode that its runner needs: what it logged, and what must be closed when it ends, whatever becomes of the `Episode`.
+    """The state of an episode: what it logged, and what must be closed at its end. The runner has it, whatever becomes of the `Episode`.
 
     Once it is `closed`, nothing that the workflow left running changes anything of the episode.
     """

@@ -25,7 +25,7 @@ FINISHES = ("stop", "length", "abort")
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a request allows its generation to be. None: not known, and not checked."""
+    """The bounds that a request sets its generation. None: not known, and not checked."""
 
     max_new_tokens: int | None = None
     vocabulary: int | None = None

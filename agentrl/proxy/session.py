@@ -29,7 +29,7 @@ MAX_ROLE_CHARACTERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingDefaults:
-    """What a request that does not say gets."""
+    """The sampling of requests that leave it open."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -39,7 +39,7 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What the engine is sent for one request."""
+    """The prompt that the engine is sent for one request."""
 
     input_ids: list[int]
     parent: Turn | None
@@ -64,7 +64,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a response added to the conversation that it went on from, which is stored once."""
+    """The part that a response added to the conversation that it went on from, which is stored once."""
 
     before: Conversation | None
     added: list[Message]
@@ -83,7 +83,7 @@ class Conversation:
 
 @dataclass
 class Activity:
-    """What a session does, those of all its roles together."""
+    """The activity of a session, with all its roles together."""
 
     requests: int = 0
     """Requests being answered."""

@@ -1,4 +1,4 @@
-"""What each conversation of an episode is to its agent: docs/token-record.md in code.
+"""Tell what each conversation of an episode is to its agent: docs/token-record.md in code.
 
     main          a conversation of the agent itself
     compacted     the same, begun anew with text that was sampled before: a summary, or a history that was rewritten
@@ -51,7 +51,7 @@ class MessageText:
 
 @dataclass(frozen=True)
 class TurnText:
-    """What a turn's request said that its parent's path had not, and what was replied."""
+    """The texts of a turn: what its request added to its parent's path, and what was replied."""
 
     system: str = ""
     """The system prompt, in the first turn of a conversation."""

@@ -1,4 +1,4 @@
-"""What an engine returned: token ids, each with its logprob and the version of the weights that it was sampled under."""
+"""`Generation`, which an engine returns: token ids, each with its logprob and the version of the weights that it was sampled under."""
 
 from __future__ import annotations
 

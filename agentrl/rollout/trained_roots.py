@@ -28,7 +28,7 @@ Trajectories = Literal["main", "all"] | ChooseRoot
 
 @dataclass(frozen=True)
 class RootChoices:
-    """What was chosen for each root of an episode."""
+    """The choice for each root of an episode."""
 
     chosen: Sequence[tuple[Root, bool | str]] = ()
     rerendered_tokens: int = 0

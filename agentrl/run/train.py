@@ -142,7 +142,7 @@ def _stop(scope: anyio.CancelScope, view: RunView) -> None:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a run is started with, checked."""
+    """The checked input of a run."""
 
     config: RunConfig
     view: RunView

@@ -1,4 +1,4 @@
-"""What a server has streamed of one reply. Nothing of it is shown before it has been checked."""
+"""A reply while a server streams it. Nothing of it is shown before it has been checked."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class GrowingReply:
         self._top += tops
 
     def _repeated(self, scored: list[Any], meta: dict[str, Any]) -> int | None:
-        """How many tokens a last state repeats: all that the reply has. None: it holds new tokens alone, as any other.
+        """Count the tokens that a last state repeats: all that the reply has. None: it holds new tokens alone, as any other.
 
         SGLang ends a reply that it aborts while it is queued, as after a pause in mode `retract`, with the logprobs of all tokens,
         after those that no state has brought yet, and with the last token once more.

@@ -93,7 +93,7 @@ class SGLangEngine:
 
     @property
     def pause_mode(self) -> PauseMode:
-        """How weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
+        """The way in which weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
         return self._asked_pause_mode if all(s.reports_spans for s in self.fleet.servers) else "abort"
 
     @property

@@ -47,7 +47,7 @@ SHORTAGE_RETRY_S = 0.2
 
 @dataclass
 class ServedModel:
-    """What is known of the model that all servers of an engine serve."""
+    """The model that all servers of an engine serve, as far as it is known."""
 
     vocabulary: int | None = None
     """Rows of its output layer; None: not known."""
