@@ -1,4 +1,4 @@
-"""What a workflow sees: one `Episode`, with its roles, environments and sandboxes."""
+"""`Episode`, which a workflow is given, with its roles, environments and sandboxes."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class EpisodeSandboxes(Protocol):
 
 
 @dataclass(eq=False)
-class Kept:
-    """What an episode logged, and what must be closed when it ends. The runner has it, whatever becomes of the `Episode`.
+class EpisodeState:
+    """The state of an episode: what it logged, and what must be closed at its end. The runner has it, whatever becomes of the `Episode`.
 
     Once it is `closed`, nothing that the workflow left running changes anything of the episode.
     """
@@ -107,7 +107,7 @@ class Role:
     api_key: str
     model: str
     _session: Session | None
-    _kept: Kept
+    _state: EpisodeState
 
     def reward(self, value: float) -> None:
         """Say what this role earned, in place of the episode's reward.
@@ -116,7 +116,7 @@ class Role:
             BadRewardError: As `Reward` does.
             EpisodeError: The episode has ended.
         """
-        self._kept.check_open()
+        self._state.check_open()
         number = checked_number(f"the reward of the role {self.name!r}", value, MAX_REWARD)
         if self._session is not None:
             self._session.role_rewards[self.name] = number
@@ -149,7 +149,7 @@ class Episode(Generic[TaskT]):
         make_env: EnvFactory | None = None,
         sandboxes: EpisodeSandboxes | None = None,
         group_seed: int | None = None,
-        kept: Kept | None = None,
+        state: EpisodeState | None = None,
     ) -> None:
         self.task = task
         self.seed = seed
@@ -161,7 +161,7 @@ class Episode(Generic[TaskT]):
         self._session = session
         self._make_env = make_env
         self._sandboxes = sandboxes
-        self._kept = kept or Kept()
+        self._state = state or EpisodeState()
         self.trajectories: Literal["main", "all"] | Callable[[Root], bool | str] | None = None
 
     def env(self, env: str | Callable[..., gymnasium.Env[Any, Any]], /, **kwargs: Any) -> AsyncToolEnv:
@@ -172,11 +172,11 @@ class Episode(Generic[TaskT]):
         Raises:
             EpisodeError: The episode has ended, or was made without environments.
         """
-        self._kept.check_open()
+        self._state.check_open()
         if self._make_env is None:
             raise EpisodeError("this episode was made without environments; pass `make_env` to it")
         made = self._make_env(env, **kwargs)
-        self._kept.envs.append(made)
+        self._state.envs.append(made)
         return made
 
     @says_await("sandbox = await episode.sandbox()")
@@ -198,12 +198,12 @@ class Episode(Generic[TaskT]):
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
             EpisodeError: The episode has ended, or was made without sandboxes.
         """
-        kept = self._kept
+        state = self._state
         lease = await self._of_run().acquire(image=image, limits=limits, cpus=cpus, network=network)
-        if kept.closed:  # meanwhile
+        if state.closed:  # meanwhile
             lease.release()
-        kept.check_open()
-        kept.leases.append(lease)
+        state.check_open()
+        state.leases.append(lease)
         return lease.sandbox
 
     @says_await("verdict = await episode.grade(source, tests)")
@@ -249,7 +249,7 @@ class Episode(Generic[TaskT]):
         )
 
     def _of_run(self) -> EpisodeSandboxes:
-        self._kept.check_open()
+        self._state.check_open()
         if self._sandboxes is None:
             raise EpisodeError("this episode was made without sandboxes; pass `sandboxes` to its runner")
         return self._sandboxes
@@ -291,14 +291,14 @@ class Episode(Generic[TaskT]):
         if not name.replace("-", "_").isidentifier():
             raise EpisodeError(f"the role name {name!r} is no word of letters, digits, - and _")
         if self._session is None:
-            return Role(name, self.client, self.base_url, self.api_key, self.model, None, self._kept)
+            return Role(name, self.client, self.base_url, self.api_key, self.model, None, self._state)
         self._session.role(name).trained = bool(trained)
         key = f"{self.api_key}.{name}"
         client = self.client.with_options(api_key=key)
-        return Role(name, client, self.base_url, key, self.model, self._session, self._kept)
+        return Role(name, client, self.base_url, key, self.model, self._session, self._state)
 
     def _turns(self, completion_id: str) -> list[Turn]:
-        self._kept.check_open()
+        self._state.check_open()
         if self._session is None:
             return []  # evaluation against a foreign endpoint: there is no record
         try:
@@ -309,7 +309,7 @@ class Episode(Generic[TaskT]):
     @property
     def metrics(self) -> Mapping[str, float]:
         """The numbers logged so far. Add to them with `log`."""
-        return MappingProxyType(self._kept.metrics)
+        return MappingProxyType(self._state.metrics)
 
     def log(self, /, **metrics: float) -> None:
         """Chart numbers of this episode; a later value of a name replaces the earlier.
@@ -320,5 +320,5 @@ class Episode(Generic[TaskT]):
             BadRewardError: As `Reward` does.
             EpisodeError: The episode has ended.
         """
-        self._kept.check_open()
-        add_metrics(self._kept.metrics, metrics)
+        self._state.check_open()
+        add_metrics(self._state.metrics, metrics)

@@ -1,4 +1,4 @@
-"""What an episode was worth: the `Reward` that a workflow returns, checked where it is made."""
+"""`Reward`, which a workflow returns, checked where it is made."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ METRICS_LEFT_OUT = "metrics_left_out"
 
 @dataclass(frozen=True)
 class Reward:
-    """What an episode was worth, with numbers to chart beside it.
+    """The reward of an episode, with numbers to chart beside it.
 
     A number is a float, an int, a bool, or what converts to a float: a scalar of NumPy, a tensor without dimensions. Raises
     BadRewardError for all else, for a number that is not finite, for a |value| above `MAX_REWARD` or a |metric| above

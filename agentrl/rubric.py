@@ -55,12 +55,15 @@ class Rubric(Generic[P]):
         weights = [1.0] * len(functions) if weights is None else weights
         if len(weights) != len(functions):
             raise WorkflowError(
-                f"the rubric has {len(functions)} functions and {len(weights)} weights; give one for each"
+                f"weights has {len(weights)} numbers, and the rubric has reward functions {list(self._functions)}: give one for each"
             )
         self.weights = {
             name: checked_number(f"the weight of {name}", weight, MAX_METRIC)
             for name, weight in zip(self._functions, weights, strict=True)
         }
+
+    def __repr__(self) -> str:
+        return f"Rubric({' + '.join(f'{weight:g} · {name}' for name, weight in self.weights.items())})"
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Reward:
         """Return the reward, with what every function returned as its metric.

@@ -91,7 +91,7 @@ class AsyncToolEnv:
 
     @property
     def tools(self) -> Any:
-        """What to pass as `tools` to OpenAI's API, which takes no empty list.
+        """The value to pass as `tools` to OpenAI's API, which takes no empty list.
 
         Raises:
             EpisodeError: Before the first reset.

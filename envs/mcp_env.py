@@ -175,7 +175,7 @@ class MCPEnv(ToolEnv):
 
     @property
     def toolset(self) -> Sequence[Tool]:
-        """What the server offers."""
+        """The tools that the server offers."""
         return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> Any:

@@ -53,7 +53,7 @@ class OpenEnv(ToolEnv):
 
     @property
     def toolset(self) -> Sequence[Tool]:
-        """What the server takes."""
+        """The actions that the server takes, as tools."""
         return self._tools
 
     async def on_reset(self, task: dict[str, Any] | None) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ THREADS = anyio.CapacityLimiter(math.inf)
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a tool call, or of an answer: what the model reads, what it earned, whether the episode is over."""
+    """The result of a tool call, or of an answer: what the model reads, what it earned, whether the episode is over."""
 
     content: Content = ""
     reward: float = 0.0

@@ -55,12 +55,12 @@ class Process:
 
     @property
     def output_left_bytes(self) -> int:
-        """How much more it may print."""
+        """The bytes that it may still print."""
         return self._output_left
 
     @property
     def stderr_bytes(self) -> int:
-        """How much it has written to standard error."""
+        """The bytes that it has written to standard error."""
         return len(self._stderr)
 
     async def send(self, data: bytes) -> None:

@@ -23,7 +23,7 @@ INTERRUPT_GRACE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class SessionResult:
-    """What came of one piece of code. `text` is what to show a model."""
+    """The result of one piece of code. `text` is what to show a model."""
 
     output: str
     """What it printed, the value of a last expression, and the traceback of an exception."""

@@ -24,7 +24,7 @@ DEFAULT_IMAGE = "agentrl/sandbox"
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a program may use. `Limits(timeout_s=2).but(memory_mb=64)` changes some. Raises ConfigError for nonsense."""
+    """The limits of a program. `Limits(timeout_s=2).but(memory_mb=64)` changes some. Raises ConfigError for nonsense."""
 
     timeout_s: AboveZero = 10.0
     """Wall-clock time of one run."""
@@ -83,7 +83,7 @@ class SandboxSpec:
 
 
 class EndReason(StrEnum):
-    """How a run ended."""
+    """The reason why a run ended."""
 
     EXIT = "exit"
     """By itself; see exit_code."""
@@ -99,7 +99,7 @@ class EndReason(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class ExecResult:
-    r"""What a run came to.
+    r"""The result of a run.
 
     ExecResult(end_reason=EndReason.EXIT, exit_code=0, stdout=b"42\n", duration_s=0.011, ...)
     """
@@ -160,13 +160,13 @@ class Link(Protocol):
 
 
 class Backend(Protocol):
-    """Where sandboxes come from."""
+    """A source of sandboxes."""
 
     name: str
 
     @property
     def isolates(self) -> Mapping[str, str]:
-        """What is kept apart, and by what: the lines of `agentrl doctor`."""
+        """The lines of `agentrl doctor`: what is kept apart, and by what."""
         ...
 
     async def prepare(self, spec: SandboxSpec) -> None:

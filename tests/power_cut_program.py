@@ -21,11 +21,11 @@ from agentrl.config import RunConfig
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import LoggedCall
 from agentrl.rollout.training_history import TrainedStep
-from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.run_directory import appending, config_text, write_config
 from agentrl.run.run_lock import check_run_dir, prepare_run_dir
 from agentrl.run.run_store import begin_store, note_lines, write_noted
 from agentrl.run.trainer_client import TrainerClient, Weights
+from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.trainer.command_loop import TrainerProcess
 from tests.rollout.test_store import kept_choice, outcome
 
@@ -110,7 +110,7 @@ async def run_once(run_dir: Path, model: Path, mark: Callable[..., None], *, res
         write_noted(store, run_dir / "config.json", config_text(settings))
         mark(created=True)
         client = InProcess(run_dir, Path(model.parent) / f"weights-{store.restart}")
-        trainer = DurableTrainer(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
+        trainer = TrainerSupervisor(cast(TrainerClient, client), store, run_dir, keep=1, say=print)
         await trainer.load()
         ready = [group.id for group in store.pending_groups() if group.state == "ready"]
         with appending(run_dir / "metrics.jsonl") as log:

@@ -20,9 +20,9 @@ from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
 from agentrl.rollout.outcome import Outcome
 from agentrl.rollout.store import Store
-from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.run_directory import write_config
 from agentrl.run.trainer_client import TrainerClient
+from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.trainer.command_loop import Commands
 from agentrl.trainer.model.ranks import Ranks
 
@@ -105,7 +105,7 @@ class ThreadTrainer(ChildProcess):
 
 
 @asynccontextmanager
-async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> AsyncIterator[DurableTrainer]:
+async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> AsyncIterator[TrainerSupervisor]:
     """The trainer of a start of the run, loaded."""
     config = RunConfig.model_validate_json(await in_thread((run_dir / "config.json").read_text))
 
@@ -125,7 +125,7 @@ async def running(run_dir: Path, say: Callable[[str], None], keep: int = 2) -> A
         client = TrainerClient(process, 60)
         await client.start()
         try:
-            trainer = DurableTrainer(client, store, run_dir, keep=keep, say=say)
+            trainer = TrainerSupervisor(client, store, run_dir, keep=keep, say=say)
             await trainer.load()
             yield trainer
         finally:

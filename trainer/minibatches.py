@@ -23,7 +23,7 @@ BLOCKS_A_MINIBATCH = 8
 
 @dataclass(frozen=True)
 class Minibatch:
-    """What one optimizer step is over."""
+    """The packs of one optimizer step, on this rank."""
 
     packs: list[Pack]
     """[pack] this rank's."""

@@ -122,7 +122,7 @@ class Pack:
 
     @cached_property
     def block_mask(self) -> Any:
-        """Who attends to whom, for FlexAttention."""
+        """The mask of FlexAttention: which token attends to which."""
         from torch.nn.attention.flex_attention import create_block_mask
 
         ends, size = self.subtree_end, len(self)

@@ -132,10 +132,9 @@ class Policy:
     @torch.no_grad()
     def _prepare(self, minibatches: Sequence[Minibatch]) -> list[list[PreparedPack]]:
         """Return [minibatch][pack] the packs with what only a model can say, and what only the whole batch can."""
-        flat = [(number, pack) for number, minibatch in enumerate(minibatches) for pack in minibatch.packs]
+        packs = [(pack, index == 0) for index, minibatch in enumerate(minibatches) for pack in minibatch.packs]
         prepared = [
-            self._prepare_pack(pack.to(self.device), number, first=minibatch == 0)
-            for number, (minibatch, pack) in enumerate(flat)
+            self._prepare_pack(pack.to(self.device), number, first=first) for number, (pack, first) in enumerate(packs)
         ]
         if self.config.advantage.kind in WHITENED_ADVANTAGES:
             advantages = whitened([one.advantages for one in prepared], self.ranks.all_reduce)

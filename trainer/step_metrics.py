@@ -1,4 +1,4 @@
-"""What a training step did, in numbers. A figure over no token, or over no step, is left out: it is not 0."""
+"""The metrics of a training step. A figure over no token, or over no step, is left out: it is not 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training step did: the results of its optimizer steps, put together over all ranks."""
+"""The result of a training step: those of its optimizer steps, put together over all ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agentrl.trainer.model.ranks import Ranks
 
 @dataclass(frozen=True)
 class MinibatchResult:
-    """What one optimizer step did, on this rank."""
+    """The result of one optimizer step, on this rank."""
 
     loss: float
     grad_norm: float | None
@@ -31,7 +31,7 @@ class MinibatchResult:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one training step did, on all ranks."""
+    """The result of one training step, on all ranks."""
 
     loss: float
     """Of the last minibatch."""

@@ -1,4 +1,4 @@
-"""What a person is told whose words are no command, option or value."""
+"""Errors of the command line: words that are no command, option or value."""
 
 from __future__ import annotations
 

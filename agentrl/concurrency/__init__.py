@@ -1,1 +1,1 @@
-"""What several parts need of anyio and of processes: tasks, threads, children, and the loop that they share."""
+"""Tools over anyio and processes that several parts share: tasks, threads, children, and the event loop."""

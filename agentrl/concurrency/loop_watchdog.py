@@ -46,7 +46,7 @@ class LoopBlocked(BaseException):
 
 @dataclass(eq=False)
 class LoopWatchdog:
-    """What is known of the loop that `watch_loop` watches."""
+    """The state of the loop that `watch_loop` watches."""
 
     loop: asyncio.AbstractEventLoop
     thread_id: int

@@ -35,7 +35,7 @@ class Held(Generic[T]):
 
 @dataclass
 class Resources:
-    """What a run keeps open. Make it with `open_resources`."""
+    """The things that a run keeps open. Make it with `open_resources`."""
 
     _tasks: TaskGroup
     _shared: dict[Hashable, Any] = field(default_factory=dict)

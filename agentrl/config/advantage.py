@@ -1,4 +1,4 @@
-"""What a token is worth: `trainer.advantage` with its kinds, and what a turn that is cut off, failed or overlong costs. docs/credit.md."""
+"""The sections `trainer.advantage`, `.turns` and `.overlong`: how rewards become advantages, and what a turn that is cut off or failed costs. docs/credit.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Advantage = Annotated[GroupAdvantage | GaeAdvantage, Field(discriminator="kind")
 
 
 class TurnsConfig(Section):
-    """What happens to turns that did not end as they should, or were not sampled as the policy samples."""
+    """Turns that did not end as they should, or were not sampled as the policy samples."""
 
     truncated: Literal["train", "mask", "penalise"] = "train"
     """What happens to replies that were cut off for their length."""

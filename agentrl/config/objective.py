@@ -1,4 +1,4 @@
-"""What a training step maximises: the kinds of `trainer.objective`, `.importance`, `.loss_aggregation` and `.kl`, each with its own keys."""
+"""The sections that say what a training step maximises: the kinds of `trainer.objective`, `.importance`, `.loss_aggregation` and `.kl`, each with its own keys."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class TruncatedImportance(Section):
 
 
 class MaskedImportance(Section):
-    """What has a weight outside the bounds is left out: the token, or its whole sequence."""
+    """Tokens whose weight is outside the bounds are left out, or their whole sequences."""
 
     kind: Literal["mask", "sequence_mask", "geometric_mask"] = "mask"
     max: Annotated[float, Field(gt=1)] = 5.0

@@ -1,4 +1,4 @@
-"""What the proxy listens on, and the limits that it holds every request to before it works on it."""
+"""The section `proxy`: the address that it listens on, and the limits that it holds every request to before it works on it."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class EvalConfig(Section):
 
 
 class RunConfig(Section):
-    """One run, complete. Raises ConfigError for a key that is unknown or a value that is wrong."""
+    """The whole configuration of a run. A key that is unknown, or a value that is wrong, is a ConfigError."""
 
     workflow: str = ""
     """Python file with `async def run(episode)`."""

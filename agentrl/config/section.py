@@ -1,4 +1,4 @@
-"""What every section of the configuration is made of, and how one is written in short."""
+"""The base class of the configuration's sections, and their short form."""
 
 from __future__ import annotations
 

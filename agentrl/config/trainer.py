@@ -1,4 +1,4 @@
-"""How the policy learns: the section `trainer` of the configuration. docs/objectives.md and docs/training.md explain it."""
+"""The section `trainer` of the configuration: how the policy learns. docs/objectives.md and docs/training.md explain it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tokens come from: the `Engine` protocol, the SGLang client, and the embedded server."""
+"""The source of tokens: the `Engine` protocol, the SGLang client, and the embedded server."""
 
 from agentrl.engine.protocol import Engine, PauseMode, Sampling
 

@@ -82,7 +82,7 @@ class LocalServer:
 
     @property
     def url(self) -> str:
-        """Where it serves."""
+        """The address that it serves at."""
         return f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> None:

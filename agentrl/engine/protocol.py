@@ -1,4 +1,4 @@
-"""What an engine is to the rest of agentrl: token ids in, token ids with logprobs and weight versions out."""
+"""The protocol of an engine, as the rest of agentrl knows it: token ids in, token ids with logprobs and weight versions out."""
 
 from __future__ import annotations
 

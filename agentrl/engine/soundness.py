@@ -25,7 +25,7 @@ FINISHES = ("stop", "length", "abort")
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """What a request allows its generation to be. None: not known, and not judged."""
+    """The bounds that a request sets its generation. None: not known, and not checked."""
 
     max_new_tokens: int | None = None
     vocabulary: int | None = None
@@ -68,7 +68,7 @@ def fault_of_tokens(ids: Sequence[Any], logprobs: Any, expected: Expected, start
 
 
 def _all_sound(ids: Sequence[Any], logprobs: list[Any], vocabulary: int | None) -> bool:
-    """Whether all tokens are plainly sound, found without a loop of Python's: states of replies are judged as they stream."""
+    """Whether all tokens are plainly sound, found without a loop of Python's: states of replies are checked as they stream."""
     return (
         set(map(type, ids)) == {int}
         and set(map(type, logprobs)) == {float}

@@ -40,7 +40,7 @@ RETRY_EVERY_S = 0.05
 
 @dataclass(frozen=True)
 class EvaluationDirectory:
-    """Where the episodes of an evaluation are read from: an `agentrl.rollout.read_episode.EpisodeSource`."""
+    """The directory of an evaluation, as an `agentrl.rollout.read_episode.EpisodeSource`."""
 
     path: Path
     config: RunConfig

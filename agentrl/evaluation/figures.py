@@ -78,7 +78,7 @@ class EvaluatedEpisode:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What became of one task."""
+    """The figures of one task."""
 
     task: int
     samples: int
@@ -129,7 +129,7 @@ class Evaluation:
         return html_table(f"evaluation of {self.tasks} tasks", self.to_table())
 
     def to_json(self, *, per_task: bool = True) -> dict[str, Any]:
-        """As JSON values."""
+        """Return the figures as JSON values."""
         values = asdict(replace(self, episodes=[]))
         values["episodes"] = len(self.episodes)
         values["directory"] = None if self.directory is None else str(self.directory)

@@ -1,4 +1,4 @@
-"""What is shown of an evaluation while it goes on."""
+"""Show an evaluation while it goes on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SHOWN_PARTS = 10
 
 @dataclass
 class EvaluationView:
-    """What an observer of an evaluation may show. `begin`, `on_episode` and `say` are called by the evaluation."""
+    """A view of an evaluation, for an observer to show. The evaluation calls `begin`, `on_episode` and `say`."""
 
     total: int = 0
     """Episodes that it has, those of an earlier start included."""

@@ -1,1 +1,1 @@
-"""What several parts need of the operating system: files that last, shared memory, limits, and what is private."""
+"""Tools over the operating system that several parts share: files that last, shared memory, limits, privacy."""

@@ -1,4 +1,4 @@
-"""What a power cut leaves on a disk is what was synced: the content of a file by the file, its name by the folder that holds it.
+"""Sync files and folders: a power cut leaves what was synced, the content of a file with the file, its name with its folder.
 
 Neither follows from the other, and nothing follows from their order: a name may be on the disk before the content that it
 names, and the other way round.

@@ -1,4 +1,4 @@
-"""What a run left on the disk, read so that nothing in it raises what nobody expects: it may hold anything by now."""
+"""Read what a run left on the disk, so that nothing in it raises what nobody expects: it may hold anything by now."""
 
 from __future__ import annotations
 

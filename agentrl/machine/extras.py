@@ -1,4 +1,4 @@
-"""What is installed of the packages that agentrl's extras bring."""
+"""Check that the packages which agentrl's extras bring are installed."""
 
 from __future__ import annotations
 

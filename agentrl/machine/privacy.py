@@ -1,4 +1,4 @@
-"""What a run keeps is its user's alone: files that nobody else can read, and texts without keys."""
+"""Keep what a run stores to its user alone: files that nobody else can read, and texts without keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this process may have of the machine: open files, threads, shared memory; and what a run needs of it."""
+"""The limits of this process, on open files, threads and shared memory, beside what a run needs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def raise_file_limit() -> int:
 
 
 def streams_within_limits() -> int:
-    """How many replies may be streamed at the same time: half of the open files that are left, the rest is for their agents."""
+    """Return how many replies may be streamed at the same time: half of the open files that are left, the rest is for their agents."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         return 2**20

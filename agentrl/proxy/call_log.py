@@ -26,7 +26,7 @@ from agentrl.record.trajectory import TokenRecord
 
 
 class CallLog(Protocol):
-    """Where one episode's calls are kept, and looked up when the episode starts over."""
+    """The log of one episode's calls, in which they are looked up when the episode starts over."""
 
     @property
     def choices(self) -> Iterable[RecordedChoice]:

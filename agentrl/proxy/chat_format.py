@@ -39,7 +39,7 @@ _REMEMBERED_VARIANTS = 16
 
 @dataclass
 class AssistantMessage:
-    """What the model said: text, reasoning kept apart, and tool calls in OpenAI's form."""
+    """A message of the model's: text, reasoning apart from it, and tool calls in OpenAI's form."""
 
     content: str
     reasoning: str | None = None
@@ -139,7 +139,7 @@ class ChatFormat:
 
     @property
     def vocabulary(self) -> int:
-        """How many ids there are."""
+        """The number of ids."""
         return len(self.tokenizer)
 
     def decode(self, ids: list[int]) -> str:

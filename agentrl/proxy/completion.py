@@ -32,7 +32,7 @@ class NamedTool:
 
 @dataclass(frozen=True, kw_only=True)
 class Alterations:
-    """What makes tokens be drawn from another distribution than the policy's own: fields of `Sampling`, by default neutral."""
+    """The fields of `Sampling` that have tokens drawn from another distribution than the policy's own; by default neutral."""
 
     top_k: int = -1
     min_p: float = 0.0
@@ -49,7 +49,7 @@ class Alterations:
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
-    """What a client asks for, in any dialect. None: what the session's defaults say."""
+    """The request of a client, in any dialect. None: what the session's defaults say."""
 
     model: str
     messages: Sequence[Message] = ()
@@ -159,7 +159,7 @@ def recall(calls: Sequence[PreparedCompletion]) -> None:
 
 @dataclass(frozen=True)
 class Delta:
-    """What a growing reply gained: a piece of reasoning, a piece of text, or a whole tool call."""
+    """A piece that a growing reply gained: of reasoning, a piece of text, or a whole tool call."""
 
     reasoning: str = ""
     text: str = ""

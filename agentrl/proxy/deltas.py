@@ -1,4 +1,4 @@
-"""What a client has of a reply that grows, and what is new in each state of it."""
+"""Find what is new for a client in each state of a reply that grows."""
 
 from __future__ import annotations
 

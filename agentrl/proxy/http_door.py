@@ -108,7 +108,7 @@ async def open_proxy(
 
 
 def _url(host: str, port: int) -> str:
-    """Where programs of this machine reach what listens on `host`."""
+    """Return the address at which programs of this machine reach what listens on `host`."""
     shown = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - all interfaces
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 

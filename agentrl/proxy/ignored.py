@@ -1,4 +1,4 @@
-"""What agents ask for and do not get, since it changes nothing that is sampled: each is named once a session to them, once a run in the log."""
+"""Note what agents ask for and do not get, since it changes nothing that is sampled: each is named once a session to them, once a run in the log."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ MAX_ROLE_CHARACTERS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingDefaults:
-    """What a request that does not say gets."""
+    """The sampling of requests that leave it open."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -39,7 +39,7 @@ class SamplingDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """What the engine is sent for one request."""
+    """The prompt that the engine is sent for one request."""
 
     input_ids: list[int]
     parent: Turn | None
@@ -64,7 +64,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a response added to the conversation that it went on from, which is stored once."""
+    """The part that a response added to the conversation that it went on from, which is stored once."""
 
     before: Conversation | None
     added: list[Message]
@@ -83,7 +83,7 @@ class Conversation:
 
 @dataclass
 class Activity:
-    """What a session does, those of all its roles together."""
+    """The activity of a session, with all its roles together."""
 
     requests: int = 0
     """Requests being answered."""
@@ -125,8 +125,8 @@ class Session:
     max_roles: int = 64
     longest_prompt: int = 0
     """Tokens of the longest prompt so far: what going on from it costs."""
-    said: list[TurnText] = field(default_factory=list, repr=False)
-    """What was said in each turn of the record, in their order."""
+    turn_texts: list[TurnText] = field(default_factory=list, repr=False)
+    """[turn] the texts of each turn of the record."""
     texts: TurnTexts = field(default_factory=TurnTexts, repr=False)
     _roles: dict[str, SessionRole] = field(default_factory=dict)
     """Those that were named, by their names."""
@@ -204,7 +204,7 @@ class Session:
         )
         asking = role or self._nameless
         turn.role, turn.trained, turn.choice_index = asking.name, asking.trained, choice_index
-        self.said.append(text)
+        self.turn_texts.append(text)
         self._ids.add(turn.path_digest(), turn)
         if prompt.history:
             said = self._fingerprints.after(prompt.history, reply)

@@ -11,7 +11,7 @@ import pydantic_core
 
 from agentrl.proxy.chat_format import Message, Tool
 from agentrl.proxy.json_text import read_json
-from agentrl.record.roots import Said, TurnText
+from agentrl.record.roots import MessageText, TurnText
 
 MAX_CHARACTERS = 2**24
 """Of all texts that one session keeps; of the turns beyond, nothing is known."""
@@ -25,7 +25,7 @@ class TurnTexts:
 
     def __init__(self) -> None:
         self.characters = 0
-        self._kept: dict[tuple[str, bool], Said] = {}
+        self._by_text: dict[tuple[str, bool], MessageText] = {}
         self._systems: dict[str, str] = {}
 
     def of(
@@ -44,8 +44,8 @@ class TurnTexts:
         """
         if isinstance(raw, list):
             return UNKNOWN
-        said = [(raw, False)] if raw is not None else [text for message in messages[known:] for text in _texts(message)]
-        asked = [self._keep(*one) for one in said]
+        new = [(raw, False)] if raw is not None else [text for message in messages[known:] for text in _texts(message)]
+        asked = [self._shared(*text) for text in new]
         if self.characters > MAX_CHARACTERS:
             return UNKNOWN
         if known:
@@ -58,14 +58,15 @@ class TurnTexts:
             asked=tuple(asked),
         )
 
-    def _keep(self, text: str, by_assistant: bool) -> Said:
-        said = self._kept.get((text, by_assistant))
-        if said is None:
+    def _shared(self, text: str, by_assistant: bool) -> MessageText:
+        """Return the one object that stands for a text, wherever it is sent."""
+        found = self._by_text.get((text, by_assistant))
+        if found is None:
             self.characters += len(text)
-            said = Said(text, by_assistant)
+            found = MessageText(text, by_assistant)
             if self.characters <= MAX_CHARACTERS:
-                self._kept[text, by_assistant] = said
-        return said
+                self._by_text[text, by_assistant] = found
+        return found
 
 
 def system_prompt(messages: Sequence[Message]) -> str:

@@ -1,4 +1,4 @@
-"""What each conversation of an episode is to its agent: docs/token-record.md in code.
+"""Tell what each conversation of an episode is to its agent: docs/token-record.md in code.
 
     main          a conversation of the agent itself
     compacted     the same, begun anew with text that was sampled before: a summary, or a history that was rewritten
@@ -31,7 +31,7 @@ _SPACE = re.compile(r"(?:\s|\\[nrt])+")
 
 
 @dataclass(frozen=True)
-class Said:
+class MessageText:
     """A message of a prompt. Whoever keeps many of them lets equal ones share their text."""
 
     text: str
@@ -51,7 +51,7 @@ class Said:
 
 @dataclass(frozen=True)
 class TurnText:
-    """What a turn's request said that its parent's path had not, and what was replied."""
+    """The texts of a turn: what its request added to its parent's path, and what was replied."""
 
     system: str = ""
     """The system prompt, in the first turn of a conversation."""
@@ -59,14 +59,14 @@ class TurnText:
     """Names of the tools that it offered."""
     tool_set: str = ""
     """A digest of those tools; "" for none."""
-    asked: tuple[Said, ...] = ()
+    asked: tuple[MessageText, ...] = ()
     replied: tuple[str, ...] = ()
     """Texts of the reply: what it says, and the texts in the arguments of its tool calls."""
     complete: bool = True
     """False: nothing is known of what was said, as of a raw prompt of ids."""
 
     @cached_property
-    def said(self) -> tuple[str, ...]:
+    def normal_replies(self) -> tuple[str, ...]:
         """The texts of the reply in their normal form."""
         return tuple(normal for text in self.replied if (normal := _normal(text)))
 
@@ -121,7 +121,7 @@ class _Tree:
     @cached_property
     def last_words(self) -> list[tuple[int, str]]:
         """(turn, text) of what its leaves said."""
-        return [(index, text) for index in self.leaves for text in self.texts[index].said]
+        return [(index, text) for index in self.leaves for text in self.texts[index].normal_replies]
 
     def differs_from(self, other: _Tree) -> bool:
         """Whether it is of another agent."""
@@ -130,21 +130,21 @@ class _Tree:
     def is_held_in(self, prompts: Sequence[int], *, by_others: bool) -> bool:
         """Whether its last words are part of a later prompt; `by_others`: as what the agent was told, not as what it said."""
         return any(
-            index > leaf and said.holds(text)
+            index > leaf and message.holds(text)
             for leaf, text in self.last_words
             for index in prompts
-            for said in self.texts[index].asked
-            if not (by_others and said.by_assistant)
+            for message in self.texts[index].asked
+            if not (by_others and message.by_assistant)
         )
 
     @cached_property
     def begins_with_sampled_text(self) -> bool:
         """Whether its first prompt holds what was sampled before it began."""
         sampled = {text: None for index in reversed(range(self.first)) for text in self._sampled(index)}
-        return any(said.holds(text) for said in self.text.asked for text in sampled)
+        return any(message.holds(text) for message in self.text.asked for text in sampled)
 
     def _sampled(self, index: int) -> tuple[str, ...]:
-        return self.texts[index].said if self.turns[index].role == self.role else ()
+        return self.texts[index].normal_replies if self.turns[index].role == self.role else ()
 
 
 def roots_of(turns: Sequence[Turn], texts: Sequence[TurnText]) -> list[Root]:
@@ -152,7 +152,7 @@ def roots_of(turns: Sequence[Turn], texts: Sequence[TurnText]) -> list[Root]:
 
     Args:
         turns: The turns of its record.
-        texts: [turn] what was said.
+        texts: [turn] the texts of each turn.
 
     Returns:
         The roots. Every turn is in one of them.

@@ -1,4 +1,4 @@
-"""What an engine returned: token ids, each with its logprob and the version of the weights that it was sampled under."""
+"""`Generation`, which an engine returns: token ids, each with its logprob and the version of the weights that it was sampled under."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class VersionSpan:
 
 @dataclass(frozen=True)
 class ImageSpan:
-    """An image, and the places of its tokens: ids `start` to `start + length` of the path that it is part of."""
+    """An image, and where its tokens are: ids `start` to `start + length` of the path that it is part of."""
 
     url: str
     """`data:image/png;base64,...`"""
@@ -53,7 +53,7 @@ class Generation:
         return cls(**{**values, "versions": spans, "top_logprobs": top})
 
 
-def join(first: Generation, second: Generation) -> Generation:
+def join_generations(first: Generation, second: Generation) -> Generation:
     """Return the reply made of two parts, the second of which went on from the first's last token."""
     offset = len(first.output_ids)
     spans = list(first.versions)

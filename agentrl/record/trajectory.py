@@ -25,7 +25,7 @@ RootKind = Literal["main", "sub_agent", "side_call", "compacted"]
 """What a conversation is to its episode: see `agentrl.record.roots`."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Turn:
     """One model call. Its parent and its ids do not change once it is made: what is computed of its path is kept."""
 
@@ -38,7 +38,7 @@ class Turn:
     versions: list[VersionSpan]
     temperature: float
     images: list[ImageSpan] = field(default_factory=list)
-    """Images that the prompt_ids brought; their places count from the start of the path."""
+    """Images that the prompt_ids brought; their indices count from the start of the path."""
     reward: float | None = None
     """The reward of this one call, where the workflow gave it one."""
     role: str = ""
@@ -73,6 +73,10 @@ class Turn:
 
     def __post_init__(self) -> None:
         self.length = (self.parent.length if self.parent else 0) + len(self.prompt_ids) + len(self.output_ids)
+
+    def __repr__(self) -> str:
+        role = f" of {self.role}" if self.role else ""
+        return f"<Turn {self.completion_id}{role}: {len(self.prompt_ids)} ids asked, {len(self.output_ids)} sampled>"
 
     def path(self) -> list[Turn]:
         """Return the turns from the root to this one."""
@@ -118,7 +122,7 @@ class Trajectory:
         loss_mask   [ 0,  0,  0,  1,  1]       1: sampled by the policy, and trained on in this path
         logprobs    [ 0,  0,  0, -.3, -.1]     behaviour logprobs; 0 where nothing was sampled
         versions    [-1, -1, -1,  5,  5]       weights that sampled the token; -1: not sampled
-        temperature [ 1,  1,  1,  1,  1]
+        temperatures [1,  1,  1,  1,  1]
         turn_index  [ 4,  4,  4,  4,  4]       the token's turn, as an index into the record's `turns`
         altered     [ 0,  0,  0,  0,  0]       1: drawn from another distribution than the policy's (`Turn.alterations`)
 
@@ -158,11 +162,17 @@ class Trajectory:
         return [per_turn[index] for index in self.turn_index]
 
 
-@dataclass
+@dataclass(repr=False)
 class TokenRecord:
     """The turns of one episode, in the order in which their calls ended."""
 
     turns: list[Turn] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        sampled = sum(len(turn.output_ids) for turn in self.turns)
+        return (
+            f"<TokenRecord of {len(self.turns)} turns in {len(self.leaves())} trajectories, {sampled} tokens sampled>"
+        )
 
     def add(
         self,

@@ -1,1 +1,1 @@
-"""How a failure is told: its text, the line of the user's code that it comes from, and the log."""
+"""Report failures: their text, the line of the user's code that they come from, and the log."""

@@ -1,4 +1,4 @@
-"""How a command ends: the exit code, and one line on standard error that says what to do.
+"""End a command: the exit code, and one line on standard error that says what to do.
 
 UsageError                     2     the input cannot be used
 AgentRLError, OSError, ...     1     the run, or the machine, failed

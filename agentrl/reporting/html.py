@@ -1,4 +1,4 @@
-"""What a notebook shows of a value: a table, of nothing but escaped text."""
+"""Tables for notebooks, of nothing but escaped text."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def episode_digest(db: sqlite3.Connection, row: Sequence[Any]) -> str:
 
 
 def wrong_calls(db: sqlite3.Connection) -> Iterator[str]:
-    """Where the rows are not those that were written. Of a whole episode's, this is the content; which ones it has says its digest."""
+    """Yield where the rows are not those that were written. Of a whole episode's, this is the content; which ones it has says its digest."""
     total = 0
     query = f"SELECT episode, turn, digest, group_id, episode_index, {_CONTENT} FROM calls"
     for episode, turn, digest, group_id, episode_index, *content in db.execute(query):

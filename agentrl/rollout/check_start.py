@@ -1,4 +1,4 @@
-"""What is checked of a run, an evaluation or a service before anything of it is started."""
+"""Check a run, an evaluation or a service before anything of it is started."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ CANCELS = 3
 
 @dataclass(frozen=True)
 class Ended(Generic[T]):
-    """How a contained call ended: with a value, with an error, or not."""
+    """The end of a contained call: with a value, with an error, or none yet."""
 
     value: T | None = None
     error: BaseException | None = None

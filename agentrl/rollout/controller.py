@@ -46,7 +46,7 @@ hopeless, must not stall the run."""
 
 @dataclass
 class Progress:
-    """What the view shows; counts since this process started."""
+    """Counts for the view, since this process started."""
 
     running: int = 0
     finished: int = 0

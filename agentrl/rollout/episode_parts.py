@@ -1,4 +1,4 @@
-"""What episodes are made with, beside a model: environments and sandboxes.
+"""Open what episodes need beside a model: environments and sandboxes.
 
 It is the composition root of episodes, the one place where the SDK imports either; all others are given what is opened here.
 

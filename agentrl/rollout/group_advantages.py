@@ -21,7 +21,7 @@ EPSILON = 1e-6
 
 @dataclass(frozen=True)
 class Baseline:
-    """What turns a return of one episode into an advantage: (return − mean) / scale."""
+    """The baseline of one episode, which turns a return into an advantage: (return − mean) / scale."""
 
     mean: float
     scale: float

@@ -1,4 +1,4 @@
-"""What a run has done lately, in counts: what `agentrl.run.alarms` judges.
+"""Count what a run has done lately, for `agentrl.run.alarms` to look at.
 
 Controller ── attempts, groups ──► HealthCounts ── snapshot ──► Health ──► alarms
 main loop ──── steps, rewards ──►

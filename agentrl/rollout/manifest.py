@@ -40,7 +40,7 @@ class StateOnDisk:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says about itself."""
+    """The manifest of a checkpoint: what it says about itself."""
 
     step: int
     optimizer_steps: int

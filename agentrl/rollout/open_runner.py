@@ -1,4 +1,4 @@
-"""What runs a run's episodes: its proxy, its sandboxes and its workflow, in this process or in worker processes."""
+"""Open what runs the episodes of a run: its proxy, its sandboxes and its workflow, in this process or in worker processes."""
 
 from __future__ import annotations
 

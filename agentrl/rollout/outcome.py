@@ -1,4 +1,4 @@
-"""What came of an episode: whoever runs it makes it, and the store keeps it, which the trainer reads without what runs episodes."""
+"""`Outcome`, the end of an episode: whoever runs it makes it, and the store keeps it, which the trainer reads without what runs episodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agentrl.reporting.failure_text import storable
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one episode. `error` is the traceback of a failed one: valid UTF-8, and bounded."""
+    """The end of one episode. `error` is the traceback of a failed one: valid UTF-8, and bounded."""
 
     status: Literal["finished", "failed"]
     reward: float = 0.0

@@ -29,7 +29,7 @@ COMPARED_IN_THE_GROUP = ("grpo", "dr_grpo", "rloo")
 
 
 class EpisodeSource(Protocol):
-    """Where episodes are read from: a run, or an evaluation."""
+    """A source that episodes are read from: a run, or an evaluation."""
 
     @property
     def path(self) -> Path:
@@ -128,12 +128,12 @@ class RunEpisode:
 
     @property
     def reward(self) -> float:
-        """What the workflow returned; 0 for one that failed."""
+        """The reward that the workflow returned; 0 for one that failed."""
         return self.listed.reward
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What the workflow logged."""
+        """The numbers that the workflow logged."""
         return self.listed.metrics
 
     @property
@@ -148,12 +148,12 @@ class RunEpisode:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the policy generated in it."""
+        """The number of tokens that the policy generated in it."""
         return self.listed.tokens
 
     @property
     def duration_s(self) -> float:
-        """How long it ran."""
+        """The time that it took."""
         return self.listed.duration_s
 
     @cached_property

@@ -20,7 +20,7 @@ from agentrl.rollout.step_figures import figures
 
 @dataclass(frozen=True)
 class EndedGroup:
-    """What came of one group, whether it is trained on or dropped."""
+    """The rewards of one group that has ended, whether it is trained on or dropped."""
 
     id: int
     rewards: Sequence[float]

@@ -15,7 +15,7 @@ import httpx2
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
 from agentrl.concurrency.threads import in_thread, in_users_thread
-from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, Kept, Task
+from agentrl.episode import EnvFactory, Episode, EpisodeSandboxes, EpisodeState, Task
 from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, NoModelCallError, TooManySessionsError
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.trajectory import TokenRecord
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 class Runner(Protocol):
-    """What runs episodes: `EpisodeRunner` in this process, `agentrl.rollout.worker_pool.WorkerRunner` in others."""
+    """A runner of episodes: `EpisodeRunner` in this process, `agentrl.rollout.worker_pool.WorkerRunner` in others."""
 
     async def run(
         self, task: Task, seed: int, group_seed: int | None = None, call_log: CallLog | None = None
@@ -101,9 +101,9 @@ class EpisodeRunner:
         except TooManySessionsError as refusal:
             return Outcome(status="failed", error=describe(refusal), started_at=started_at)
         # Its own, as a workflow may close it; making it connects nothing.
-        http = httpx2.AsyncClient(transport=_Lent(self.http), timeout=None, trust_env=False)
+        http = httpx2.AsyncClient(transport=_SharedTransport(self.http), timeout=None, trust_env=False)
         client = self.client.with_options(api_key=session.key if session else self.client.api_key, http_client=http)
-        kept = Kept()
+        state = EpisodeState()
         made: list[Episode[Any]] = []
 
         async def run() -> Reward:
@@ -118,7 +118,7 @@ class EpisodeRunner:
                 make_env=self.make_env,
                 sandboxes=self.sandboxes,
                 group_seed=group_seed,
-                kept=kept,
+                state=state,
             )
             made.append(episode)
             returned = await self.workflow(episode)
@@ -133,17 +133,17 @@ class EpisodeRunner:
             ended = await self._contained(run, self.timeout_s)
         finally:
             # First, so that nothing is said to an episode that has ended; and its record is final, whatever the workflow left.
-            kept.closed = True
+            state.closed = True
             if session is not None and self.proxy is not None:
                 self.proxy.close_session(session)
             with anyio.CancelScope(shield=True):
-                closed = await self._contained(kept.close, self.cancel_timeout_s)
+                closed = await self._contained(state.close, self.cancel_timeout_s)
         record = session.record if session else None
         chosen = await self._choose_roots(session, made)
 
         async def assess() -> Outcome:
             try:
-                return await self._assess(ended, closed, chosen, kept, record)
+                return await self._assess(ended, closed, chosen, state, record)
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:
@@ -191,9 +191,9 @@ class EpisodeRunner:
             own = next((vars(episode).get("trajectories") for episode in made), None)
             trajectories: object = self.trajectories if own is None else own
             if not callable(trajectories):
-                return await in_thread(choose_roots, session.record, session.said, trajectories)
+                return await in_thread(choose_roots, session.record, session.turn_texts, trajectories)
             with anyio.move_on_after(self.cancel_timeout_s):
-                return await in_users_thread(choose_roots, session.record, session.said, trajectories)
+                return await in_users_thread(choose_roots, session.record, session.turn_texts, trajectories)
             raise EpisodeTimeoutError(f"the function of trajectories took longer than {self._grace}")
 
         with anyio.CancelScope(shield=True):
@@ -207,14 +207,14 @@ class EpisodeRunner:
         ended: Ended[Reward],
         closed: Ended[None],
         chosen: Ended[RootChoices],
-        kept: Kept,
+        state: EpisodeState,
         record: TokenRecord | None,
     ) -> Outcome:
         """Return what came of an episode that has ended, in plain numbers and texts. What it raises is the episode's failure."""
         failure = self._failure(ended, closed) or chosen.error
         if failure is None and record is not None and not record.turns:
             failure = NoModelCallError("run(episode) returned without calling the model")
-        metrics = add_metrics({}, kept.metrics)
+        metrics = add_metrics({}, state.metrics)
         if failure is not None or ended.value is None:
             error = await _described(failure or EpisodeError("it has no end"))
             return Outcome(status="failed", metrics=metrics, error=error)
@@ -241,7 +241,7 @@ class EpisodeRunner:
         return closed.error
 
 
-class _Lent(httpx2.AsyncBaseTransport):
+class _SharedTransport(httpx2.AsyncBaseTransport):
     """The connections of a client that goes on when the one that uses them so is closed."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:

@@ -18,7 +18,7 @@ GivenTasks = str | Path | Iterable[Any] | Callable[[], Iterable[Any]]
 
 @dataclass(frozen=True)
 class Sources:
-    """Where the workflow and the tasks come from."""
+    """The sources of the workflow and of the tasks."""
 
     config: RunConfig
     """It names every source that has a name, and no other."""

@@ -1,4 +1,4 @@
-"""How token records and generations are written into the store, and what in it can be trained on.
+"""Write token records and generations into the store, and find what in it can be trained on.
 
 A model call is one row of the table `calls`, written once: while its episode goes on it is the call log, and once the episode has
 ended it is one of its turns. Numbers are columns: the first byte says of which type, the others are the array.

@@ -41,7 +41,7 @@ class GroupTask:
 
     @property
     def digest(self) -> str:
-        """What tells the task from others; "" where nothing does."""
+        """A digest that tells the task from others; "" where nothing does."""
         try:
             return "" if self.task is None else fingerprint([self.task])
         except TaskFileError:
@@ -49,11 +49,11 @@ class GroupTask:
 
 
 class Tasks(Protocol):
-    """Where groups get their tasks."""
+    """The source from which groups get their tasks."""
 
     @property
     def identity(self) -> str:
-        """What must stay the same for a resumed run to go on with the same tasks."""
+        """A text that stays the same where a resumed run goes on with the same tasks."""
         ...
 
     def task_of_group(self, group_id: int) -> GroupTask | None:
@@ -111,7 +111,7 @@ class TaskStream:
 
     @property
     def identity(self) -> str:
-        """What a stream holds shows only as it comes."""
+        """The same text for all streams: what one holds shows only as it comes."""
         return "a stream of tasks"
 
     def task_of_group(self, group_id: int) -> GroupTask | None:

@@ -28,7 +28,7 @@ Trajectories = Literal["main", "all"] | ChooseRoot
 
 @dataclass(frozen=True)
 class RootChoices:
-    """What was chosen for each root of an episode."""
+    """The choice for each root of an episode."""
 
     chosen: Sequence[tuple[Root, bool | str]] = ()
     rerendered_tokens: int = 0
@@ -48,12 +48,12 @@ class RootChoices:
         return dict(Counter(root.kind for root, _ in self.chosen))
 
 
-def choose_roots(record: TokenRecord, said: Sequence[TurnText], trajectories: object) -> RootChoices:
+def choose_roots(record: TokenRecord, texts: Sequence[TurnText], trajectories: object) -> RootChoices:
     """Find the roots of an episode, and choose those that are trained on. It changes nothing.
 
     Args:
         record: Its turns.
-        said: [turn] what was said in them.
+        texts: [turn] the texts of each turn.
         trajectories: "main", "all" or a function; of a workflow, and so perhaps anything.
 
     Returns:
@@ -67,7 +67,7 @@ def choose_roots(record: TokenRecord, said: Sequence[TurnText], trajectories: ob
             f'episode.trajectories is {shown(trajectories)}; set it to "main", "all" or a function of one root'
         )
     turns = list(record.turns)
-    chosen = [(root, _choice(root, trajectories)) for root in roots_of(turns, said)]
+    chosen = [(root, _choice(root, trajectories)) for root in roots_of(turns, texts)]
     return RootChoices(chosen, rerendered_tokens(turns))
 
 

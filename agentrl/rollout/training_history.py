@@ -1,4 +1,4 @@
-"""What a policy was trained on, as a chain of digests: the evidence of which data is in its weights, and how often.
+"""The history of a policy's training as a chain of digests: the evidence of which data is in its weights, and how often.
 
     chain_0 = H(digest of the model that the run began with)
     chain_n = H(chain_{n−1}, n, sequences of each group, minibatches, optimizer steps, digest of the state after step n)

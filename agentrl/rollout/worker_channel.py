@@ -1,4 +1,4 @@
-"""What the main process and a worker process say to each other: JSON frames over a socket pair, each after its length.
+"""The messages between the main process and a worker process: JSON frames over a socket pair, each after its length.
 
     main ──► worker                                    worker ──► main
     Start         what to run, and how                 Ready, Refused    whether it can
@@ -42,7 +42,7 @@ class FrameTooLargeError(AgentRLError):
 
 @dataclass(frozen=True)
 class EngineState:
-    """What a worker's proxy has to know of the engine."""
+    """The facts of the engine that a worker's proxy has to know."""
 
     version: int
     has_grammar: bool
@@ -98,7 +98,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class EpisodeEnded:
-    """What came of an episode."""
+    """The outcome of an episode."""
 
     episode: int
     outcome: Outcome

@@ -1,4 +1,4 @@
-"""What the event loop is doing at this moment, as another thread of the process sees it."""
+"""Look at what the event loop is doing at this moment, from another thread of the process."""
 
 from __future__ import annotations
 

@@ -193,5 +193,5 @@ class AlarmLog:
                 self.say(f"ALARM, {when}: {alarm.text}")
 
     def to_metrics(self) -> dict[str, int]:
-        """How often each alarm has begun, as the metrics of a step keep it."""
+        """Return how often each alarm has begun, as the metrics of a step have it."""
         return {f"alarm_{name}": count for name, count in self.begun.items()}

@@ -41,14 +41,14 @@ class _Rollout(BaseModel, strict=True):
 
 
 class _Config(BaseModel):
-    """What the audit needs of config.json."""
+    """The part of config.json that the audit needs."""
 
     rollout: _Rollout
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What became of everything. `violations` is empty for a run that lost nothing and doubled nothing."""
+    """The findings of an audit. `violations` is empty for a run that lost nothing and doubled nothing."""
 
     restarts: int
     last_checkpoint: int | None
@@ -104,7 +104,7 @@ def audit(run_dir: Path, read_state: ReadState | None) -> Audit:
 
 
 def _count(db: sqlite3.Connection, violations: list[str]) -> Audit:
-    """How much there is of everything."""
+    """Count everything that the store holds."""
 
     def one(query: str) -> Any:
         return db.execute(query).fetchone()[0]

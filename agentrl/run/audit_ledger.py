@@ -1,4 +1,4 @@
-"""What the audit says about the store's ledger: what it says happened must be what the tables and the files hold."""
+"""Audit the store's ledger: what it says happened must be what the tables and the files hold."""
 
 from __future__ import annotations
 

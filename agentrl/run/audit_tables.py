@@ -1,4 +1,4 @@
-"""What the audit says about the form of the store: whether it is made as agentrl makes it, and holds what it may hold.
+"""Audit the form of the store: whether it is made as agentrl makes it, and holds what it may hold.
 
 Whatever is read after `check_tables` can rely on it: each value is of its column's type.
 """

@@ -1,4 +1,4 @@
-"""What the audit says about training: batches, their digest chain, and the checkpoints on disk."""
+"""Audit training: batches, their digest chain, and the checkpoints on disk."""
 
 from __future__ import annotations
 

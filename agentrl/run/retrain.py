@@ -30,7 +30,7 @@ from agentrl.run.trainer_client import open_trainer
 
 @dataclass(frozen=True)
 class Retrained:
-    """What came of it."""
+    """The findings of a retraining."""
 
     steps: int
     """Steps that the run took."""

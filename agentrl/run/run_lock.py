@@ -1,4 +1,4 @@
-"""Whose a run directory is: one process holds it at a time, and a run is looked for in it once it is held.
+"""Lock a run directory: one process holds it at a time, and a run is looked for in it once it is held.
 
     check_run_dir    early, so that what cannot be is refused before anything is loaded; it holds nothing
     hold_run_dir     makes the directory, takes its lock, and checks the same again: another run may have come and gone meanwhile

@@ -286,11 +286,11 @@ class Service:
         record.reward_roles(entry.session.role_rewards)
         returns = turn_returns(record, entry.reward or 0.0)
         paths = [{**vars(path), "returns": path.per_token(returns)} for path in record.trajectories()]
-        said = list(entry.session.said)  # a call that ends meanwhile is not among them
+        texts = list(entry.session.turn_texts)  # a call that ends meanwhile is not among them
         index_of = {id(turn): index for index, turn in enumerate(record.turns)}
         roots = [
             {"kind": root.kind, "name": root.name, "turns": [index_of[id(turn)] for turn in root.turns]}
-            for root in roots_of(record.turns[: len(said)], said)
+            for root in roots_of(record.turns[: len(texts)], texts)
         ]
         return {**self._state(entry), "turns": record.to_json(), "trajectories": paths, "roots": roots}
 

@@ -47,7 +47,6 @@ from agentrl.rollout.tasks import Tasks, check_same_tasks, open_run_tasks
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.alarms import AlarmLog
-from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.open_run import Run
 from agentrl.run.run_directory import (
     config_text,
@@ -61,6 +60,7 @@ from agentrl.run.run_lock import check_run_dir, hold_run_dir
 from agentrl.run.run_store import begin_store, known_tasks, write_noted
 from agentrl.run.summary import run_summary
 from agentrl.run.trainer_client import TrainerClient, open_trainer
+from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.training_loop import COUNTERS, TrainingRun, evaluate_held_out, train_and_save
 from agentrl.run.view import BEFORE, PrintedView, RunView
 
@@ -142,7 +142,7 @@ def _stop(scope: anyio.CancelScope, view: RunView) -> None:
 
 @dataclass(frozen=True)
 class _Start:
-    """What a run is started with, checked."""
+    """The checked input of a run."""
 
     config: RunConfig
     view: RunView
@@ -214,7 +214,7 @@ async def _open_training(start: _Start, store: Store) -> AsyncIterator[TrainingR
         client = await stack.enter_async_context(
             open_trainer(run_dir, weights_dir, config.trainer.step_timeout_s, start.lock, config.trainer.ranks)
         )
-        trainer = DurableTrainer(client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say)
+        trainer = TrainerSupervisor(client, store, run_dir, keep=config.trainer.checkpoint.keep, say=view.say)
         weights = await trainer.load()
         if engine.version != weights.version or config.engine.urls or config.trainer.lora is not None:
             await engine.update_weights(weights.path, weights.version)

@@ -31,9 +31,9 @@ from agentrl.rollout.controller import Batch, Controller
 from agentrl.rollout.rewards import reward_figure
 from agentrl.rollout.store import Store
 from agentrl.run.alarm_watch import AlarmWatch
-from agentrl.run.durable_trainer import DurableTrainer
 from agentrl.run.run_directory import appending
 from agentrl.run.run_store import note_lines, write_noted
+from agentrl.run.trainer_supervisor import TrainerSupervisor
 from agentrl.run.view import RunView
 
 COUNTERS = (
@@ -61,7 +61,7 @@ class TrainingRun:
     view: RunView
     store: Store
     engine: SGLangEngine
-    trainer: DurableTrainer
+    trainer: TrainerSupervisor
     controller: Controller
     broadcast: Broadcast | None
     alarm_watch: AlarmWatch

@@ -1,4 +1,4 @@
-"""What is shown of a run while it goes on."""
+"""Show a run while it goes on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEFORE = "starting"
 
 @dataclass
 class RunView:
-    """What an observer of the run may show. Updated in place; `on_step` and `say` are called by the run."""
+    """A view of a run, for an observer to show. It is updated in place; the run calls `on_step` and `say`."""
 
     config: RunConfig
     phase: str = BEFORE

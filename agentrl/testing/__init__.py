@@ -1,4 +1,4 @@
-"""What a user needs to test their own: a scripted model, and checks of environments, workflows and engines."""
+"""Tools for users to test their own: a scripted model, and checks of environments, workflows and engines."""
 
 from agentrl.testing.check_engine import check_engine
 from agentrl.testing.check_env import check_env

@@ -162,7 +162,7 @@ async def _many(ask: Ask, sampling: Sampling) -> list[Generation]:
 
 
 async def _shifts(ask: Ask, sampling: Sampling) -> list[tuple[tuple[int, int], float]]:
-    """How two tokens' logits moved against each other, at every position, with how often the reply held each; the one held oftener first."""
+    """Return how two tokens' logits moved against each other, at every position, with how often the reply held each; the one held oftener first."""
     reply = await ask(sampling)
     plain: dict[int, Generation] = {}
 

@@ -168,6 +168,8 @@ def _add_failure(error: str, task: Any, problems: Problems) -> None:
         remedy = "return a finite float, a bool, or a Reward(value, metrics)"
     elif "EpisodeTimeoutError" in error:
         remedy = "bound the number of its turns"
+    elif "'coroutine' object" in what:
+        remedy = "what an async function returns must be awaited first: write `await` before the call"
     elif "refused by the script" in error or "was asked once more" in error:
         remedy = "give the ScriptedModel a function, which has a reply for every request"
     problems.add(f"the task {_shown(task)} failed: {what}", remedy)

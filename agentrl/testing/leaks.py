@@ -1,4 +1,4 @@
-"""What a process holds: open files, threads, children and tasks, counted before and after something that should leave nothing."""
+"""Find leaks: open files, threads, children and tasks, counted before and after something that should leave nothing."""
 
 from __future__ import annotations
 

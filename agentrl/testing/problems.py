@@ -1,4 +1,4 @@
-"""What a check found wrong, each with its remedy, and the error that reports all of it at once."""
+"""The problems that a check found, each with its remedy, and the error that reports all of them at once."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from aiohttp import web
 from openai import AsyncOpenAI
 
 from agentrl.config import RunConfig
-from agentrl.episode import Episode, Kept
+from agentrl.episode import Episode, EpisodeState
 from agentrl.rollout.episode_parts import open_environments, open_run_sandboxes
 
 Request = dict[str, Any]
@@ -152,7 +152,7 @@ async def scripted_episode(
         seed: `episode.seed` and `episode.group_seed`.
         config: Its `sandbox` section says what sandboxes are made of. Default: that of a run.
     """
-    kept = Kept()
+    state = EpisodeState()
     async with (
         open_environments() as make_env,
         open_run_sandboxes(config or RunConfig()) as sandboxes,
@@ -169,11 +169,11 @@ async def scripted_episode(
                 model="scripted",
                 make_env=make_env,
                 sandboxes=sandboxes,
-                kept=kept,
+                state=state,
             )
         finally:
             with anyio.CancelScope(shield=True):
-                await kept.close()
+                await state.close()
 
 
 def _in_turn(replies: Sequence[Any]) -> Script:

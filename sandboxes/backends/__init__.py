@@ -1,1 +1,1 @@
-"""Where sandboxes come from: Docker, bubblewrap, or, unsafely, plain processes."""
+"""The backends of sandboxes: Docker, bubblewrap, or, unsafely, plain processes."""

@@ -1,4 +1,4 @@
-"""What a sandbox is started with: its settings, and the modules of `inside/`, for a Python that need not have agentrl."""
+"""The arguments that a sandbox is started with: its settings, and the modules of `inside/`, for a Python that need not have agentrl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a candidate answered against what is expected: bytes that it chose, read with bounds, and compared.
+"""Compare what a candidate answered with what is expected: bytes that it chose, read with bounds.
 
 As a program, does this for the host in a process of its own, where it can be ended (`apart.py`).
 """

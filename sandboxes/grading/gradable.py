@@ -1,4 +1,4 @@
-"""What is checked of a program and its tests before anything runs."""
+"""Check a program and its tests before anything runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the names in a test's code stand for, as far as reading it tells: imports, fixtures, and what the test makes itself."""
+"""Tell what the names in a test's code stand for, as far as reading it shows: imports, fixtures, and what the test makes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test's code needs and cannot have, found by reading it, before anything runs."""
+"""Find what a test's code needs and cannot have by reading it, before anything runs."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ class Baseline:
 
     @property
     def earnable(self) -> int:
-        """How many of the known results have to be earned."""
+        """The number of known results that have to be earned."""
         return sum(len(keys - self.free[index]) for index, keys in self.known.items())
 
     @property
     def free_count(self) -> int:
-        """How many results come for nothing."""
+        """The number of results that come for nothing."""
         return sum(map(len, self.free.values()))
 
 

@@ -1,4 +1,4 @@
-"""What a test's code patches that is not the candidate's: there, nobody would see it."""
+"""Find what a test's code patches that is not the candidate's: there, nobody would see it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the end of a run says of a test."""
+"""Turn the end of a run into the status of a test."""
 
 from __future__ import annotations
 

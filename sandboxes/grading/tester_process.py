@@ -73,7 +73,7 @@ class TesterProcess:
 
     @property
     def _run_s(self) -> float:
-        """How long a run that begins now may take."""
+        """Return the seconds that a run which begins now may take."""
         return min(TEST_CODE_TIMEOUT_S, max(0.0, self._deadline - anyio.current_time()) + TESTER_GRACE_S)
 
     async def _is_ready(self, process: Process) -> bool:

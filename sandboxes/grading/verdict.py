@@ -1,4 +1,4 @@
-"""What is graded and what comes of it: languages, tests and verdicts, as values."""
+"""The values of grading: languages, tests and verdicts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentrl.sandboxes.seams import Limits
 
 @dataclass(frozen=True, kw_only=True)
 class Language:
-    """How a program is built and run: the file its source goes to, and commands in the folder of that file."""
+    """The way to build and run a program: the file its source goes to, and commands in the folder of that file."""
 
     file: str
     run: tuple[str, ...]
@@ -216,7 +216,7 @@ def shown_text(text: str) -> str:
 
 
 class Status(StrEnum):
-    """What became of one test."""
+    """The outcome of one test."""
 
     PASSED = "passed"
     WRONG_ANSWER = "wrong_answer"
@@ -235,7 +235,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TestResult:
-    """What became of one test. `message` may quote what was expected: show it to the model for public tests only."""
+    """The result of one test. `message` may quote what was expected: show it to the model for public tests only."""
 
     __test__ = False
 
@@ -260,7 +260,7 @@ class TestResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What became of all tests, in order."""
+    """The results of all tests, in their order."""
 
     results: tuple[TestResult, ...]
     build_output: str = ""

@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskReport:
-    """What was found out about one task."""
+    """The report on one task."""
 
     index: int
     name: str

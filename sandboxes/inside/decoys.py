@@ -97,7 +97,7 @@ class Decoys:
         return "".join(letters)
 
     def _items(self, items: list[Any]) -> list[Any]:
-        """As many items, of which some are others; one more where there are none, or no others."""
+        """Return as many items, of which some are others; one more where there are none, or no others."""
         if not items:
             return [self.random.choice((self._int(1), self.word(), self._float(0.5), None))]
         changed = [self.other(item) if self.random.random() < 2 / 3 else item for item in items]

@@ -28,7 +28,7 @@ class Library:
         self._pythons_own = frozenset(sys.modules)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """As Python's import asks for it."""
+        """Answer Python's import, which asks for a module's spec."""
         if name in self._code or name in PACKAGES:
             return ModuleSpec(name, self, is_package=name in PACKAGES)  # type: ignore[arg-type]
         return None

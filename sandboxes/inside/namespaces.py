@@ -35,7 +35,7 @@ def new_process_ids(own: int) -> None:
 
 
 def settle(config: dict[str, Any]) -> None:
-    """As process 1: leave the other namespaces for new ones, mount what a user may write to, and give up every right."""
+    """Become what process 1 has to be: leave the other namespaces for new ones, mount what a user may write to, and give up every right."""
     flags = NEW_MOUNTS | NEW_CGROUP | NEW_UTS | NEW_IPC | (0 if config["network"] else NEW_NETWORK)
     check(libc.unshare(flags), "the sandbox may make no namespaces")
     mount(None, "/", None, RECURSIVE | PRIVATE)

@@ -91,7 +91,7 @@ class Program:
         self._job = job
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """As Python's import asks for it."""
+        """Answer Python's import, which asks for a module's spec."""
         return ModuleSpec(name, self) if name == self._job["module"] else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> None:

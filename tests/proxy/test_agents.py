@@ -75,7 +75,7 @@ class Setup:
 
     def choose(self) -> list[Root]:
         """Choose what is trained on, as at the end of an episode."""
-        chosen = choose_roots(self.session.record, self.session.said, "main")
+        chosen = choose_roots(self.session.record, self.session.turn_texts, "main")
         chosen.apply(self.session.record, {})
         return [root for root, _ in chosen.chosen]
 

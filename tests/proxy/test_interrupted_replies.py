@@ -117,7 +117,7 @@ async def test_what_was_streamed_is_what_is_recorded_or_the_call_fails(nano_form
         assert await setup.ask() == nano_format.decode(ids[:4] + other).strip()
 
 
-async def test_what_has_not_been_judged_is_not_streamed(nano_format: ChatFormat) -> None:
+async def test_what_has_not_been_checked_is_not_streamed(nano_format: ChatFormat) -> None:
     """The ids of a state may come before their logprobs."""
     ids = nano_format.tokenizer.encode(TEXT, add_special_tokens=False)
     other = nano_format.tokenizer.encode("9", add_special_tokens=False)

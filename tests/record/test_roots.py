@@ -29,7 +29,7 @@ class MadeUp:
     """A session whose tokens are the characters of its messages."""
 
     record: TokenRecord = field(default_factory=TokenRecord)
-    said: list[TurnText] = field(default_factory=list)
+    turn_texts: list[TurnText] = field(default_factory=list)
     texts: TurnTexts = field(default_factory=TurnTexts)
     conversations: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
     """By the last turn of each: its messages."""
@@ -66,18 +66,18 @@ class MadeUp:
         )
         turn.model, turn.role, turn.reward = model, role, reward
         text = self.texts.of([*known, *messages], len(known), offered, None)
-        self.said.append(TurnText(**{**vars(text), "replied": replied_texts(answer)}))
+        self.turn_texts.append(TurnText(**{**vars(text), "replied": replied_texts(answer)}))
         self.conversations[id(turn)] = [*known, *messages, answer]
         return turn
 
     def roots(self) -> list[Root]:
-        return roots_of(self.record.turns, self.said)
+        return roots_of(self.record.turns, self.turn_texts)
 
     def kinds(self) -> list[str]:
         return [root.kind for root in self.roots()]
 
     def apply(self, trajectories: object) -> None:
-        choose_roots(self.record, self.said, trajectories).apply(self.record, {})
+        choose_roots(self.record, self.turn_texts, trajectories).apply(self.record, {})
 
 
 def system(text: str) -> dict[str, Any]:
@@ -163,7 +163,7 @@ def test_a_sub_agent_earns_what_its_role_earns_or_what_the_workflow_gives_it() -
         session.ask(result(FOUND), after=main, reply="Done.", role="solver")
         rewards = {name if role == "sub" else role: value for role, value in own.items()}
         session.record.reward_roles(rewards)
-        choose_roots(session.record, session.said, "main").apply(session.record, rewards)
+        choose_roots(session.record, session.turn_texts, "main").apply(session.record, rewards)
         sub, name = session.record.turns[1], session.record.turns[1].role
         assert name.startswith("solver-sub-agent-")
         assert [turn.role_reward for turn in session.record.turns] == [0.25, own.get("sub", 0.25), 0.25]
@@ -240,7 +240,7 @@ def test_of_what_nothing_is_known_nothing_is_left_out() -> None:
     session.ask(result("ok"), after=turn, reply="Done.")
     session.ask(user("A title?"), reply="Mending")
     assert session.kinds() == ["main", "side_call"]
-    session.said[0] = UNKNOWN
+    session.turn_texts[0] = UNKNOWN
     assert session.kinds() == ["main", "main"]
 
 

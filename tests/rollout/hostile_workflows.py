@@ -281,7 +281,7 @@ async def empties_its_episode(episode: Episode) -> Any:
 
 
 async def logs_past_the_checks(episode: Episode) -> Any:
-    episode._kept.metrics["bad"] = object()  # type: ignore[assignment]
+    episode._state.metrics["bad"] = object()  # type: ignore[assignment]
     return 1.0
 
 
@@ -350,7 +350,7 @@ FAILURES: list[tuple[Workflow, str]] = [
     (earns_a_reward_whose_metrics_raise, "KeyboardInterrupt: from the metrics"),
     (raises_what_has_no_class, "ZeroDivisionError: division by zero"),
     (cancels_as_text, "CancelsAsTextError: <an exception whose str raises RuntimeError>"),
-    (empties_its_episode, "has no attribute '_kept'"),
+    (empties_its_episode, "has no attribute '_state'"),
     (logs_past_the_checks, "the metric 'bad' is <object object"),
     (writes_into_the_metrics, "does not support item assignment"),
     (asks_for_another_episode, "no model call of this episode has the id"),

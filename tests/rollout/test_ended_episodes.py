@@ -11,7 +11,7 @@ import anyio
 import openai
 import pytest
 
-from agentrl.episode import Episode, Kept
+from agentrl.episode import Episode, EpisodeState
 from agentrl.errors import EpisodeError
 from agentrl.proxy import ChatFormat, SamplingDefaults, open_proxy
 from agentrl.rollout.outcome import Outcome
@@ -96,12 +96,12 @@ async def test_what_comes_after_the_end_is_refused(nano_format: ChatFormat, chan
 
 
 async def test_an_environment_may_not_log_while_it_is_closed_either() -> None:
-    kept = Kept()
+    state = EpisodeState()
     episode = Episode(
-        task={}, seed=0, client=openai.AsyncOpenAI(api_key="-"), base_url="", api_key="-", model="m", kept=kept
+        task={}, seed=0, client=openai.AsyncOpenAI(api_key="-"), base_url="", api_key="-", model="m", state=state
     )
     episode.log(steps=1)
-    await kept.close()
+    await state.close()
     with pytest.raises(EpisodeError, match="has ended"):
         episode.log(steps=2)
     assert episode.metrics == {"steps": 1}

@@ -71,6 +71,14 @@ async def raises(episode: Episode) -> float:
     return {"yes": 1.0}[await ask(episode, user("?"))]
 
 
+async def forgets_to_await(episode: Episode) -> float:
+    asked = ask(episode, user("?"))
+    try:
+        return float(asked.strip())  # type: ignore[attr-defined]
+    finally:
+        asked.close()
+
+
 async def is_not_repeatable(episode: Episode) -> float:
     await ask(episode, user(f"Think of {random.random()}."))
     return 1.0
@@ -116,6 +124,7 @@ async def never_ends(episode: Episode) -> float:
         (returns_text, r"failed: .*BadRewardError.*\n.*return a finite float"),
         (returns_nan, r"failed: .*BadRewardError.*\n.*return a finite float"),
         (raises, r"failed: KeyError: '42'\n.*return a reward"),
+        (forgets_to_await, r"'coroutine' object has no attribute 'strip'\n.*write `await` before the call"),
         (is_not_repeatable, r"gave other messages the second time\n.*episode.seed"),
         (edits_its_history, r"none of its 3 calls goes on from an earlier one(.|\n)*independent_calls=True"),
         (blocks, r"test_check_workflow.py:\d+ in blocks blocks the event loop"),

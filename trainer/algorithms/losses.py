@@ -199,7 +199,7 @@ def interpolated_proximal(logprobs: Tensor, behaviour_logprobs: Tensor, versions
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How far the engine's logprobs are from the trainer's, for the same tokens under the same weights."""
+    """The mismatch: how far the engine's logprobs are from the trainer's, for the same tokens under the same weights."""
 
     tokens: int
     mean_abs: float

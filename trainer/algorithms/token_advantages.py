@@ -1,4 +1,4 @@
-"""What a step adds to the advantages that its tokens come with: a KL penalty, a teacher, whitening over the batch."""
+"""Add to the advantages that the tokens of a step come with: a KL penalty, a teacher, whitening over the batch."""
 
 from __future__ import annotations
 

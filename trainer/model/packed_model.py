@@ -54,7 +54,7 @@ def load_model(path: Path) -> Any:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """What a model says of the M trained tokens of a pack."""
+    """The logprobs and entropies that a model gives the M trained tokens of a pack."""
 
     logprobs: Tensor
     """[M] log softmax(logits / temperature) at each token, float32."""

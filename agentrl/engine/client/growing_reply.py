@@ -1,4 +1,4 @@
-"""What a server has streamed of one reply. Nothing of it is shown before it has been judged."""
+"""A reply while a server streams it. Nothing of it is shown before it has been checked."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class GrowingReply:
         self._stops = stops
         self.output_ids: list[int] = []
         self._logprobs: list[float] = []
-        """Of as many tokens as have been judged; ids may be ahead of them."""
+        """Of as many tokens as have been checked; ids may be ahead of them."""
         self._scored: list[Any] = []
         self._top: list[list[tuple[float, int]]] = []
         self._cached_tokens = 0
@@ -104,29 +104,29 @@ class GrowingReply:
             ids, scored, top = ids[len(known) :], scored[len(self._scored) :], top[len(self._top) :]
         ids, scored = self.output_ids[len(self._logprobs) :] + ids, self._scored[len(self._logprobs) :] + scored
         count = min(len(ids), len(scored))
-        judged = len(self._logprobs)
+        checked = len(self._logprobs)
         try:
             logprobs = [entry[0] for entry in scored[:count]]
             named = [entry[1] for entry in scored[:count]]
             tops = [[(logprob, token) for logprob, token, *_ in entries] for entries in top]
         except (TypeError, ValueError, IndexError, KeyError) as error:
             raise self._bad("its logprobs are not [logprob, id, text]") from error
-        fault = fault_of_tokens(ids[:count], logprobs, expected, judged)
+        fault = fault_of_tokens(ids[:count], logprobs, expected, checked)
         fault = fault or fault_of_top(tops, expected, len(self._top))
         if fault is None and named != ids[:count]:
             fault = "its logprobs are of other tokens than its ids"
-        if fault is None and expected.max_new_tokens is not None and judged + len(ids) > expected.max_new_tokens:
-            fault = f"it has {judged + len(ids)} tokens, {expected.max_new_tokens} were asked for at most"
+        if fault is None and expected.max_new_tokens is not None and checked + len(ids) > expected.max_new_tokens:
+            fault = f"it has {checked + len(ids)} tokens, {expected.max_new_tokens} were asked for at most"
         if fault is not None:
             raise self._bad(fault)
-        del self.output_ids[judged:], self._scored[judged:]
+        del self.output_ids[checked:], self._scored[checked:]
         self.output_ids += ids
         self._scored += scored
         self._logprobs += map(rounded, logprobs)
         self._top += tops
 
     def _repeated(self, scored: list[Any], meta: dict[str, Any]) -> int | None:
-        """How many tokens a last state repeats: all that the reply has. None: it holds new tokens alone, as any other.
+        """Count the tokens that a last state repeats: all that the reply has. None: it holds new tokens alone, as any other.
 
         SGLang ends a reply that it aborts while it is queued, as after a pause in mode `retract`, with the logprobs of all tokens,
         after those that no state has brought yet, and with the last token once more.
@@ -147,8 +147,8 @@ class GrowingReply:
         raise ServerLostError(f"{self._url} {fault.text}", self.so_far())
 
     @property
-    def judged_ids(self) -> list[int]:
-        """The tokens that may be shown: those that have been judged, of whatever version."""
+    def checked_ids(self) -> list[int]:
+        """The tokens that may be shown: those that have been checked, of whatever version."""
         return self.output_ids[: len(self._logprobs)]
 
     def so_far(self) -> Generation:

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Routable(Protocol):
-    """What routing needs to know of a server."""
+    """A server, as far as routing needs to know it."""
 
     in_flight: int
 

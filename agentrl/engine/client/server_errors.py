@@ -1,4 +1,4 @@
-"""Whose fault it is that a server gave no usable answer.
+"""Errors of a server that gave no usable answer, by whose fault it is.
 
     EngineError              the server refused: it is alive, and so would the next one refuse
     ├── ServerLostError      it cannot be reached, broke off, went silent, or failed: it is taken out of service at once

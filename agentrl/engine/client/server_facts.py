@@ -1,4 +1,4 @@
-"""What a server says of itself and its model, checked before anybody believes it."""
+"""The facts that a server states of itself and its model, checked before anybody believes them."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from agentrl.engine.protocol import (
 )
 from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
-from agentrl.record.tokens import Generation, ImageSpan, join
+from agentrl.record.tokens import Generation, ImageSpan, join_generations
 
 CONTROL_TIMEOUT_S = 120.0
 """Bound of a weight update, and of starting a server again."""
@@ -93,7 +93,7 @@ class SGLangEngine:
 
     @property
     def pause_mode(self) -> PauseMode:
-        """How weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
+        """The way in which weight updates interrupt replies: as asked, but `abort` where a server does not report versions by token."""
         return self._asked_pause_mode if all(s.reports_spans for s in self.fleet.servers) else "abort"
 
     @property
@@ -155,7 +155,7 @@ class SGLangEngine:
                     server = await self.fleet.choose(session, bad)
                     part = await self._part(server, bad, request, done)
                 if part.finish != "abort" or not sampling.in_one_piece:
-                    done = join(done, part)
+                    done = join_generations(done, part)
                 if done.finish != "abort":
                     return done
                 if self.fleet.running.is_set():
@@ -211,7 +211,7 @@ class SGLangEngine:
 
         def watch(so_far: Callable[[], Generation]) -> None:
             if partial is not None:
-                partial.so_far = lambda: join(done, so_far())
+                partial.so_far = lambda: join_generations(done, so_far())
 
         adapter = self._adapter
         try:

@@ -42,7 +42,7 @@ SHORTAGE_RETRY_S = 0.2
 
 @dataclass
 class ServedModel:
-    """What is known of the model that all servers of an engine serve."""
+    """The model that all servers of an engine serve, as far as it is known."""
 
     vocabulary: int | None = None
     """Rows of its output layer; None: not known."""
@@ -261,7 +261,7 @@ class SGLangServer:
                 async for event in _events(response.content):
                     reply.grow(_from_json(event, self.url, reply))
                     if on_ids is not None:
-                        on_ids(reply.judged_ids)
+                        on_ids(reply.checked_ids)
         except _FAILURES as error:
             raise self._failure("/generate", error, reply.so_far()) from error
 

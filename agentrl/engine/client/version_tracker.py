@@ -14,7 +14,7 @@ VERSION_DIGITS = 18
 
 
 class VersionMode(Enum):
-    """How the version of a token is known."""
+    """The way in which the version of a token is known."""
 
     GIVEN = auto()
     """The request named the weights: they made all of it, whatever the server says."""
@@ -27,7 +27,7 @@ class VersionMode(Enum):
 
 @dataclass(frozen=True)
 class VersionFault:
-    """What is wrong with the versions of a state."""
+    """A fault in the versions of a state."""
 
     text: str
     restarted: bool = False

@@ -1,4 +1,4 @@
-"""What may be asked of the embedded server: the bodies of SGLang's requests, as far as it honours them."""
+"""The bodies of SGLang's requests, as far as the embedded server honours them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a field of a request means decides what becomes of it, whether we know the field or not.
+"""Decide what becomes of a field of a request by what it means, whether we know the field or not.
 
 declared in the dialect's model                          honoured
 changes the prompt or the reply (`CHANGES`)              refused with 400, unless its value changes nothing: that of another dialect too

@@ -70,7 +70,7 @@ class _Document(Part):
 
     @property
     def text(self) -> str:
-        """What the model is shown of it."""
+        """The text that the model is shown of it."""
         source = self.source
         if isinstance(source, _PlainSource):
             content = source.data

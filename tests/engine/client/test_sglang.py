@@ -13,7 +13,7 @@ from agentrl.engine.client.sglang import sglang_engine
 from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
-from agentrl.record.tokens import Generation, VersionSpan, join
+from agentrl.record.tokens import Generation, VersionSpan, join_generations
 from tests.conftest import start_server, stop_server
 
 pytestmark = pytest.mark.anyio
@@ -118,7 +118,7 @@ def test_parts_of_an_aborted_reply_join_into_one() -> None:
     first = Generation(output_ids=[1, 2], logprobs=[-1, -2], versions=[VersionSpan(3, 0, 2)], finish="abort")
     second = Generation(output_ids=[3], logprobs=[-3], versions=[VersionSpan(4, 0, 1)], finish="stop")
     same = Generation(output_ids=[4], logprobs=[-4], versions=[VersionSpan(4, 0, 1)], finish="length")
-    joined = join(join(first, second), same)
+    joined = join_generations(join_generations(first, second), same)
     assert joined.output_ids == [1, 2, 3, 4]
     assert joined.versions == [VersionSpan(3, 0, 2), VersionSpan(4, 2, 4)]
     assert joined.finish == "length"

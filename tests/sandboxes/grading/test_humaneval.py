@@ -11,6 +11,7 @@ import anyio
 import pytest
 
 from agentrl.sandboxes import AssertTest, BackendName, Limits, SandboxSpec, grade, open_pool
+from tests.components import missing
 
 DATA = Path(__file__).parents[4] / "shared/data/HumanEval.jsonl.gz"
 
@@ -19,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(300)]
 
 def problems() -> list[dict[str, Any]]:
     if not DATA.exists():
-        pytest.skip(f"HumanEval is not at {DATA}")
+        missing(f"HumanEval is not at {DATA}")
     with gzip.open(DATA, "rt") as file:
         return [json.loads(line) for line in file]
 

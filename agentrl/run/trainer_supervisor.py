@@ -49,7 +49,7 @@ class _Saving:
     directory: Path
 
 
-class DurableTrainer:
+class TrainerSupervisor:
     """A running trainer with the run's store. `keep`: how many checkpoints stay; `say`: tells a user what happened."""
 
     def __init__(
