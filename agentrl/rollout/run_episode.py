@@ -20,7 +20,7 @@ from agentrl.errors import BadRewardError, EpisodeError, EpisodeTimeoutError, No
 from agentrl.proxy import CallLog, Proxy, SamplingDefaults, Session
 from agentrl.record.trajectory import TokenRecord
 from agentrl.reporting.code_place import place_of_function
-from agentrl.reporting.failure_text import describe
+from agentrl.reporting.failure_text import describe, kind_of
 from agentrl.reward import Reward, add_metrics
 from agentrl.rollout.contain import Abandoned, Ended, contained
 from agentrl.rollout.episode_parts import open_environments
@@ -33,6 +33,8 @@ IN_PROCESS_URL = "http://agentrl.invalid/v1"
 """Base URL of `episode.client`. It resolves nowhere: the client's transport hands requests to the proxy."""
 CANCEL_TIMEOUT_S = 10.0
 """How long a workflow may take to end once it is cancelled, where the configuration does not say."""
+TEXT_TIMEOUT_S = 10.0
+"""How long the text of a failure may take, which a workflow's own exception may make."""
 T = TypeVar("T")
 
 
@@ -141,9 +143,11 @@ class EpisodeRunner:
 
         async def assess() -> Outcome:
             try:
-                return self._assess(ended, closed, chosen, kept, record)
+                return await self._assess(ended, closed, chosen, kept, record)
+            except anyio.get_cancelled_exc_class():
+                raise
             except BaseException as error:
-                return Outcome(status="failed", error=describe(error))
+                return Outcome(status="failed", error=await _described(error))
 
         # What a workflow left may be of classes of its own, whose every operation may do anything: only `assess` looks at it.
         with anyio.CancelScope(shield=True):
@@ -168,6 +172,10 @@ class EpisodeRunner:
         """Return sums since the run began, of a run that has used sandboxes."""
         return self.sandboxes.metrics() if self.sandboxes else {}
 
+    @property
+    def _grace(self) -> str:
+        return f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
+
     async def _contained(self, call: Callable[[], Awaitable[T]], timeout_s: float) -> Ended[T]:
         return await contained(
             call, timeout_s=timeout_s, cancel_timeout_s=self.cancel_timeout_s, abandoned=self.abandoned
@@ -182,16 +190,19 @@ class EpisodeRunner:
             # A workflow may have done anything to its episode.
             own = next((vars(episode).get("trajectories") for episode in made), None)
             trajectories: object = self.trajectories if own is None else own
-            thread = in_users_thread if callable(trajectories) else in_thread
-            return await thread(choose_roots, session.record, session.said, trajectories)
+            if not callable(trajectories):
+                return await in_thread(choose_roots, session.record, session.said, trajectories)
+            with anyio.move_on_after(self.cancel_timeout_s):
+                return await in_users_thread(choose_roots, session.record, session.said, trajectories)
+            raise EpisodeTimeoutError(f"the function of trajectories took longer than {self._grace}")
 
         with anyio.CancelScope(shield=True):
-            chosen = await self._contained(choose, self.cancel_timeout_s)
+            chosen = await self._contained(choose, math.inf)
         if session is not None and chosen.value is not None:
             chosen.value.apply(session.record, session.role_rewards)
         return chosen
 
-    def _assess(
+    async def _assess(
         self,
         ended: Ended[Reward],
         closed: Ended[None],
@@ -200,28 +211,23 @@ class EpisodeRunner:
         record: TokenRecord | None,
     ) -> Outcome:
         """Return what came of an episode that has ended, in plain numbers and texts. What it raises is the episode's failure."""
-        failure = self._failure(ended, closed) or self._failure_of_choice(chosen)
+        failure = self._failure(ended, closed) or chosen.error
         if failure is None and record is not None and not record.turns:
             failure = NoModelCallError("run(episode) returned without calling the model")
         metrics = add_metrics({}, kept.metrics)
         if failure is not None or ended.value is None:
-            return Outcome(status="failed", metrics=metrics, error=describe(failure or EpisodeError("it has no end")))
+            error = await _described(failure or EpisodeError("it has no end"))
+            return Outcome(status="failed", metrics=metrics, error=error)
         return Outcome(status="finished", reward=ended.value.value, metrics=add_metrics(metrics, ended.value.metrics))
-
-    def _failure_of_choice(self, chosen: Ended[RootChoices]) -> BaseException | None:
-        """Return what choosing the conversations failed with."""
-        if chosen.timed_out:
-            grace = f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
-            return _caused(EpisodeTimeoutError(f"the function of trajectories took longer than {grace}"), chosen.error)
-        return chosen.error
 
     def _failure(self, ended: Ended[Reward], closed: Ended[None]) -> BaseException | None:
         """Return what an episode failed with, if its workflow or its closing did."""
-        grace = f"`rollout.cancel_timeout_s` = {self.cancel_timeout_s:g} s"
         if ended.timed_out:
             text = f"the episode took longer than `rollout.episode_timeout_s` = {self.timeout_s:g} s"
             if ended.hangs_at:
-                text += f", and {grace} after it was cancelled it still hung at {ended.hangs_at}: it was abandoned"
+                text += (
+                    f", and {self._grace} after it was cancelled it still hung at {ended.hangs_at}: it was abandoned"
+                )
             return _caused(EpisodeTimeoutError(text), ended.error)
         if isinstance(ended.error, asyncio.CancelledError):
             text = "the workflow cancelled itself: its own code raised CancelledError, or cancelled its task"
@@ -230,7 +236,7 @@ class EpisodeRunner:
             return ended.error
         if closed.timed_out:
             hangs = f", and hang at {closed.hangs_at}: they were abandoned" if closed.hangs_at else ""
-            text = f"the episode's environments took longer than {grace} to close{hangs}"
+            text = f"the episode's environments took longer than {self._grace} to close{hangs}"
             return _caused(EpisodeTimeoutError(text), closed.error)
         return closed.error
 
@@ -243,6 +249,13 @@ class _Lent(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         return await self._http.send(request, stream=True)
+
+
+async def _described(failure: BaseException) -> str:
+    """Return a failure's text: its own methods make it, and its traceback is read from files."""
+    with anyio.move_on_after(TEXT_TIMEOUT_S):
+        return await in_users_thread(describe, failure)
+    return f"{kind_of(failure)}: its text took longer than {TEXT_TIMEOUT_S:g} s"
 
 
 def _caused(failure: EpisodeError, cause: BaseException | None) -> EpisodeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -212,6 +213,30 @@ def test_what_does_not_end_is_abandoned_and_named(
     said = [record.getMessage() for record in caplog.records if "abandoned:" in record.getMessage()]
     assert len(said) == 1, "a place is named once"
     assert f"{__file__}:{line} in swallows" in said[0]
+
+
+@pytest.mark.slow
+def test_an_exception_whose_text_does_not_end_stops_nobody(
+    nano_format: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.rollout.run_episode.TEXT_TIMEOUT_S", 0.3)
+    at_the_end = threading.Event()
+
+    class WaitsError(Exception):
+        def __str__(self) -> str:
+            at_the_end.wait(60)
+            return "at last"
+
+    async def hostile(episode: Episode) -> Any:
+        raise WaitsError
+
+    try:
+        result = play(first_of_its_group(hostile), nano_format, tmp_path)
+    finally:
+        at_the_end.set()
+    assert len(result.finished) == 2 * (GROUP_SIZE - 1)
+    assert len(result.failed) == 2
+    assert all("WaitsError: its text took longer than 0.3 s" in (attempt.error or "") for attempt in result.failed)
 
 
 @pytest.mark.slow
