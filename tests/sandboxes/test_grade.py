@@ -83,7 +83,9 @@ async def test_every_way_to_fail(pool: SandboxPool) -> None:
     seen = {source: (await grade(source, [test], pool=pool)).results[0] for source in programs}
     assert {source: result.status for source, result in seen.items()} == programs
     assert "ValueError: no" in seen["raise ValueError('no')"].message
-    assert seen["while True: pass"].cpu_s == pytest.approx(1, abs=0.3)
+    loops = seen["while True: pass"]
+    assert loops.cpu_s < 1.3
+    assert loops.cpu_s > 0.7 or loops.duration_s >= 4, "its CPU time ends it, or the wall clock on a busy machine"
     assert seen["print(1)"].peak_memory_bytes > 2**20
 
 
