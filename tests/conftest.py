@@ -155,7 +155,7 @@ def stop_server(process: subprocess.Popen[str]) -> int:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.close()
-    code = process.wait(timeout=20)
+    code = process.wait(timeout=40)
     process.stdout.close()
     shutil.rmtree(_SCRATCH.pop(process.pid, ""), ignore_errors=True)
     return code

@@ -33,4 +33,4 @@ def python_server(script: Path) -> Iterator[int]:
         yield port
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(40)

@@ -341,7 +341,7 @@ def test_the_process_ends_though_what_user_code_left_does_not(left: str, tmp_pat
     started = time.perf_counter()
     process = subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        output, _ = process.communicate(timeout=30)
+        output, _ = process.communicate(timeout=50)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -65,7 +65,7 @@ def killed_run(folder: Path, lock: str, ends: ExitStack) -> tuple[int, int]:
 def test_a_forked_process_keeps_neither_children_nor_the_lock(tmp_path: Path, ends: ExitStack) -> None:
     child, forked = killed_run(tmp_path, "kept", ends)
     if psutil.pid_exists(child):
-        psutil.wait_procs([psutil.Process(child)], timeout=10)
+        psutil.wait_procs([psutil.Process(child)], timeout=40)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
     assert psutil.pid_exists(forked)
     os.close(run_lock.lock_run(tmp_path))

@@ -45,21 +45,21 @@ async def test_it_is_said_while_the_loop_is_blocked(caplog: pytest.LogCaptureFix
 
 
 async def test_a_loop_that_is_busy_with_many_short_steps_blames_none_of_them(caplog: pytest.LogCaptureFixture) -> None:
-    """The loop is late by a second here; no line could be changed to mend that."""
-    with watch_loop(blocked_after_s=0.3) as watchdog:
+    """The loop is late by two seconds here; no line could be changed to mend that."""
+    with watch_loop(blocked_after_s=1.0) as watchdog:
         loop = asyncio.get_running_loop()
-        for _ in range(100):
+        for _ in range(200):
             loop.call_soon(blocks, 0.01)
         await anyio.sleep(0)
         assert watchdog.blocked == {}
         await anyio.sleep(0.2)
-        assert watchdog.take_max_lag_s() > 0.5
+        assert watchdog.take_max_lag_s() > 1.0
     assert caplog.text == ""
 
 
 async def test_a_loop_that_waits_is_not_blocked(caplog: pytest.LogCaptureFixture) -> None:
-    with watch_loop(blocked_after_s=0.3) as watchdog:
-        await anyio.sleep(0.6)
+    with watch_loop(blocked_after_s=1.0) as watchdog:
+        await anyio.sleep(1.5)
         assert watchdog.blocked == {}
         first, second = watchdog.take_max_lag_s(), watchdog.take_max_lag_s()
         assert first >= second == 0.0
@@ -97,7 +97,7 @@ async def test_a_line_that_would_block_for_ever_is_interrupted_and_only_its_task
             with pytest.raises(LoopBlocked, match=f"{__file__}:.*blocked the event loop for 0.5 s"):
                 await task
             assert await other == "well"
-            assert time.perf_counter() - started < 20
+            assert time.perf_counter() - started < 40
     server.close()
     assert signal.getsignal(INTERRUPT) is signal.SIG_IGN
 

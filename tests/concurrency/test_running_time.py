@@ -31,7 +31,7 @@ async def workflow(episode):
     await anyio.sleep(2)
     return 0.5
 
-result = play(workflow, load_chat_format(str(NANO), "auto"), Path(sys.argv[1]), episode_timeout_s=5)
+result = play(workflow, load_chat_format(str(NANO), "auto"), Path(sys.argv[1]), episode_timeout_s=7)
 print(len(result.finished), len(result.failed), result.failed[:1])
 """
 
@@ -52,7 +52,7 @@ def test_episodes_of_a_run_that_was_stopped_go_on(tmp_path: Path) -> None:
         os.kill(process.pid, signal.SIGSTOP)
         time.sleep(STOPPED_S)
         os.kill(process.pid, signal.SIGCONT)
-        output, _ = process.communicate(timeout=40)
+        output, _ = process.communicate(timeout=50)
     finally:
         with suppress(ProcessLookupError):
             process.kill()

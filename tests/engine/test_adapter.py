@@ -111,7 +111,7 @@ async def test_replies_go_on_under_the_adapter_of_each_update_and_say_which(
         # A server that is started again gets the adapter, not the model alone.
         (pid, *_) = await in_thread(server_pids, engine.serving[0])
         os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: not engine.serving, 20)
+        await wait_until(lambda: not engine.serving, 40)
         again = [([5, 6], await engine.generate([5, 6], Sampling(max_new_tokens=20), "again"))]
         assert again[0][1].versions[0].version == engine.version
         await assert_exact(again, oracles)

@@ -82,7 +82,7 @@ async def test_broadcast_weights_serve_replies_exactly_also_after_a_server_died(
         dead = engine.serving[0]
         for pid in await in_thread(server_pids, dead):
             os.kill(pid, signal.SIGKILL)
-        await wait_until(lambda: dead not in engine.serving, 10)
+        await wait_until(lambda: dead not in engine.serving, 40)
         await update(2)
         await wait_until(lambda: len(engine.serving) == 2, 90)
         await update(3)

@@ -47,9 +47,9 @@ async def test_an_environment_that_is_there_only_after_its_reset_was_cancelled_i
     env = AsyncToolEnv(make)
     async with anyio.create_task_group() as group:
         group.start_soon(env.reset)
-        await wait_until(asked.is_set, 5)
+        await wait_until(asked.is_set, 40)
         threading.Timer(after_s, made.set).start()
         await anyio.sleep(0.01)
         group.cancel_scope.cancel()
     await env.close()
-    await wait_until(lambda: Counted.made > before and not open_now, 5)
+    await wait_until(lambda: Counted.made > before and not open_now, 40)

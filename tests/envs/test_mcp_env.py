@@ -91,9 +91,11 @@ async def test_a_server_that_dies_is_started_again_with_the_next_call() -> None:
 
 async def test_a_tool_that_hangs_is_given_up_and_its_server_kept() -> None:
     async with open_resources() as resources:
-        env = await opened(resources, **STDIO, tool_timeout_s=0.5)
+        env = await opened(resources, **STDIO, tool_timeout_s=60)
         first = await said(env, "process_id")
+        env.tool_env.tool_timeout_s = 0.5
         assert await said(env, "hang") == "error: hang took longer than 0.5 s and was given up"
+        env.tool_env.tool_timeout_s = 60
         assert await said(env, "process_id") == first
         await env.close()
 
@@ -101,11 +103,11 @@ async def test_a_tool_that_hangs_is_given_up_and_its_server_kept() -> None:
 async def test_a_server_that_answers_nothing_any_more_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agentrl.envs.mcp_env.PROBE_TIMEOUT_S", 0.3)
     async with open_resources() as resources:
-        env = await opened(resources, **STDIO, tool_timeout_s=5)
+        env = await opened(resources, **STDIO, tool_timeout_s=60)
         first = await said(env, "process_id")
         env.tool_env.tool_timeout_s = 0.5
         assert "was given up" in await said(env, "freeze")
-        env.tool_env.tool_timeout_s = 5
+        env.tool_env.tool_timeout_s = 60
         assert await said(env, "process_id") != first
         await env.close()
 

@@ -327,7 +327,7 @@ async def test_neither_does_one_inside_a_wrapper_and_what_it_awaits_is_cancelled
     assert bound.cancelled_caught
     inner.released.set()
     if name == "hang_async":
-        await wait_until(lambda: inner.cancelled, 5)
+        await wait_until(lambda: inner.cancelled, 40)
     await env.close()
 
 

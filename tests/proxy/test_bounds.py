@@ -212,9 +212,9 @@ async def test_one_session_that_asks_300_times_at_once_leaves_the_engine_to_othe
         async with anyio.create_task_group() as group:
             for _ in range(300):
                 group.start_soon(ask)
-            await wait_until(lambda: len(statuses) == 50 and engine.in_flight == 8, 20)
+            await wait_until(lambda: len(statuses) == 50 and engine.in_flight == 8, 40)
             group.start_soon(asked, proxy, CHAT, "chat/completions", other)
-            await wait_until(lambda: engine.order.count(other.key) == 1, 20)
+            await wait_until(lambda: engine.order.count(other.key) == 1, 40)
             assert len(engine.order) == 9
             await engine.resume()
         assert sorted(statuses) == [200] * 250 + [429] * 50

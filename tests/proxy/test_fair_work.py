@@ -101,7 +101,7 @@ async def test_who_leaves_while_it_waits_takes_nobodys_turn(size: int) -> None:
         await anyio.sleep(0)
         await anyio.sleep(0)
         leaving.cancel()
-    await wait_until(lambda: done.count("first") == 3 and done.count("last") == 3, 10)
+    await wait_until(lambda: done.count("first") == 3 and done.count("last") == 3, 40)
     await work.run("later", size, lambda: task("later"))
     assert done[-1] == "later"
 

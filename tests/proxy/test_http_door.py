@@ -49,7 +49,7 @@ class Client:
     def close(self) -> None:
         self._writer.close()
 
-    async def rest(self, timeout_s: float = 10) -> bytes:
+    async def rest(self, timeout_s: float = 40) -> bytes:
         """What comes until the server closes."""
         with anyio.fail_after(timeout_s):
             try:
@@ -73,7 +73,7 @@ def post(key: str, body: bytes = BODY, *headers: str, length: int | None = None)
     return "\r\n".join([*lines, "", ""]).encode(errors="surrogateescape") + body
 
 
-async def status(proxy: Proxy, request: bytes, timeout_s: float = 10) -> int:
+async def status(proxy: Proxy, request: bytes, timeout_s: float = 40) -> int:
     """The status of the reply to one request; 0: the connection was closed without one."""
     client = await Client.of(proxy)
     client.send(request)
@@ -99,7 +99,7 @@ async def test_heads_and_bodies_that_do_not_come_are_given_up(nano_format: ChatF
         lying.send(post(key, length=len(BODY) + 1))
         assert await silent.rest() == await slow.rest() == b""
         assert b" 408 " in await lying.rest()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 9, "a head may take 10 s, and a body 60, where nothing else is said"
 
 
 async def test_a_byte_now_and_then_does_not_keep_a_head_open(nano_format: ChatFormat) -> None:
@@ -129,12 +129,12 @@ async def test_a_connection_is_used_again_until_it_has_idled_for_too_long(nano_f
 
 
 async def test_500_slow_connections_starve_neither_episodes_nor_other_clients(nano_format: ChatFormat) -> None:
-    async with opened(nano_format, max_connections=50) as (_, proxy):
+    async with opened(nano_format, max_connections=50, head_timeout_s=100, body_timeout_s=100) as (_, proxy):
         session = proxy.open_session()
         slow = [await Client.of(proxy) for _ in range(500)]
         for client in slow:
             client.send(post("wrong", length=1_000_000))
-        with anyio.fail_after(10):
+        with anyio.fail_after(40):
             assert (await asked(proxy, CHAT))[0] == 200
             assert await status(proxy, post(session.key)) == 200
         for client in slow:
@@ -144,9 +144,9 @@ async def test_500_slow_connections_starve_neither_episodes_nor_other_clients(na
 
 async def test_a_body_is_not_waited_for_where_the_key_is_wrong(nano_format: ChatFormat) -> None:
     async with opened(nano_format) as (_, proxy):
-        assert await status(proxy, post("wrong", b"", length=10_000_000), 5) == 401
-        assert await status(proxy, post("w\udce4\udcff", b"", length=10_000_000), 5) == 401
-        assert await status(proxy, post("\u6f22", b"", length=10_000_000), 5) == 401
+        assert await status(proxy, post("wrong", b"", length=10_000_000)) == 401
+        assert await status(proxy, post("w\udce4\udcff", b"", length=10_000_000)) == 401
+        assert await status(proxy, post("\u6f22", b"", length=10_000_000)) == 401
 
 
 async def test_what_is_no_request_is_refused_and_no_log_holds_a_key(
@@ -208,7 +208,7 @@ async def test_what_nobody_expects_is_a_500_with_a_number_and_no_key(
                 streamed = await proxy.handle("POST", f"/v1/{path}", headers, content)
                 assert streamed.events is not None
                 assert ends in b"".join([event async for event in streamed.events]).decode()
-        await wait_until(lambda: session.activity.requests == 0, 5)
+        await wait_until(lambda: session.activity.requests == 0, 40)
     assert session.key not in caplog.text
 
 
@@ -298,10 +298,10 @@ async def test_a_client_that_sends_no_more_is_answered_and_the_connection_closed
         client.send(request)
         await anyio.sleep(after_s)
         client.end()
-        await wait_until(lambda: engine.in_flight == 1, 5)
+        await wait_until(lambda: engine.in_flight == 1, 40)
         await anyio.sleep(0.3)
         await engine.resume()
-        said = await client.rest(5)
+        said = await client.rest()
         interim = b"HTTP/1.1 100 Continue\r\n\r\n"
         while said.startswith(interim):
             said = said.removeprefix(interim)
@@ -318,7 +318,7 @@ async def test_a_client_that_is_gone_is_not_taken_for_one_that_sends_no_more(nan
         await engine.pause("in_place")
         client = await Client.of(proxy)
         client.send(post(session.key, json.dumps({**CHAT, **ASKS[ask]}).encode()))
-        await wait_until(lambda: engine.in_flight == 1, 5)
+        await wait_until(lambda: engine.in_flight == 1, 40)
         client.close()
-        await wait_until(lambda: engine.in_flight == 0, 5)
+        await wait_until(lambda: engine.in_flight == 0, 40)
         assert not session.record.turns

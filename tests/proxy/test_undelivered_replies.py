@@ -139,7 +139,9 @@ async def test_a_program_that_leaves_while_its_reply_is_committed_leaves_nothing
         call_log.delay_s = 0.3
         session = proxy.open_session(call_log=call_log)
         headers = {"Authorization": f"Bearer {session.key}"}
-        async with httpx2.AsyncClient(base_url=proxy.url, headers=headers, timeout=0.1) as http:
+        async with httpx2.AsyncClient(
+            base_url=proxy.url, headers=headers, timeout=httpx2.Timeout(60, read=0.1)
+        ) as http:
             with pytest.raises(httpx2.ReadTimeout):
                 await http.post(path, json={"model": "nano", **BODIES[path]})
         await anyio.sleep(0.5)

@@ -92,7 +92,7 @@ async def open_controller(
         "retries": 0,
         "drop_uniform_groups": False,
         "max_failed_share": 1.0,
-        "cancel_timeout_s": 0.3,
+        "cancel_timeout_s": 1.5,
         **config,
     }
     rollout = RolloutConfig.model_validate(settings)

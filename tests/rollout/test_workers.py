@@ -381,8 +381,8 @@ async def test_no_worker_outlives_the_main_process(server_url: str, workflow: Pa
         await wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2, 100)
         worker, child = map(int, pids.read_text().split())
         host.kill()
-    await wait_until(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie", 20)
-    await wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", 5)
+    await wait_until(lambda: not psutil.pid_exists(worker) or psutil.Process(worker).status() == "zombie", 40)
+    await wait_until(lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == "zombie", 40)
 
 
 async def test_what_cannot_be_sent_to_a_worker_is_refused_before_work_starts(server_url: str, tmp_path: Path) -> None:

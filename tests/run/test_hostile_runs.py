@@ -145,8 +145,8 @@ def test_the_second_signal_ends_a_run_at_once_whose_event_loop_is_blocked(
         time.sleep(0.3)
         assert process.poll() is None, "the first signal waits for the event loop"
         os.kill(process.pid, signal.SIGINT)
-        process.wait(timeout=2)
-        _, errors = process.communicate(timeout=20)
+        process.wait(timeout=20)
+        _, errors = process.communicate(timeout=50)
     assert process.returncode == -signal.SIGINT
     assert f"{tmp_path / 'workflow.py'}:".encode() in errors
     assert b"in run blocks the event loop" in errors

@@ -54,7 +54,7 @@ def test_a_second_run_on_the_same_directory_is_refused_and_a_killed_one_holds_no
         with pytest.raises(StoreError, match=f"is in use by the run of process {holder.pid}"):
             check_run_dir(tmp_path, resume=False)
         holder.kill()
-        holder.wait(10)
+        holder.wait(40)
     check_run_dir(tmp_path, resume=False)
     lock = lock_run(tmp_path)
     assert (tmp_path / "lock").read_text() == f"{os.getpid()} {started(os.getpid())}"

@@ -45,7 +45,7 @@ def service() -> Iterator[Service]:
     with httpx2.Client(base_url=line.split()[-1], headers={"Authorization": "Bearer admin"}, timeout=30) as http:
         yield Service(http)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 0
+    assert process.wait(40) == 0
     process.stdout.close()
 
 

@@ -32,10 +32,10 @@ def test_a_signal_ends_it_while_it_starts_and_it_never_says_that_it_serves(numbe
         try:
             asked, _ = silent.accept()
             process.send_signal(number)
-            said, complained = process.communicate(timeout=20)
+            said, complained = process.communicate(timeout=50)
         finally:
             process.kill()
-            process.wait(10)
+            process.wait(40)
         asked.close()
     assert (process.returncode, said) == (130, "")
     assert complained.splitlines()[-1] == "agentrl: interrupted"

@@ -112,7 +112,7 @@ async def test_waiting_is_bounded(bubblewrap: BackendName) -> None:
 async def test_a_closed_pool_leases_nothing(bubblewrap: BackendName) -> None:
     async with open_pool(backend=bubblewrap, size=1) as pool:
         pass
-    with anyio.fail_after(5), pytest.raises(SandboxError, match="this pool of sandboxes is closed"):
+    with anyio.fail_after(40), pytest.raises(SandboxError, match="this pool of sandboxes is closed"):
         await pool.acquire()
 
 
@@ -123,9 +123,9 @@ async def test_a_lost_sandbox_is_replaced(bubblewrap: BackendName) -> None:
         async with pool.take() as (sandbox,):
             assert (await sandbox.run(["true"])).ok
             idle = sandbox
-        await wait_until(lambda: pool.metrics.resets == 1, 20)
+        await wait_until(lambda: pool.metrics.resets == 1, 40)
         kill_first_process(idle)
-        await wait_until(lambda: idle.lost is not None, 20)
+        await wait_until(lambda: idle.lost is not None, 40)
         async with pool.take() as (sandbox,):
             assert (await sandbox.run(["true"])).ok
     assert pool.metrics.lost == 2
@@ -152,7 +152,7 @@ async def test_a_sandbox_is_tested_after_anything_unusual_and_now_and_then(
                 assert (await sandbox.run(["sh", "-c", "exit 3"])).exit_code == 3
             await wait_until(
                 lambda users=users: pool.metrics.resets == users,  # type: ignore[misc]
-                timeout_s=10,
+                timeout_s=40,
             )
             assert pool.metrics.self_tests == tests
         async with pool.take() as (sandbox,):
@@ -195,14 +195,14 @@ async def test_a_sandbox_that_fails_its_test_is_replaced(backend: BackendName, m
 
 
 async def test_a_hundred_verdicts_at_once(backend: BackendName) -> None:
-    """Each uses up half of its time limit: waiting for a sandbox, or for a core, must not count."""
+    """Each uses up a quarter of its time limit: waiting for a sandbox, or for a core, must not count."""
     source = """
 import time
 start = time.process_time()
 while time.process_time() - start < 0.05: pass
 print(input())
 """
-    limits = Limits(timeout_s=0.1)
+    limits = Limits(timeout_s=0.2)
     async with open_pool(backend=backend) as pool, anyio.create_task_group() as tasks:
 
         async def one(index: int) -> None:

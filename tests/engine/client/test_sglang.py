@@ -14,6 +14,7 @@ from agentrl.engine.protocol import Sampling
 from agentrl.errors import EngineError
 from agentrl.models import NANO
 from agentrl.record.tokens import Generation, VersionSpan, join_generations
+from tests.components import wait_until
 from tests.conftest import start_server, stop_server
 
 pytestmark = pytest.mark.anyio
@@ -86,7 +87,7 @@ async def test_with_no_server_left_a_request_is_an_error_not_a_hang() -> None:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(ask)
-                await anyio.sleep(0.2)
+                await wait_until(lambda: engine.in_flight == 1, 40)
                 process.kill()
             assert "0 of 1 servers in service" in str(failures[0])
             with pytest.raises(EngineError, match="no server is in service"):

@@ -87,7 +87,7 @@ anyio.run(main)
         process.kill()
         process.wait()
     async with open_sandbox(backend=docker):
-        with anyio.fail_after(20):
+        with anyio.fail_after(40):
             while theirs & {c.id for c in await in_thread(containers)}:
                 await anyio.sleep(0.1)
 
@@ -230,7 +230,7 @@ async def test_a_restart_of_the_engine_costs_only_retries(docker: BackendName, h
         assert done == 40
         assert pool.metrics.lost >= 1
     await Docker().prepare(SandboxSpec())
-    with anyio.fail_after(20):
+    with anyio.fail_after(40):
         while await in_thread(containers):
             await anyio.sleep(0.1)
 

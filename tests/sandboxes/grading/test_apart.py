@@ -100,7 +100,7 @@ async def test_a_comparison_ends_with_the_deadline() -> None:
     status, message = await compare_answer(ExpectedOutput("x", Misbehaving("loop")), b"x", started + 0.5)
     assert status is Status.CHECKER_ERROR
     assert "deadline" in message
-    assert anyio.current_time() - started < 5
+    assert anyio.current_time() - started < 9.5, "it may take 10 s of CPU time otherwise"
 
 
 async def test_a_comparison_that_cannot_be_passed_on_is_refused() -> None:

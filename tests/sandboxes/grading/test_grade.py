@@ -83,13 +83,15 @@ async def test_every_way_to_fail(pool: SandboxPool) -> None:
     seen = {source: (await grade(source, [test], pool=pool)).results[0] for source in programs}
     assert {source: result.status for source, result in seen.items()} == programs
     assert "ValueError: no" in seen["raise ValueError('no')"].message
-    assert seen["while True: pass"].cpu_s == pytest.approx(1, abs=0.3)
+    loops = seen["while True: pass"]
+    assert loops.cpu_s < 1.3
+    assert loops.cpu_s > 0.7 or loops.duration_s >= 4, "its CPU time ends it, or the wall clock on a busy machine"
     assert seen["print(1)"].peak_memory_bytes > 2**20
 
 
 async def test_a_time_limit_counts_cpu_seconds_and_ends_sleepers(pool: SandboxPool) -> None:
-    limits = Limits(timeout_s=0.6, memory_mb=300)
-    waits = "import time\ntime.sleep(0.9)\nprint(1)"
+    limits = Limits(timeout_s=1, memory_mb=300)
+    waits = "import time\ntime.sleep(1.2)\nprint(1)"
     assert (await grade(waits, [IOTest(stdout="1")], pool=pool, limits=limits)).passed
     sleeps = await grade("import time\ntime.sleep(1000)", [IOTest(stdout="1")], pool=pool, limits=limits)
     assert statuses(sleeps) == ["time_limit"]
@@ -385,7 +387,7 @@ class T(unittest.TestCase):
     def test_4(self): hang()
     def test_5(self): self.assertEqual(fine(), 1)
 """
-    limits = Limits(timeout_s=0.2, memory_mb=300)
+    limits = Limits(timeout_s=0.5, memory_mb=300)
     verdict = await grade(source, [TestFile(code=code, framework="unittest")], pool=pool, limits=limits)
     assert statuses(verdict) == ["passed", "runtime_error", "passed", "time_limit", "passed"]
 
@@ -527,8 +529,8 @@ async def test_a_verdict_has_one_deadline(pool: SandboxPool) -> None:
 
     async def case(name: str, source: str, tests: list[Any], expected: list[str], language: Language = PYTHON) -> None:
         started = anyio.current_time()
-        verdict = await grade(source, tests, pool=pool, limits=limits, deadline_s=1.5, language=language)
-        assert anyio.current_time() - started < 12, name
+        verdict = await grade(source, tests, pool=pool, limits=limits, deadline_s=2.5, language=language)
+        assert anyio.current_time() - started < 18, name
         cases[name] = (verdict, expected)
 
     await case("tests", sleeps, [IOTest(stdout="1")] * 30, ["time_limit", *["not_run"] * 29])
@@ -547,10 +549,10 @@ async def test_waiting_for_a_sandbox_is_no_part_of_the_deadline(pool: SandboxPoo
             verdicts: list[Verdict] = []
 
             async def wait() -> None:
-                verdicts.append(await grade("print(1)", [IOTest(stdout="1")], pool=pool, deadline_s=1))
+                verdicts.append(await grade("print(1)", [IOTest(stdout="1")], pool=pool, deadline_s=3))
 
             group.start_soon(wait)
-            await anyio.sleep(1.5)
+            await anyio.sleep(3.5)
     assert verdicts[0].passed
 
 
