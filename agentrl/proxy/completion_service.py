@@ -24,6 +24,7 @@ from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
 from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
+from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.preparation import Preparation
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
@@ -42,7 +43,7 @@ class CompletionService:
         self,
         engine: Engine,
         chat_format: ChatFormat,
-        model: str,
+        model: ModelNames,
         limits: ProxyLimits,
         work: FairWork,
         *,

@@ -23,7 +23,9 @@ from agentrl.engine.protocol import Engine
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import too_large
 from agentrl.proxy.chat_format import ChatFormat
-from agentrl.proxy.server import Body, Proxy, Response
+from agentrl.proxy.model_names import check_names
+from agentrl.proxy.response import Response
+from agentrl.proxy.server import Body, Proxy
 from agentrl.reporting.logger import logger
 
 log = logger(__name__)
@@ -61,7 +63,11 @@ async def open_proxy(
 
     With `training` what it records is to be trained on, and images, which are not yet, are refused; with `refuse_altered` other distributions than the policy's own are too. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
+
+    Raises:
+        ConfigError: `proxy.model_names` maps a name to a model that is not served.
     """
+    check_names(model, limits or ProxyLimits())
     async with anyio.create_task_group() as tasks:
         proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training, refuse_altered)
         handle = proxy.handle if middleware is None else middleware(proxy)

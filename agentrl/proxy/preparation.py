@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, Sampling
+from agentrl.errors import EpisodeError
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
 
@@ -22,8 +24,7 @@ class Preparation:
 
     engine: Engine
     format: ChatFormat
-    model: str
-    """Its name. Agents hard-code others, which are answered too."""
+    model: ModelNames
     limits: ProxyLimits
     training: bool = False
     """Whether what no trainer learns from is refused."""
@@ -36,7 +37,7 @@ class Preparation:
         Raises:
             ApiError: the request cannot be answered.
         """
-        session = role.session
+        session, role = role.session, self._role(role, request)
         prompt, tools, forced = self._prompt(session, request)
         self._check_alterations(role, request.alterations)
         sampling = self._sampling(session.defaults, request, prompt, tools)
@@ -62,7 +63,17 @@ class Preparation:
         Raises:
             ApiError: the request cannot be answered.
         """
+        self.model.check(request.model)
         return len(self._prompt(role.session, request)[0].input_ids)
+
+    def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
+        self.model.check(request.model)
+        try:
+            return self.model.role(asking, request.model)
+        except EpisodeError as error:
+            raise ApiError(
+                400, f"The model names a role that cannot be: {error}.", param="model", code="invalid_role"
+            ) from None
 
     def _prompt(self, session: Session, request: CompletionRequest) -> tuple[Prompt, list[Tool] | None, list[int]]:
         """Return the prompt, the tools that are in it, and the ids at its end that the model is taken to have said.
@@ -70,8 +81,10 @@ class Preparation:
         Raises:
             ApiError: 400: the request cannot be answered by this model and engine.
         """
-        if self.limits.strict:
-            self._check_strictly(request)
+        if self.limits.strict and request.ignored:
+            name = request.ignored[0]
+            message = f"Unsupported parameter: '{name}'. It would be ignored, which `proxy.strict` refuses."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
         if request.json_schema is not None and not self.engine.has_grammar:
             message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
             raise ApiError(400, message, param="response_format", code="unsupported_value")
@@ -87,13 +100,6 @@ class Preparation:
         prompt = prompt.followed_by(forced)
         check_length(len(prompt.input_ids), self.format.context_length)
         return prompt, tools, forced
-
-    def _check_strictly(self, request: CompletionRequest) -> None:
-        check_model(request.model, self.model)
-        if request.ignored:
-            name = request.ignored[0]
-            message = f"Unsupported parameter: '{name}'. It would be ignored, which `proxy.strict` refuses."
-            raise ApiError(400, message, param=name, code="unsupported_parameter")
 
     def _check_least_length(self, request: CompletionRequest, tools: list[Tool] | None) -> None:
         """Refuse what cannot fit, before it is tokenised."""
@@ -132,7 +138,7 @@ class Preparation:
 
     def _check_images(self, urls: list[str]) -> None:
         if not (self.format.takes_images and self.engine.takes_images):
-            raise invalid("messages", f"{self.model} does not take images")
+            raise invalid("messages", f"{self.model.served} does not take images")
         if self.training:
             raise invalid(
                 "messages",
@@ -198,14 +204,3 @@ def _check_ids(ids: list[int], vocabulary: int, field: str) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
         outside = next(token for token in ids if not 0 <= token < vocabulary)
         raise invalid(field, f"{outside} is outside the vocabulary of {vocabulary} tokens")
-
-
-def check_model(name: str, served: str) -> None:
-    """Check that a model is the one that is served, as `proxy.strict` wants it.
-
-    Raises:
-        ApiError: 404 for another one.
-    """
-    if name != served:
-        message = f"The model '{name}' does not exist; this proxy serves '{served}' (proxy.strict)."
-        raise ApiError(404, message, param="model", code="model_not_found")

@@ -8,7 +8,6 @@ any other program ── loopback HTTP ────┘
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,6 @@ import httpx2
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine
-from agentrl.errors import EngineError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.bounds import check_body
 from agentrl.proxy.call_log import CallLog
@@ -36,37 +34,20 @@ from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
-from agentrl.proxy.preparation import check_model
+from agentrl.proxy.model_names import ModelNames
+from agentrl.proxy.response import Response, error_event, json_response, refusals
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
-from agentrl.reporting.logger import logger
 
 T = TypeVar("T")
 Body = bytes | Callable[[], Awaitable[bytes]]
 """A request's body, or how to receive it. Raises ApiError."""
-log = logger(__name__)
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models/"
 RESPONSES = "/v1/responses/"
 MAX_TOP_LOGPROBS = 20
 _OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
-
-
-@dataclass
-class Response:
-    """An HTTP reply: `body`, or server-sent events as they come."""
-
-    body: bytes = b""
-    status: int = 200
-    events: AsyncGenerator[bytes, None] | None = None
-    extra_headers: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Its headers."""
-        kind = "application/json" if self.events is None else "text/event-stream; charset=utf-8"
-        return {"Content-Type": kind, **self.extra_headers}
 
 
 class Endpoint(Protocol):
@@ -110,11 +91,12 @@ class Proxy:
     """Where other programs reach it: `http://127.0.0.1:PORT`."""
 
     def __post_init__(self) -> None:
+        self.names = ModelNames(self.model, self.limits)
         self._work = FairWork(self.limits.threads)
         service = CompletionService(
             self.engine,
             self.chat_format,
-            self.model,
+            self.names,
             self.limits,
             self._work,
             training=self.training,
@@ -128,7 +110,7 @@ class Proxy:
             "/v1/messages": self._messages,
         }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
-        self._ignored = Ignored(self.model)
+        self._ignored = Ignored(self.names)
 
     @property
     def base_url(self) -> str:
@@ -167,23 +149,24 @@ class Proxy:
         known = {"/", "/health", "/openapi.json", "/v1/models", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/":
-                return _json({"service": "agentrl", "model": self.model})
+                return json_response({"service": "agentrl", "model": self.model})
             case "GET", "/health":
                 await self.engine.health()
                 return Response(b'{"status":"ok"}')
             case "GET", "/v1/models":
                 self.sessions.find(key)
-                return _json(model_list(self.model))
+                return json_response(model_list(self.names.listed()))
             case "GET", _ if path.startswith(MODELS):
                 self.sessions.find(key)
                 name = path.removeprefix(MODELS)
-                if self.limits.strict:
-                    check_model(name, self.model)
-                return _json(one_model(name))
+                self.names.check(name)
+                return json_response(one_model(name))
             case "GET", "/openapi.json":
                 return Response(to_json(openapi_document()))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
-                return _json(stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES)))
+                return json_response(
+                    stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES))
+                )
             case "POST", _ if path == COUNT_TOKENS:
                 return await self._count(self.sessions.find(key), body)
             case "POST", _ if path in self._endpoints:
@@ -196,7 +179,7 @@ class Proxy:
         with self._request_in_work(role.session):
             received = await self._received(body)
             count = await self._prepared(role.session, received, lambda: self._messages.count(role, received))
-        return _json(count)
+        return json_response(count)
 
     async def _reply(self, path: str, role: SessionRole, body: Body) -> Response:
         endpoint, session = self._endpoints[path], role.session
@@ -231,7 +214,7 @@ class Proxy:
         tokens = next((n for name, n in (content.get("usage") or {}).items() if name in _OUTPUT_TOKENS), 0)
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
-        return await self._large_json(session, content) if size > INLINE_BYTES else _json(content)
+        return await self._large_json(session, content) if size > INLINE_BYTES else json_response(content)
 
     @contextmanager
     def _request_in_work(self, session: Session, *, admitted: bool = False) -> Iterator[None]:
@@ -276,7 +259,7 @@ class Proxy:
                     with refusals("POST", path) as answered:
                         await stream(put)
                     if answered.error is not None:
-                        await put(_event_json(answered.error, path, sent))
+                        await put(error_event(answered.error, path, sent))
 
         self._tasks.start_soon(run)
         try:
@@ -287,7 +270,7 @@ class Proxy:
                         try:
                             record(calls)
                         except ApiError as error:
-                            event = _event_json(error, path, sent)
+                            event = error_event(error, path, sent)
                             content = to_json(event)
                             scope.cancel()
                     sent += 1
@@ -311,72 +294,9 @@ class Proxy:
         return _InProcessTransport(self)
 
 
-@dataclass
-class Answered:
-    """What came of a request."""
-
-    reply: Response = field(default_factory=Response)
-    error: ApiError | None = None
-    """Why it was refused."""
-    request_id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex}")
-
-
-@contextmanager
-def refusals(method: str, path: str) -> Iterator[Answered]:
-    """Turn what a request raises into the reply that refuses it; only cancellation leaves the context.
-
-    What nobody expects is logged with a number that the client is told, and without headers, which hold keys.
-    """
-    answered = Answered()
-    try:
-        yield answered
-    except ApiError as error:
-        answered.error = error
-    except TooManySessionsError as error:
-        answered.error = ApiError(429, str(error), code="too_many_sessions")
-    except EngineError as error:
-        answered.error = ApiError(503, str(error), code="engine_error")
-    except BaseException as error:
-        if not _is_failure(error):
-            raise
-        number = answered.request_id
-        log.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        message = f"The proxy failed: {type(error).__name__}: {error} ({number})"
-        answered.error = ApiError(500, message, code="internal_error")
-    if answered.error is not None:
-        answered.reply = refusal(answered.error, path)
-
-
-def _is_failure(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_failure(one) for one in error.exceptions)
-    # A panic of an extension module written in Rust derives from BaseException.
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
-
-
 def bearer_key(headers: Mapping[str, str]) -> str:
     """Return the key in `Authorization: Bearer KEY`."""
     return headers.get("authorization", "").removeprefix("Bearer ").strip()
-
-
-def refusal(error: ApiError, path: str) -> Response:
-    """Return the reply that says why there is none, in the words of the API of `path`."""
-    return Response(to_json(_error_json(error, path)), error.status)
-
-
-def _error_json(error: ApiError, path: str) -> Json:
-    return error.anthropic_json() if path.startswith("/v1/messages") else error.openai_json()
-
-
-def _event_json(error: ApiError, path: str, sent: int) -> Json:
-    """Return the event that ends a stream, in the words of the API of `path`, after `sent` others."""
-    return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)
-
-
-def _json(content: Json) -> Response:
-    return Response(to_json(content))
 
 
 class _InProcessTransport(httpx2.AsyncBaseTransport):

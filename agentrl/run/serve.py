@@ -38,7 +38,8 @@ from agentrl.machine.garbage import settled
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.dialects.openapi import MODEL_APIS, Paths, describe
 from agentrl.proxy.json_text import json_pieces, to_json
-from agentrl.proxy.server import Body, Proxy, Response, bearer_key, refusals
+from agentrl.proxy.response import Response, refusals
+from agentrl.proxy.server import Body, Proxy, bearer_key
 from agentrl.proxy.session import SamplingDefaults, Session
 from agentrl.proxy.sessions import key_bytes
 from agentrl.record.returns import turn_returns

@@ -18,7 +18,7 @@ from agentrl.proxy.dialects.fields import CHANGES, REPLY, RequestBody
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 from agentrl.proxy.ignored import IGNORED_HEADER, MAX_IGNORED
-from agentrl.proxy.server import Response
+from agentrl.proxy.response import Response
 from agentrl.record.tokens import Generation
 from tests.instant_engine import InstantEngine
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from agentrl.proxy.completion import Json
 
 
-def model_list(name: str) -> Json:
-    """Return the list of the one model that there is."""
-    return {"object": "list", "data": [one_model(name)], "has_more": False, "first_id": name, "last_id": name}
+def model_list(names: Sequence[str]) -> Json:
+    """Return the list of the one model that there is, under each of its names."""
+    data = [one_model(name) for name in names]
+    return {"object": "list", "data": data, "has_more": False, "first_id": names[0], "last_id": names[-1]}
 
 
 def one_model(name: str) -> Json:

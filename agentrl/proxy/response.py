@@ -1,0 +1,96 @@
+"""Replies over HTTP, and what a request that fails is turned into."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from agentrl.errors import EngineError, TooManySessionsError
+from agentrl.proxy.api_error import ApiError
+from agentrl.proxy.completion import Json
+from agentrl.proxy.json_text import to_json
+from agentrl.reporting.logger import logger
+
+log = logger(__name__)
+
+
+@dataclass
+class Response:
+    """An HTTP reply: `body`, or server-sent events as they come."""
+
+    body: bytes = b""
+    status: int = 200
+    events: AsyncGenerator[bytes, None] | None = None
+    extra_headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Its headers."""
+        kind = "application/json" if self.events is None else "text/event-stream; charset=utf-8"
+        return {"Content-Type": kind, **self.extra_headers}
+
+
+def json_response(content: Json) -> Response:
+    """Return content as a reply."""
+    return Response(to_json(content))
+
+
+@dataclass
+class Answered:
+    """What came of a request."""
+
+    reply: Response = field(default_factory=Response)
+    error: ApiError | None = None
+    """Why it was refused."""
+    request_id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex}")
+
+
+@contextmanager
+def refusals(method: str, path: str) -> Iterator[Answered]:
+    """Turn what a request raises into the reply that refuses it; only cancellation leaves the context.
+
+    What nobody expects is logged with a number that the client is told, and without headers, which hold keys.
+    """
+    answered = Answered()
+    try:
+        yield answered
+    except ApiError as error:
+        answered.error = error
+    except TooManySessionsError as error:
+        answered.error = ApiError(429, str(error), code="too_many_sessions")
+    except EngineError as error:
+        answered.error = ApiError(503, str(error), code="engine_error")
+    except BaseException as error:
+        if not _is_failure(error):
+            raise
+        number = answered.request_id
+        log.error("%s %r failed (%s)", method, path[:200], number, exc_info=error)
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        message = f"The proxy failed: {type(error).__name__}: {error} ({number})"
+        answered.error = ApiError(500, message, code="internal_error")
+    if answered.error is not None:
+        answered.reply = refusal(answered.error, path)
+
+
+def _is_failure(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_failure(one) for one in error.exceptions)
+    # A panic of an extension module written in Rust derives from BaseException.
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def refusal(error: ApiError, path: str) -> Response:
+    """Return the reply that says why there is none, in the words of the API of `path`."""
+    return Response(to_json(_error_json(error, path)), error.status)
+
+
+def _error_json(error: ApiError, path: str) -> Json:
+    return error.anthropic_json() if path.startswith("/v1/messages") else error.openai_json()
+
+
+def error_event(error: ApiError, path: str, sent: int) -> Json:
+    """Return the event that ends a stream, in the words of the API of `path`, after `sent` others."""
+    return error.event_json(sent) if path == "/v1/responses" else _error_json(error, path)
