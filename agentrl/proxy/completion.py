@@ -61,6 +61,8 @@ class CompletionRequest:
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
+    tool_call_ids: Sequence[str] = ()
+    """Ids of the reply's first tool calls, for dialects in which clients send none back; those of further calls are made up."""
     stop: Sequence[str] = ()
     max_tokens: int | None = None
     temperature: float | None = None

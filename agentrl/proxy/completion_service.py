@@ -78,7 +78,7 @@ class CompletionService:
         """
         sent = SentDeltas()
         known = self._known(call, index)
-        tool_call_ids = list(known.tool_call_ids) if known is not None else []
+        tool_call_ids = list(call.request.tool_call_ids if known is None else known.tool_call_ids)
         if known is not None and known.generation.finish != "abort":
             generation = known.generation
         elif emit is None:
