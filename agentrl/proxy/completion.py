@@ -54,6 +54,8 @@ class CompletionRequest:
     model: str
     messages: Sequence[Message] = ()
     """The conversation, in the form of OpenAI's chat completions."""
+    continues: bool = False
+    """Whether the reply goes on with the last message, which is the assistant's; `agentrl.proxy.prefill`."""
     raw: str | list[int] | None = None
     """In place of messages: text or ids to go on from as they are."""
     template_options: Mapping[str, Any] = field(default_factory=dict)

@@ -198,7 +198,13 @@ class CompletionService:
             if call.request.raw is not None:
                 return self._format.plain(ids, stop=stop, growing=growing)
             chat_format = call.chat_format or self._format
-            return chat_format.parse(ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing)
+            prefill = call.prompt.prefill
+            message = chat_format.parse(
+                ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing, prefill=prefill
+            )
+            # What the client wrote of the reasoning is no part of the reply.
+            is_written = call.request.continues and call.request.messages[-1].get("reasoning_content")
+            return replace(message, reasoning=None, reasoning_tokens=0) if is_written else message
 
         return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, Sampling
@@ -15,6 +15,7 @@ from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool, PreparedCompletion
 from agentrl.proxy.model_names import ModelNames
+from agentrl.proxy.prefill import check_prefill, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
 
@@ -92,11 +93,14 @@ class Preparation:
         check_conversation(request.messages, request.tools or (), request.stop, self.limits)
         tools = None if request.tool_choice == "none" else request.tools or None
         self._check_least_length(request, tools)
-        if request.raw is None:
-            prompt = self._rendered(session, self._template(request), request.messages, tools)
-        else:
-            prompt = self._continued(session, request.raw)
         forced = self._forced_ids(request)
+        if request.raw is not None:
+            prompt = self._continued(session, request.raw)
+        elif request.continues:
+            prompt, begun = self._begun(session, request, tools)
+            forced = begun + forced
+        else:
+            prompt = self._rendered(session, self._template(request), request.messages, tools)
         prompt = prompt.followed_by(forced)
         check_length(len(prompt.input_ids), self.format.context_length)
         return prompt, tools, forced
@@ -118,6 +122,19 @@ class Preparation:
         if not prompt.input_ids:
             raise invalid("prompt", "it is empty")
         return prompt
+
+    def _begun(
+        self, session: Session, request: CompletionRequest, tools: list[Tool] | None
+    ) -> tuple[Prompt, list[int]]:
+        """Return the prompt before the message that is to be continued, and the ids of that message.
+
+        Raises:
+            ApiError: 400: it cannot be continued.
+        """
+        chat_format, last = self._template(request), check_prefill(request.messages)
+        prompt = self._rendered(session, chat_format, request.messages[:-1], tools)
+        ids = prefill_ids(chat_format, prompt.input_ids, last)
+        return replace(prompt, prefill=last.get("content") or ""), ids
 
     def _template(self, request: CompletionRequest) -> ChatFormat:
         try:

@@ -91,6 +91,8 @@ class _Message(Part):
         None
     )
 
+    prefix: Annotated[bool | None, Field(exclude=True)] = None
+    """Whether the reply goes on with this message, the last one."""
     function_call: _FunctionCall | None = None
     """The call of before there were tools; `legacy_functions` says what becomes of it."""
 
@@ -229,6 +231,8 @@ class ChatRequest(SamplingRequestBody):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     chat_template_kwargs: Json | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     response_format: Annotated[_PlainFormat | _SchemaFormat, Field(discriminator="type")] | None = None
 
     def to_completion_request(self) -> CompletionRequest:
@@ -247,6 +251,7 @@ class ChatRequest(SamplingRequestBody):
         return CompletionRequest(
             model=self.model,
             messages=with_tool_calls([message.to_json() for message in self.messages]),
+            continues=self.continues,
             tools=[tool.to_json() for tool in tools],
             template_options=self.chat_template_kwargs or {},
             tool_choice=NamedTool(choice.name) if isinstance(choice, _NamedTool) else choice,
@@ -268,6 +273,11 @@ class ChatRequest(SamplingRequestBody):
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
         return [*super().ignored(), *left_out(self.tools or [])]
+
+    @property
+    def continues(self) -> bool:
+        """Whether the reply goes on with the last message: as vLLM and SGLang, or as DeepSeek and Mistral write it."""
+        return bool(self.continue_final_message or self.messages[-1].prefix)
 
     @property
     def custom_names(self) -> set[str]:
@@ -299,6 +309,11 @@ def parse_request(body: bytes) -> ChatRequest:
     request = read_body(ChatRequest, body)
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
+    if any(message.prefix for message in request.messages[:-1]):
+        raise invalid("messages", "'prefix' belongs to the last one")
+    if request.add_generation_prompt is not None and request.add_generation_prompt is request.continues:
+        problem = "a reply goes on with the last message, or begins anew: it is true without 'continue_final_message', and false with it"
+        raise invalid("add_generation_prompt", problem)
     if request.functions and request.tools:
         raise invalid("functions", "it is the form of before there were 'tools'; write all of them as one or the other")
     if isinstance(request.function_call, _NamedFunction) and not request.functions:

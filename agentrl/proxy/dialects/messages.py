@@ -9,6 +9,7 @@ from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json,
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
 from agentrl.proxy.json_text import read_json
+from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
 
@@ -130,8 +131,10 @@ def _remember(request: MessagesRequest, call: PreparedCompletion, reply: Complet
     if request.thread is None:
         return
     before = call.before
-    added = call.request.messages[len(before.messages()) if before else 0 :]
-    call.session.conversations[call.id] = Conversation(before, [*added, reply.message.to_json()], call.request.tools)
+    end = -1 if call.request.continues else None
+    added = call.request.messages[len(before.messages()) if before else 0 : end]
+    said = joined(call.prompt.prefill, reply.message.to_json())
+    call.session.conversations[call.id] = Conversation(before, [*added, said], call.request.tools)
 
 
 def _delta(index: int, delta: Json) -> Json:
