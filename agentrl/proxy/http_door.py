@@ -121,7 +121,8 @@ def _url(host: str, port: int) -> str:
 async def _answer(
     limits: ProxyLimits, handle: Handle, http: web.Request, connection: _Connection
 ) -> web.StreamResponse:
-    reply = await handle(http.method, http.path, http.headers, lambda: _receive(http, limits))
+    target = f"{http.path}?{http.query_string}" if http.query_string else http.path
+    reply = await handle(http.method, target, http.headers, lambda: _receive(http, limits))
     connection.harmless = b""
     if reply.events is None:
         response = web.Response(body=reply.body, status=reply.status, headers=reply.headers)

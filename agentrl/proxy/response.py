@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from agentrl.errors import EngineError, TooManySessionsError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.completion import Json
+from agentrl.proxy.headers import retry_headers
 from agentrl.proxy.json_text import to_json
 from agentrl.reporting.logger import logger
 
@@ -84,7 +85,7 @@ def _is_failure(error: BaseException) -> bool:
 
 def refusal(error: ApiError, path: str) -> Response:
     """Return the reply that says why there is none, in the words of the API of `path`."""
-    return Response(to_json(_error_json(error, path)), error.status)
+    return Response(to_json(_error_json(error, path)), error.status, extra_headers=retry_headers(error.status))
 
 
 def _error_json(error: ApiError, path: str) -> Json:

@@ -32,6 +32,7 @@ from agentrl.proxy.dialects.models import model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
+from agentrl.proxy.headers import cors_headers, preflight_headers, rate_limit_headers, request_key
 from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.model_names import ModelNames
@@ -129,23 +130,39 @@ class Proxy:
         """End a session: its record is final, and its key is answered with 409."""
         self.sessions.close(session)
 
-    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
-        """Answer one HTTP request. Its body is read once its key is known to be good."""
+    async def handle(self, method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
+        """Answer one HTTP request. Its body is read once its key is known to be good.
+
+        Args:
+            method: its method.
+            target: its path, with its query.
+            headers: its headers.
+            body: its body.
+        """
         begun = time.monotonic()
+        path, _, query = target.partition("?")
+        path = path.rstrip("/") or "/"
+        key = request_key(headers, query)
+        cors = cors_headers(self.limits.cors_origins, headers)
         with refusals(method, path) as answered:
-            answered.reply = await self._answer(method, path.rstrip("/") or "/", headers, body)
+            if method == "OPTIONS" and cors:
+                answered.reply = Response(status=204, extra_headers=preflight_headers(headers))
+            else:
+                answered.reply = await self._answer(method, path, key, body)
         reply = answered.reply
-        reply.extra_headers |= {
+        if method == "POST" and (session := self.sessions.known(key)) is not None:
+            most = self.limits.max_requests_per_session
+            reply.extra_headers |= rate_limit_headers(path, most, session.activity.requests)
+        reply.extra_headers |= cors | {
             "x-request-id": answered.request_id,
             "request-id": answered.request_id,
             "openai-processing-ms": str(round(1000 * (time.monotonic() - begun))),
         }
         return reply
 
-    async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
+    async def _answer(self, method: str, path: str, key: str, body: Body) -> Response:
         if method == "HEAD":
-            return replace(await self._answer("GET", path, headers, body), body=b"")
-        key = headers.get("x-api-key") or bearer_key(headers)
+            return replace(await self._answer("GET", path, key, body), body=b"")
         known = {"/", "/health", "/openapi.json", "/v1/models", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/":
@@ -294,17 +311,14 @@ class Proxy:
         return _InProcessTransport(self)
 
 
-def bearer_key(headers: Mapping[str, str]) -> str:
-    """Return the key in `Authorization: Bearer KEY`."""
-    return headers.get("authorization", "").removeprefix("Bearer ").strip()
-
-
 class _InProcessTransport(httpx2.AsyncBaseTransport):
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        reply = await self._proxy.handle(request.method, request.url.path, request.headers, await request.aread())
+        query = request.url.query.decode()
+        target = f"{request.url.path}?{query}" if query else request.url.path
+        reply = await self._proxy.handle(request.method, target, request.headers, await request.aread())
         if reply.events is None:
             return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
         return httpx2.Response(reply.status, headers=reply.headers, stream=_EventStream(reply.events))
