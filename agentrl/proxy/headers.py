@@ -37,6 +37,8 @@ def request_key(headers: Mapping[str, str], query: str) -> str:
 
 def rate_limit_headers(path: str, limit: int, in_work: int) -> dict[str, str]:
     """Return how many requests a session may have in work, and how many more that are, in the words of the API of `path`."""
+    if ":" in path:
+        return {}  # Google's replies have none
     left = str(max(0, limit - in_work))
     if path.startswith("/v1/messages"):
         return {"anthropic-ratelimit-requests-limit": str(limit), "anthropic-ratelimit-requests-remaining": left}

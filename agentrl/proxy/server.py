@@ -1,6 +1,6 @@
 """The proxy: sessions, and the model APIs over two doors that lead to the same place.
 
-episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages
+episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages, generateContent
                                        ├── Proxy.handle ─────────► CompletionService ─► Engine
 any other program ── loopback HTTP ────┘
 """
@@ -25,6 +25,7 @@ from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
+from agentrl.proxy.dialects import gemini
 from agentrl.proxy.dialects.chat import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
@@ -36,7 +37,7 @@ from agentrl.proxy.headers import cors_headers, preflight_headers, rate_limit_he
 from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.model_names import ModelNames
-from agentrl.proxy.response import Response, error_event, json_response, refusals
+from agentrl.proxy.response import Framing, Response, closing, error_event, framed, json_response, refusals
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 
@@ -48,7 +49,8 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 MODELS = "/v1/models/"
 RESPONSES = "/v1/responses/"
 MAX_TOP_LOGPROBS = 20
-_OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
+NAMED_EVENTS = ("/v1/responses", "/v1/messages")
+_OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
 
 
 class Endpoint(Protocol):
@@ -94,7 +96,7 @@ class Proxy:
     def __post_init__(self) -> None:
         self.names = ModelNames(self.model, self.limits)
         self._work = FairWork(self.limits.threads)
-        service = CompletionService(
+        self._service = service = CompletionService(
             self.engine,
             self.chat_format,
             self.names,
@@ -148,7 +150,7 @@ class Proxy:
             if method == "OPTIONS" and cors:
                 answered.reply = Response(status=204, extra_headers=preflight_headers(headers))
             else:
-                answered.reply = await self._answer(method, path, key, body)
+                answered.reply = await self._answer(method, path, key, body, is_sse="alt=sse" in query.split("&"))
         reply = answered.reply
         if method == "POST" and (session := self.sessions.known(key)) is not None:
             most = self.limits.max_requests_per_session
@@ -160,9 +162,14 @@ class Proxy:
         }
         return reply
 
-    async def _answer(self, method: str, path: str, key: str, body: Body) -> Response:
+    async def _answer(self, method: str, path: str, key: str, body: Body, *, is_sse: bool = False) -> Response:
         if method == "HEAD":
             return replace(await self._answer("GET", path, key, body), body=b"")
+        if (called := gemini.called(path)) is not None and method == "POST":
+            return await self._google(*called, self.sessions.find(key), path, body, "plain" if is_sse else "array")
+        if (name := gemini.listed(path)) is not None and method == "GET":
+            self.sessions.find(key)
+            return json_response(self._googles_models(name))
         known = {"/", "/health", "/openapi.json", "/v1/models", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/":
@@ -185,21 +192,37 @@ class Proxy:
                     stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES))
                 )
             case "POST", _ if path == COUNT_TOKENS:
-                return await self._count(self.sessions.find(key), body)
+                return await self._count(self.sessions.find(key), body, self._messages.count)
             case "POST", _ if path in self._endpoints:
-                return await self._reply(path, self.sessions.find(key), body)
-        if path in known or path.startswith((MODELS, RESPONSES)):
+                framing: Framing = "named" if path in NAMED_EVENTS else "done"
+                return await self._reply(self._endpoints[path], path, self.sessions.find(key), body, framing)
+        if path in known or path.startswith((MODELS, RESPONSES)) or gemini.listed(path) is not None:
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
-    async def _count(self, role: SessionRole, body: Body) -> Response:
+    async def _google(
+        self, model: str, method: str, role: SessionRole, path: str, body: Body, framing: Framing
+    ) -> Response:
+        endpoint = gemini.GenerateContent(self._service, model, method)
+        if method == "countTokens":
+            return await self._count(role, body, endpoint.count)
+        return await self._reply(endpoint, path, role, body, framing)
+
+    def _googles_models(self, name: str) -> Json:
+        context = self.chat_format.context_length
+        if not name:
+            return gemini.model_list(self.names.listed(), context)
+        self.names.check(name)
+        return gemini.one_model(name, context)
+
+    async def _count(self, role: SessionRole, body: Body, count: Callable[[SessionRole, bytes], Json]) -> Response:
         with self._request_in_work(role.session):
             received = await self._received(body)
-            count = await self._prepared(role.session, received, lambda: self._messages.count(role, received))
-        return json_response(count)
+            counted = await self._prepared(role.session, received, lambda: count(role, received))
+        return json_response(counted)
 
-    async def _reply(self, path: str, role: SessionRole, body: Body) -> Response:
-        endpoint, session = self._endpoints[path], role.session
+    async def _reply(self, endpoint: Endpoint, path: str, role: SessionRole, body: Body, framing: Framing) -> Response:
+        session = role.session
         with self._request_in_work(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
@@ -211,8 +234,8 @@ class Proxy:
                 written.extra_headers |= self._ignored.header(session, asked[0].request)
                 return written
             ignored = self._ignored.header(session, asked[0].request)
-        events = self._events(path, asked, lambda send: endpoint.stream(request, calls, send))
-        return Response(events=events, extra_headers=ignored)
+        events = self._events(path, framing, asked, lambda send: endpoint.stream(request, calls, send))
+        return Response(events=events, extra_headers=ignored, framing=framing)
 
     async def _received(self, body: Body) -> bytes:
         received = body if isinstance(body, bytes) else await body()
@@ -228,7 +251,14 @@ class Proxy:
         return await self._work.run(session.key, size, prepare)
 
     async def _written(self, session: Session, content: Json, echoed: int) -> Response:
-        tokens = next((n for name, n in (content.get("usage") or {}).items() if name in _OUTPUT_TOKENS), 0)
+        tokens = next(
+            (
+                n
+                for name, n in (content.get("usage") or content.get("usageMetadata") or {}).items()
+                if name in _OUTPUT_TOKENS
+            ),
+            0,
+        )
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
         return await self._large_json(session, content) if size > INLINE_BYTES else json_response(content)
@@ -254,7 +284,7 @@ class Proxy:
             activity.last_used = time.monotonic()
 
     async def _events(
-        self, path: str, calls: list[PreparedCompletion], stream: Callable[[Send], Awaitable[None]]
+        self, path: str, framing: Framing, calls: list[PreparedCompletion], stream: Callable[[Send], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves.
 
@@ -263,7 +293,6 @@ class Proxy:
         send, receive = anyio.create_memory_object_stream[tuple[Json, bool]](16)
         session = calls[0].session
         scope = anyio.CancelScope()
-        named = path in ("/v1/responses", "/v1/messages")
         sent = 0
 
         async def put(event: Json, *, whole: bool = False) -> None:
@@ -291,10 +320,9 @@ class Proxy:
                             content = to_json(event)
                             scope.cancel()
                     sent += 1
-                    name = f"event: {event['type']}\n".encode() if named and "type" in event else b""
-                    yield name + b"data: " + content + b"\n\n"
-            if not named:
-                yield b"data: [DONE]\n\n"
+                    yield framed(framing, event, content, sent - 1)
+            if end := closing(framing, sent):
+                yield end
         finally:
             scope.cancel()
 

@@ -155,13 +155,18 @@ def _content(reply: Completion) -> list[Json]:
     for call in message.tool_calls:
         function = call["function"]
         blocks.append(
-            {"type": "tool_use", "id": shown_id(call["id"]), "name": function["name"], "input": _input(function)}
+            {
+                "type": "tool_use",
+                "id": shown_id(call["id"]),
+                "name": function["name"],
+                "input": arguments_object(function),
+            }
         )
     return blocks
 
 
-def _input(function: Json) -> Json:
-    """Anthropic's clients get the arguments as an object. The policy may have said something else."""
+def arguments_object(function: Json) -> Json:
+    """Return the arguments of a call as an object, as Anthropic's and Google's clients get them. The policy may have said something else."""
     try:
         arguments = read_json(function["arguments"])
     except ValueError:
