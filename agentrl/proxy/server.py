@@ -7,6 +7,7 @@ any other program ── loopback HTTP ────┘
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ Body = bytes | Callable[[], Awaitable[bytes]]
 """A request's body, or how to receive it. Raises ApiError."""
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
-MODELS = "/v1/models/"
+MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 RESPONSES = "/v1/responses/"
 MAX_TOP_LOGPROBS = 20
 NAMED_EVENTS = ("/v1/responses", "/v1/messages")
@@ -167,24 +168,16 @@ class Proxy:
             return replace(await self._answer("GET", path, key, body), body=b"")
         if (called := gemini.called(path)) is not None and method == "POST":
             return await self._google(*called, self.sessions.find(key), path, body, "plain" if is_sse else "array")
-        if (name := gemini.listed(path)) is not None and method == "GET":
-            self.sessions.find(key)
-            return json_response(self._googles_models(name))
-        known = {"/", "/health", "/openapi.json", "/v1/models", COUNT_TOKENS, *self._endpoints}
+        known = {"/", "/health", "/openapi.json", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/":
                 return json_response({"service": "agentrl", "model": self.model})
             case "GET", "/health":
                 await self.engine.health()
                 return Response(b'{"status":"ok"}')
-            case "GET", "/v1/models":
+            case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
                 self.sessions.find(key)
-                return json_response(model_list(self.names.listed()))
-            case "GET", _ if path.startswith(MODELS):
-                self.sessions.find(key)
-                name = path.removeprefix(MODELS)
-                self.names.check(name)
-                return json_response(one_model(name))
+                return json_response(self._models(listed[1]))
             case "GET", "/openapi.json":
                 return Response(to_json(openapi_document()))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
@@ -196,7 +189,7 @@ class Proxy:
             case "POST", _ if path in self._endpoints:
                 framing: Framing = "named" if path in NAMED_EVENTS else "done"
                 return await self._reply(self._endpoints[path], path, self.sessions.find(key), body, framing)
-        if path in known or path.startswith((MODELS, RESPONSES)) or gemini.listed(path) is not None:
+        if path in known or path.startswith(RESPONSES) or MODELS.fullmatch(path) is not None:
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
@@ -208,12 +201,12 @@ class Proxy:
             return await self._count(role, body, endpoint.count)
         return await self._reply(endpoint, path, role, body, framing)
 
-    def _googles_models(self, name: str) -> Json:
+    def _models(self, name: str | None) -> Json:
         context = self.chat_format.context_length
-        if not name:
-            return gemini.model_list(self.names.listed(), context)
+        if name is None:
+            return model_list(self.names.listed(), context)
         self.names.check(name)
-        return gemini.one_model(name, context)
+        return one_model(name, context)
 
     async def _count(self, role: SessionRole, body: Body, count: Callable[[SessionRole, bytes], Json]) -> Response:
         with self._request_in_work(role.session):

@@ -1,4 +1,4 @@
-"""Google's `models/NAME:generateContent`, `:streamGenerateContent` and `:countTokens`, and its list of models."""
+"""Google's `models/NAME:generateContent`, `:streamGenerateContent` and `:countTokens`."""
 
 from __future__ import annotations
 
@@ -14,19 +14,12 @@ from agentrl.proxy.dialects.messages import arguments_object
 from agentrl.proxy.session import SessionRole
 
 _PATH = re.compile(r"/v1(?:beta|alpha)?/models/(.+):(generateContent|streamGenerateContent|countTokens)")
-_LISTED = re.compile(r"/v1(?:beta|alpha)/models(?:/(.+))?")
 
 
 def called(path: str) -> tuple[str, str] | None:
     """Return the model and the method that a path calls; None for a path of another kind."""
     found = _PATH.fullmatch(path)
     return (found[1], found[2]) if found else None
-
-
-def listed(path: str) -> str | None:
-    """Return the model that a path tells of, "" for all of them; None for a path of another kind."""
-    found = _LISTED.fullmatch(path)
-    return (found[1] or "") if found else None
 
 
 @dataclass(frozen=True)
@@ -107,24 +100,6 @@ class GenerateContent:
             await send(last, whole=ended == count)
 
         await all_of(one, count)
-
-
-def model_list(names: Sequence[str], context_length: int) -> Json:
-    """Return the list of the one model that there is, under each of its names."""
-    return {"models": [one_model(name, context_length) for name in names]}
-
-
-def one_model(name: str, context_length: int) -> Json:
-    """Return what is told of one model."""
-    return {
-        "name": f"models/{name}",
-        "baseModelId": name,
-        "version": "1",
-        "displayName": name,
-        "inputTokenLimit": context_length,
-        "outputTokenLimit": context_length,
-        "supportedGenerationMethods": ["generateContent", "streamGenerateContent", "countTokens"],
-    }
 
 
 def _parts(request: Asked, reply: Completion) -> list[Json]:
