@@ -32,7 +32,7 @@ class NamedTool:
 
 @dataclass(frozen=True, kw_only=True)
 class Alterations:
-    """What makes tokens be drawn from another distribution than the policy's own: fields of `Sampling`, by default neutral."""
+    """The fields of `Sampling` that nothing but a request sets, and that make tokens be drawn from another distribution; by default neutral."""
 
     top_k: int = -1
     min_p: float = 0.0
@@ -45,6 +45,21 @@ class Alterations:
         """Return those that are not neutral, by name."""
         asked = {item.name: vars(self)[item.name] for item in fields(self) if vars(self)[item.name] != item.default}
         return asked | {"logit_bias": [list(pair) for pair in self.logit_bias]} if self.logit_bias else asked
+
+
+def alterations_of(sampling: Sampling) -> Json:
+    """Return what makes the tokens of a reply no samples of softmax(logits / temperature), by name; empty where they are.
+
+    A temperature above 0 is no alteration, whatever it is: it is recorded with the turn, and the trainer's logprobs are taken at it.
+    """
+    found: Json = {}
+    if sampling.temperature == 0:
+        found["temperature"] = 0
+    elif sampling.top_p < 1:
+        found["top_p"] = sampling.top_p
+    own = {item.name: getattr(sampling, item.name) for item in fields(Alterations)}
+    found |= Alterations(**own).to_json()
+    return found | {"json_schema": True} if sampling.json_schema is not None else found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
-from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion
+from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion, alterations_of
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
 from agentrl.proxy.model_names import ModelNames
@@ -265,7 +265,7 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             )
             turn.model = asked.model
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
-            turn.alterations = asked.alterations.to_json()
+            turn.alterations = alterations_of(call.sampling)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
 
