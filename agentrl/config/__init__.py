@@ -32,6 +32,7 @@ from agentrl.config.run import (
     SandboxConfig,
     check_groups,
     check_is_config,
+    check_sampling,
     check_set,
 )
 from agentrl.config.trainer import CheckpointConfig, LoraConfig, OptimizerConfig, TeacherConfig, TrainerConfig
@@ -74,6 +75,7 @@ __all__ = [
     "TurnsConfig",
     "check_groups",
     "check_is_config",
+    "check_sampling",
     "check_set",
     "close_key",
     "complaints",

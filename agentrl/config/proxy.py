@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from agentrl.config.section import Positive, Seconds, Section
+
+ROLE_PREFIX = "role:"
+"""What stands before the name of a role in `model_names`."""
+_ROLE = re.compile(r"role:[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+def _checked(meaning: str) -> str:
+    if not meaning or (meaning.startswith(ROLE_PREFIX) and not _ROLE.fullmatch(meaning)):
+        raise ValueError(
+            f"{meaning!r} is neither the name of the served model nor role:NAME, of a word of at most 64 letters, digits, - and _"
+        )
+    return meaning
+
+
+_Meaning = Annotated[str, AfterValidator(_checked)]
+
+_Origin = Annotated[str, Field(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s,]+)$")]
+"""Scheme, host and port, as browsers send it: without a slash at its end."""
 
 
 class ProxyLimits(Section):
@@ -47,6 +66,12 @@ class ProxyLimits(Section):
     strict: bool = False
     """Refuse with 400 what is otherwise ignored since it changes nothing that is sampled: fields that are unknown or only label a
     request, tools that the service itself would run, and other names of the model."""
+    model_names: dict[str, _Meaning] | None = None
+    """The names of models that are answered, each with what it stands for: the served model's name, or `role:NAME` for the served model
+    in a role of the session. A `*` at a name's end stands for anything; the longest that fits counts. Other names are refused with 404.
+    Default: any name is answered."""
+    cors_origins: tuple[_Origin, ...] = ()
+    """Origins of web pages that may use the proxy from a browser, such as `http://localhost:3000`; `*` is any. Default: none."""
     session_idle_timeout_s: Seconds | None = None
     """A session that no request came for is closed after this. Default: an hour for `agentrl serve`; an episode's session
     lives as long as the episode."""

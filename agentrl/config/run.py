@@ -44,7 +44,8 @@ class RolloutConfig(Section):
     temperature: Annotated[float, Field(gt=0, le=2)] = 1.0
     """Sampling temperature, where the workflow does not say."""
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Nucleus sampling, where the workflow does not say."""
+    """Nucleus sampling, where the workflow does not say. Below 1, replies are not the policy's own: see
+    `trainer.turns.altered_sampling`."""
     max_tokens: Positive | None = None
     """Bound of one reply, where the workflow does not say. Default: what the context leaves."""
     episode_timeout_s: Seconds = 600
@@ -248,6 +249,20 @@ def check_groups(config: RunConfig) -> None:
         raise ConfigError(
             f'`rollout.group_size` = 1 leaves `trainer.advantage` = "{trainer.advantage.kind}" nothing to compare an episode with: '
             'every advantage would be 0. Use `rollout.group_size` = 2 or more, or `trainer.advantage` = "gae", "reinforce_pp" or "rloo"'
+        )
+
+
+def check_sampling(config: RunConfig) -> None:
+    """Check that a training run does not have its replies sampled so that it masks them.
+
+    Raises:
+        ConfigError: It has: `rollout.top_p` is below 1.
+    """
+    top_p, altered = config.rollout.top_p, config.trainer.turns.altered_sampling
+    if top_p < 1 and altered != "train":
+        raise ConfigError(
+            f"`rollout.top_p` = {top_p:g} draws every reply from a part of the policy's distribution, and `trainer.turns.altered_sampling` = "
+            f'"{altered}" leaves such replies out: nothing would be trained on. Use `rollout.top_p` = 1, or "train"'
         )
 
 

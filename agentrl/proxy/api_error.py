@@ -12,6 +12,18 @@ Body = TypeVar("Body", bound=BaseModel)
 
 _MAX_MESSAGE = 2000
 _OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+_GOOGLE_STATUSES = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    404: "NOT_FOUND",
+    405: "UNIMPLEMENTED",
+    408: "DEADLINE_EXCEEDED",
+    409: "FAILED_PRECONDITION",
+    413: "INVALID_ARGUMENT",
+    415: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
+    503: "UNAVAILABLE",
+}
 _LISTED_PROBLEMS = 100
 """Of more problems in one body, none is looked at: listing them takes longer than finding them."""
 _ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 529: "overloaded_error"}
@@ -40,6 +52,23 @@ class ApiError(Exception):
         if self.code is not None:
             error["details"] = {"error_code": self.code}
         return {"type": "error", "error": error}
+
+    def google_json(self) -> dict[str, Any]:
+        """Return the reply's JSON, as Google writes it."""
+        error: dict[str, Any] = {
+            "code": self.status,
+            "message": self.message,
+            "status": _GOOGLE_STATUSES.get(self.status, "INTERNAL"),
+        }
+        details: list[dict[str, Any]] = []
+        if self.code is not None:
+            details.append(
+                {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": self.code, "domain": "agentrl"}
+            )
+        if self.param is not None:
+            violations = [{"field": self.param, "description": self.message}]
+            details.append({"@type": "type.googleapis.com/google.rpc.BadRequest", "fieldViolations": violations})
+        return {"error": {**error, "details": details} if details else error}
 
     def event_json(self, sequence_number: int) -> dict[str, Any]:
         """Return the event that ends a stream of the Responses API."""
@@ -82,7 +111,7 @@ def read_body(model: type[Body], body: bytes) -> Body:
     # Of a union, pydantic reports every member; the one that came furthest is what the client meant.
     problem = max(problems, key=lambda p: (p["type"] == "extra_forbidden" and len(p["loc"]) == 1, len(p["loc"])))
     # It also names the member it tried, such as `str`, `list[str]` or a class of ours.
-    place = [part for part in problem["loc"] if isinstance(part, int) or (part.isidentifier() and part.islower())]
+    place = [part for part in problem["loc"] if isinstance(part, int) or (part.isidentifier() and part[0].islower())]
     param = ".".join(str(part) for part in place if part != "str") or None
     if problem["type"] == "extra_forbidden":
         raise ApiError(400, f"Unsupported parameter: '{param}'.", param=param, code="unsupported_parameter")

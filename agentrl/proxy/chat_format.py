@@ -167,7 +167,7 @@ class ChatFormat:
     @property
     def call_end_id(self) -> int | None:
         """The id that closes a tool call, where the format has one."""
-        return self._special("</tool_call>")
+        return self.special("</tool_call>")
 
     def forced_call(self, name: str | None) -> list[int]:
         """Return ids that make the model's turn a call of tool `name` (None: of any tool), for formats with JSON in `<tool_call>`.
@@ -175,14 +175,15 @@ class ChatFormat:
         Raises:
             ValueError: The format is another.
         """
-        opening = self._special("<tool_call>")
+        opening = self.special("<tool_call>")
         if opening is None or not type(self.renderer).__name__.startswith(("Qwen3Renderer", "Qwen3VL", "PrimeQwen3")):
             raise ValueError(f"{type(self.renderer).__name__} has no JSON tool calls to force")
         # No trailing space: vocabularies join a space to what follows it, so a model never saw one stand alone.
         text = '\n{"name":' if name is None else f'\n{{"name": {json.dumps(name)}, "arguments":'
         return [opening, *self.tokenizer.encode(text, add_special_tokens=False)]
 
-    def _special(self, token: str) -> int | None:
+    def special(self, token: str) -> int | None:
+        """Return the id of a special token; None where the vocabulary has none."""
         token_id = self.tokenizer.convert_tokens_to_ids(token)
         return token_id if isinstance(token_id, int) and token_id != self.tokenizer.unk_token_id else None
 
@@ -194,8 +195,11 @@ class ChatFormat:
         stop: Sequence[str] = (),
         tool_call_ids: list[str] | None = None,
         growing: bool = False,
+        prefill: str = "",
     ) -> AssistantMessage:
         """Return the message in `output_ids` (forced ids included). A malformed tool call stays in the content as text.
+
+        It is what follows `prefill`, the text that `output_ids` begin with.
 
         `tool_call_ids` names the tool calls and is extended as needed, so that parsing a growing reply keeps their names.
         While a reply is `growing`, what may yet become a tool call or a stop string is left out.
@@ -204,7 +208,7 @@ class ChatFormat:
             parsed = self.renderer.parse_response(output_ids, tools=tools or None)
         except (RecursionError, ValueError):
             # The model may write what no reader of JSON takes, such as 100,000 brackets: it is text then.
-            return self.plain(output_ids, stop=stop, growing=growing)
+            return self.plain(output_ids, stop=stop, growing=growing, prefill=prefill)
         content = parsed.content
         names = tool_call_ids if tool_call_ids is not None else []
         calls: list[dict[str, Any]] = []
@@ -221,15 +225,18 @@ class ChatFormat:
                 names.append(call.id or f"call_{uuid.uuid4().hex[:24]}")
             function = {"name": name, "arguments": text}
             calls.append({"id": names[len(calls)], "type": "function", "function": function})
-        content, stopped_by = _until(stop, content, growing=growing)
-        close = self._special("</think>") if parsed.reasoning_content else None
+        content, stopped_by = _until(stop, _after(prefill, content), growing=growing)
+        close = self.special("</think>") if parsed.reasoning_content else None
         thought = output_ids.index(close) + 1 if close in output_ids else 0
         return AssistantMessage(content, parsed.reasoning_content, calls, stopped_by, thought)
 
-    def plain(self, output_ids: list[int], *, stop: Sequence[str] = (), growing: bool = False) -> AssistantMessage:
+    def plain(
+        self, output_ids: list[int], *, stop: Sequence[str] = (), growing: bool = False, prefill: str = ""
+    ) -> AssistantMessage:
         """Return the text in `output_ids`, of a raw completion: nothing in it has a meaning, but the token that ends it."""
         ends = bool(output_ids) and output_ids[-1] in self.stop_token_ids
-        content, stopped_by = _until(stop, self.decode(output_ids[:-1] if ends else output_ids), growing=growing)
+        content = _after(prefill, self.decode(output_ids[:-1] if ends else output_ids))
+        content, stopped_by = _until(stop, content, growing=growing)
         return AssistantMessage(content, stopped_by=stopped_by)
 
     def tokens_to_stop(self, output_ids: list[int], stop: Sequence[str]) -> int:
@@ -272,6 +279,14 @@ def _until(stops: Sequence[str], text: str, *, growing: bool) -> tuple[str, str 
     for stop in stops if growing else ():
         begun = max(begun, next((n for n in range(len(stop) - 1, 0, -1) if text.endswith(stop[:n])), 0))
     return text[: len(text) - begun], None
+
+
+def _after(prefill: str, content: str) -> str:
+    """Return what follows `prefill` in a text. Renderers may strip the text, and the model may have said nothing yet."""
+    begun = next((begun for begun in (prefill, prefill.lstrip()) if content.startswith(begun)), None)
+    if begun is not None:
+        return content[len(begun) :]
+    return "" if prefill.strip().startswith(content.strip()) else content
 
 
 def _image_spans(rendered: RenderedTokens, messages: Sequence[Message]) -> tuple[ImageSpan, ...]:

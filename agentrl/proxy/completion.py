@@ -32,7 +32,7 @@ class NamedTool:
 
 @dataclass(frozen=True, kw_only=True)
 class Alterations:
-    """The fields of `Sampling` that have tokens drawn from another distribution than the policy's own; by default neutral."""
+    """The fields of `Sampling` that nothing but a request sets, and that make tokens be drawn from another distribution; by default neutral."""
 
     top_k: int = -1
     min_p: float = 0.0
@@ -47,6 +47,21 @@ class Alterations:
         return asked | {"logit_bias": [list(pair) for pair in self.logit_bias]} if self.logit_bias else asked
 
 
+def alterations_of(sampling: Sampling) -> Json:
+    """Return what makes the tokens of a reply no samples of softmax(logits / temperature), by name; empty where they are.
+
+    A temperature above 0 is no alteration, whatever it is: it is recorded with the turn, and the trainer's logprobs are taken at it.
+    """
+    found: Json = {}
+    if sampling.temperature == 0:
+        found["temperature"] = 0
+    elif sampling.top_p < 1:
+        found["top_p"] = sampling.top_p
+    own = {item.name: getattr(sampling, item.name) for item in fields(Alterations)}
+    found |= Alterations(**own).to_json()
+    return found | {"json_schema": True} if sampling.json_schema is not None else found
+
+
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest:
     """The request of a client, in any dialect. None: what the session's defaults say."""
@@ -54,6 +69,8 @@ class CompletionRequest:
     model: str
     messages: Sequence[Message] = ()
     """The conversation, in the form of OpenAI's chat completions."""
+    continues: bool = False
+    """Whether the reply goes on with the last message, which is the assistant's; `agentrl.proxy.prefill`."""
     raw: str | list[int] | None = None
     """In place of messages: text or ids to go on from as they are."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
@@ -61,6 +78,8 @@ class CompletionRequest:
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
+    tool_call_ids: Sequence[str] = ()
+    """Ids of the reply's first tool calls, for dialects in which clients send none back; those of further calls are made up."""
     stop: Sequence[str] = ()
     max_tokens: int | None = None
     temperature: float | None = None

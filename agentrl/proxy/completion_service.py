@@ -21,9 +21,10 @@ from agentrl.engine.soundness import Expected, fault_of
 from agentrl.errors import EngineError
 from agentrl.proxy.api_error import ApiError
 from agentrl.proxy.chat_format import AssistantMessage, ChatFormat
-from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion
+from agentrl.proxy.completion import Completion, Emit, Json, PreparedCompletion, alterations_of
 from agentrl.proxy.deltas import SentDeltas
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
+from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.preparation import Preparation
 from agentrl.proxy.turn_texts import replied_texts
 from agentrl.record.recorded_choice import RecordedChoice
@@ -42,7 +43,7 @@ class CompletionService:
         self,
         engine: Engine,
         chat_format: ChatFormat,
-        model: str,
+        model: ModelNames,
         limits: ProxyLimits,
         work: FairWork,
         *,
@@ -77,7 +78,7 @@ class CompletionService:
         """
         sent = SentDeltas()
         known = self._known(call, index)
-        tool_call_ids = list(known.tool_call_ids) if known is not None else []
+        tool_call_ids = list(call.request.tool_call_ids if known is None else known.tool_call_ids)
         if known is not None and known.generation.finish != "abort":
             generation = known.generation
         elif emit is None:
@@ -197,7 +198,13 @@ class CompletionService:
             if call.request.raw is not None:
                 return self._format.plain(ids, stop=stop, growing=growing)
             chat_format = call.chat_format or self._format
-            return chat_format.parse(ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing)
+            prefill = call.prompt.prefill
+            message = chat_format.parse(
+                ids, call.tools, stop=stop, tool_call_ids=tool_call_ids, growing=growing, prefill=prefill
+            )
+            # What the client wrote of the reasoning is no part of the reply.
+            is_written = call.request.continues and call.request.messages[-1].get("reasoning_content")
+            return replace(message, reasoning=None, reasoning_tokens=0) if is_written else message
 
         return await self._sized(call, _BYTES_PER_TOKEN * len(ids), read)
 
@@ -258,7 +265,7 @@ def record(calls: Sequence[PreparedCompletion]) -> None:
             )
             turn.model = asked.model
             turn.request, turn.tool_call_ids, turn.tools = call.digest, reply.tool_call_ids, bool(call.tools)
-            turn.alterations = asked.alterations.to_json()
+            turn.alterations = alterations_of(call.sampling)
             if session.call_log is not None and (known := call.recorded.get(index)) is not None:
                 session.call_log.replayed_tokens += min(len(known.generation.output_ids), len(turn.output_ids))
 

@@ -1,12 +1,13 @@
 """The proxy: sessions, and the model APIs over two doors that lead to the same place.
 
-episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages
+episode.client ── InProcessTransport ──┐                  chat, completions, responses, messages, generateContent
                                        ├── Proxy.handle ─────────► CompletionService ─► Engine
 any other program ── loopback HTTP ────┘
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.completion import Json, PreparedCompletion, Send, recall
 from agentrl.proxy.completion_service import CompletionService, logprob_bytes, record
+from agentrl.proxy.dialects import gemini
 from agentrl.proxy.dialects.chat_completions import ChatCompletions
 from agentrl.proxy.dialects.completions import Completions
 from agentrl.proxy.dialects.messages import Messages
@@ -32,10 +34,11 @@ from agentrl.proxy.dialects.models import model_list, one_model
 from agentrl.proxy.dialects.openapi import openapi_document
 from agentrl.proxy.dialects.responses import Responses, stored_response
 from agentrl.proxy.fair_work import INLINE_BYTES, FairWork
-from agentrl.proxy.http_response import Response, json_response, refusal_event, refusals
+from agentrl.proxy.headers import cors_headers, preflight_headers, rate_limit_headers, request_key
+from agentrl.proxy.http_response import Framing, Response, closing, error_event, framed, json_response, refusals
 from agentrl.proxy.ignored import Ignored
 from agentrl.proxy.json_text import json_pieces, to_json
-from agentrl.proxy.preparation import check_model
+from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import SamplingDefaults, Session, SessionRole
 from agentrl.proxy.sessions import Sessions
 
@@ -44,10 +47,11 @@ Body = bytes | Callable[[], Awaitable[bytes]]
 """A request's body, or how to receive it. Raises ApiError."""
 
 COUNT_TOKENS = "/v1/messages/count_tokens"
-MODELS = "/v1/models/"
+MODELS = re.compile(r"/v1(?:beta|alpha)?/models(?:/(.+))?")
 RESPONSES = "/v1/responses/"
 MAX_TOP_LOGPROBS = 20
-_OUTPUT_TOKENS = ("completion_tokens", "output_tokens")
+NAMED_EVENTS = ("/v1/responses", "/v1/messages")
+_OUTPUT_TOKENS = ("completion_tokens", "output_tokens", "candidatesTokenCount")
 
 
 class Endpoint(Protocol):
@@ -91,11 +95,12 @@ class Proxy:
     """Where other programs reach it: `http://127.0.0.1:PORT`."""
 
     def __post_init__(self) -> None:
+        self.names = ModelNames(self.model, self.limits)
         self._work = FairWork(self.limits.threads)
-        service = CompletionService(
+        self._service = service = CompletionService(
             self.engine,
             self.chat_format,
-            self.model,
+            self.names,
             self.limits,
             self._work,
             training=self.training,
@@ -109,7 +114,7 @@ class Proxy:
             "/v1/messages": self._messages,
         }
         self.sessions = Sessions(self.limits, lambda session: self.engine.end_session(session.key))
-        self._ignored = Ignored(self.model)
+        self._ignored = Ignored(self.names)
 
     @property
     def base_url(self) -> str:
@@ -128,39 +133,51 @@ class Proxy:
         """End a session: its record is final, and its key is answered with 409."""
         self.sessions.close(session)
 
-    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
-        """Answer one HTTP request. Its body is read once its key is known to be good."""
+    async def handle(self, method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
+        """Answer one HTTP request. Its body is read once its key is known to be good.
+
+        Args:
+            method: its method.
+            target: its path, with its query.
+            headers: its headers.
+            body: its body.
+        """
         begun = time.monotonic()
+        path, _, query = target.partition("?")
+        path = path.rstrip("/") or "/"
+        key = request_key(headers, query)
+        cors = cors_headers(self.limits.cors_origins, headers)
         with refusals(method, path) as answered:
-            answered.reply = await self._answer(method, path.rstrip("/") or "/", headers, body)
+            if method == "OPTIONS" and cors:
+                answered.reply = Response(status=204, extra_headers=preflight_headers(headers))
+            else:
+                answered.reply = await self._answer(method, path, key, body, is_sse="alt=sse" in query.split("&"))
         reply = answered.reply
-        reply.extra_headers |= {
+        if method == "POST" and (session := self.sessions.known(key)) is not None:
+            most = self.limits.max_requests_per_session
+            reply.extra_headers |= rate_limit_headers(path, most, session.activity.requests)
+        reply.extra_headers |= cors | {
             "x-request-id": answered.request_id,
             "request-id": answered.request_id,
             "openai-processing-ms": str(round(1000 * (time.monotonic() - begun))),
         }
         return reply
 
-    async def _answer(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
+    async def _answer(self, method: str, path: str, key: str, body: Body, *, is_sse: bool = False) -> Response:
         if method == "HEAD":
-            return replace(await self._answer("GET", path, headers, body), body=b"")
-        key = headers.get("x-api-key") or bearer_key(headers)
-        known = {"/", "/health", "/openapi.json", "/v1/models", COUNT_TOKENS, *self._endpoints}
+            return replace(await self._answer("GET", path, key, body), body=b"")
+        if (called := gemini.called(path)) is not None and method == "POST":
+            return await self._google(*called, self.sessions.find(key), path, body, "plain" if is_sse else "array")
+        known = {"/", "/health", "/openapi.json", COUNT_TOKENS, *self._endpoints}
         match method, path:
             case "GET", "/":
                 return json_response({"service": "agentrl", "model": self.model})
             case "GET", "/health":
                 await self.engine.health()
                 return Response(b'{"status":"ok"}')
-            case "GET", "/v1/models":
+            case "GET", _ if (listed := MODELS.fullmatch(path)) is not None:
                 self.sessions.find(key)
-                return json_response(model_list(self.model))
-            case "GET", _ if path.startswith(MODELS):
-                self.sessions.find(key)
-                name = path.removeprefix(MODELS)
-                if self.limits.strict:
-                    check_model(name, self.model)
-                return json_response(one_model(name))
+                return json_response(self._models(listed[1]))
             case "GET", "/openapi.json":
                 return Response(to_json(openapi_document()))
             case "GET" | "DELETE", _ if path.startswith(RESPONSES):
@@ -168,21 +185,37 @@ class Proxy:
                     stored_response(self.sessions.find(key).session, method, path.removeprefix(RESPONSES))
                 )
             case "POST", _ if path == COUNT_TOKENS:
-                return await self._count(self.sessions.find(key), body)
+                return await self._count(self.sessions.find(key), body, self._messages.count)
             case "POST", _ if path in self._endpoints:
-                return await self._reply(path, self.sessions.find(key), body)
-        if path in known or path.startswith((MODELS, RESPONSES)):
+                framing: Framing = "named" if path in NAMED_EVENTS else "done"
+                return await self._reply(self._endpoints[path], path, self.sessions.find(key), body, framing)
+        if path in known or path.startswith(RESPONSES) or MODELS.fullmatch(path) is not None:
             raise ApiError(405, f"{method} is not allowed on {path}.")
         raise ApiError(404, f"Unknown path {path}.", code="unknown_url")
 
-    async def _count(self, role: SessionRole, body: Body) -> Response:
+    async def _google(
+        self, model: str, method: str, role: SessionRole, path: str, body: Body, framing: Framing
+    ) -> Response:
+        endpoint = gemini.GenerateContent(self._service, model, method)
+        if method == "countTokens":
+            return await self._count(role, body, endpoint.count)
+        return await self._reply(endpoint, path, role, body, framing)
+
+    def _models(self, name: str | None) -> Json:
+        context = self.chat_format.context_length
+        if name is None:
+            return model_list(self.names.listed(), context)
+        self.names.check(name)
+        return one_model(name, context)
+
+    async def _count(self, role: SessionRole, body: Body, count: Callable[[SessionRole, bytes], Json]) -> Response:
         with self._request_in_work(role.session):
             received = await self._received(body)
-            count = await self._prepared(role.session, received, lambda: self._messages.count(role, received))
-        return json_response(count)
+            counted = await self._prepared(role.session, received, lambda: count(role, received))
+        return json_response(counted)
 
-    async def _reply(self, path: str, role: SessionRole, body: Body) -> Response:
-        endpoint, session = self._endpoints[path], role.session
+    async def _reply(self, endpoint: Endpoint, path: str, role: SessionRole, body: Body, framing: Framing) -> Response:
+        session = role.session
         with self._request_in_work(session):
             received = await self._received(body)
             request, calls = await self._prepared(session, received, lambda: endpoint.prepare(role, received))
@@ -194,8 +227,8 @@ class Proxy:
                 written.extra_headers |= self._ignored.header(session, asked[0].request)
                 return written
             ignored = self._ignored.header(session, asked[0].request)
-        events = self._events(path, asked, lambda send: endpoint.stream(request, calls, send))
-        return Response(events=events, extra_headers=ignored)
+        events = self._events(path, framing, asked, lambda send: endpoint.stream(request, calls, send))
+        return Response(events=events, extra_headers=ignored, framing=framing)
 
     async def _received(self, body: Body) -> bytes:
         received = body if isinstance(body, bytes) else await body()
@@ -211,7 +244,14 @@ class Proxy:
         return await self._work.run(session.key, size, prepare)
 
     async def _written(self, session: Session, content: Json, echoed: int) -> Response:
-        tokens = next((n for name, n in (content.get("usage") or {}).items() if name in _OUTPUT_TOKENS), 0)
+        tokens = next(
+            (
+                n
+                for name, n in (content.get("usage") or content.get("usageMetadata") or {}).items()
+                if name in _OUTPUT_TOKENS
+            ),
+            0,
+        )
         logprobs = any(choice.get("logprobs") for choice in content.get("choices", ()))
         size = echoed + (logprob_bytes(tokens, MAX_TOP_LOGPROBS) if logprobs else 8 * tokens)
         return await self._large_json(session, content) if size > INLINE_BYTES else json_response(content)
@@ -237,7 +277,7 @@ class Proxy:
             activity.last_used = time.monotonic()
 
     async def _events(
-        self, path: str, calls: list[PreparedCompletion], stream: Callable[[Send], Awaitable[None]]
+        self, path: str, framing: Framing, calls: list[PreparedCompletion], stream: Callable[[Send], Awaitable[None]]
     ) -> AsyncGenerator[bytes, None]:
         """Server-sent events of a streamed reply. It is made in a task of the proxy, which ends when the reader leaves.
 
@@ -246,7 +286,6 @@ class Proxy:
         send, receive = anyio.create_memory_object_stream[tuple[Json, bool]](16)
         session = calls[0].session
         scope = anyio.CancelScope()
-        named = path in ("/v1/responses", "/v1/messages")
         sent = 0
 
         async def put(event: Json, *, whole: bool = False) -> None:
@@ -259,7 +298,7 @@ class Proxy:
                     with refusals("POST", path) as answered:
                         await stream(put)
                     if answered.error is not None:
-                        await put(refusal_event(answered.error, path, sent))
+                        await put(error_event(answered.error, path, sent))
 
         self._tasks.start_soon(run)
         try:
@@ -270,14 +309,13 @@ class Proxy:
                         try:
                             record(calls)
                         except ApiError as error:
-                            event = refusal_event(error, path, sent)
+                            event = error_event(error, path, sent)
                             content = to_json(event)
                             scope.cancel()
                     sent += 1
-                    name = f"event: {event['type']}\n".encode() if named and "type" in event else b""
-                    yield name + b"data: " + content + b"\n\n"
-            if not named:
-                yield b"data: [DONE]\n\n"
+                    yield framed(framing, event, content, sent - 1)
+            if end := closing(framing, sent):
+                yield end
         finally:
             scope.cancel()
 
@@ -294,17 +332,14 @@ class Proxy:
         return _InProcessTransport(self)
 
 
-def bearer_key(headers: Mapping[str, str]) -> str:
-    """Return the key in `Authorization: Bearer KEY`."""
-    return headers.get("authorization", "").removeprefix("Bearer ").strip()
-
-
 class _InProcessTransport(httpx2.AsyncBaseTransport):
     def __init__(self, proxy: Proxy) -> None:
         self._proxy = proxy
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        reply = await self._proxy.handle(request.method, request.url.path, request.headers, await request.aread())
+        query = request.url.query.decode()
+        target = f"{request.url.path}?{query}" if query else request.url.path
+        reply = await self._proxy.handle(request.method, target, request.headers, await request.aread())
         if reply.events is None:
             return httpx2.Response(reply.status, headers=reply.headers, content=reply.body)
         return httpx2.Response(reply.status, headers=reply.headers, stream=_EventStream(reply.events))

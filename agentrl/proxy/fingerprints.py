@@ -62,7 +62,8 @@ class Fingerprints:
         """Return the fingerprint of a conversation with one more message.
 
         Only what a message means counts, not how a client or a dialect spells it: null fields, an empty text, reasoning that the
-        client dropped, one text part instead of a string, spaces in JSON.
+        client dropped, one text part instead of a string, spaces in JSON, and whether the arguments of a call are those of a custom
+        tool or the text that its client has of them.
         """
         content = message.get("content") or ""
         if isinstance(content, list) and all(part["type"] == "text" for part in content):
@@ -77,6 +78,11 @@ class Fingerprints:
 
 def _canonical(arguments: str) -> str:
     try:
-        return json.dumps(read_json(arguments), sort_keys=True)
+        value = read_json(arguments)
+        if isinstance(value, dict) and isinstance(text := value.get("input"), str) and len(value) == 1:
+            # What a custom tool is called with: its client sends the text back, whatever shape the arguments had.
+            arguments = text
+            value = read_json(text)
+        return json.dumps(value, sort_keys=True)
     except ValueError:
         return arguments

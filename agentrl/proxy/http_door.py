@@ -25,6 +25,7 @@ from agentrl.proxy.bounds import too_large
 from agentrl.proxy.chat_format import ChatFormat
 from agentrl.proxy.endpoints import Body, Proxy
 from agentrl.proxy.http_response import Response
+from agentrl.proxy.model_names import check_names
 from agentrl.reporting.logger import logger
 
 log = logger(__name__)
@@ -62,7 +63,11 @@ async def open_proxy(
 
     With `training` what it records is to be trained on, and images, which are not yet, are refused; with `refuse_altered` other distributions than the policy's own are too. `middleware` may answer more paths over
     HTTP than `Proxy.handle`, which it is expected to call for the rest.
+
+    Raises:
+        ConfigError: `proxy.model_names` maps a name to a model that is not served.
     """
+    check_names(model, limits or ProxyLimits())
     async with anyio.create_task_group() as tasks:
         proxy = Proxy(engine, chat_format, model, tasks, limits or ProxyLimits(), training, refuse_altered)
         handle = proxy.handle if middleware is None else middleware(proxy)
@@ -116,7 +121,8 @@ def _url(host: str, port: int) -> str:
 async def _answer(
     limits: ProxyLimits, handle: Handle, http: web.Request, connection: _Connection
 ) -> web.StreamResponse:
-    reply = await handle(http.method, http.path, http.headers, lambda: _receive(http, limits))
+    target = f"{http.path}?{http.query_string}" if http.query_string else http.path
+    reply = await handle(http.method, target, http.headers, lambda: _receive(http, limits))
     connection.harmless = b""
     if reply.events is None:
         response = web.Response(body=reply.body, status=reply.status, headers=reply.headers)

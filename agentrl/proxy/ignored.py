@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agentrl.proxy.completion import CompletionRequest
+from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.session import Session
 from agentrl.reporting.logger import logger
 
@@ -15,9 +16,9 @@ MAX_IGNORED = 64
 
 
 class Ignored:
-    """What the agents of one proxy have asked for so far. `model` is the name that the model has itself."""
+    """What the agents of one proxy have asked for so far. `model` says which names of it are known."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: ModelNames) -> None:
         self._model = model
         self._logged: set[str] = set()
 
@@ -26,7 +27,7 @@ class Ignored:
 
         Ask for it when the reply is there that takes it: what it names counts as told.
         """
-        asked = [*request.ignored, *(["model"] if request.model != self._model else [])]
+        asked = [*request.ignored, *(["model"] if not self._model.known(request.model) else [])]
         new = sorted({name for name in asked if name not in session.ignored})[: MAX_IGNORED - len(session.ignored)]
         session.ignored.update(new)
         if unlogged := [name for name in new if name not in self._logged][: MAX_IGNORED - len(self._logged)]:

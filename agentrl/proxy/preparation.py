@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrl.config.proxy import ProxyLimits
 from agentrl.engine.protocol import Engine, Sampling
+from agentrl.errors import EpisodeError
 from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.completion import Alterations, CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.model_names import ModelNames
+from agentrl.proxy.prefill import check_prefill, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
 
 
@@ -22,8 +25,7 @@ class Preparation:
 
     engine: Engine
     format: ChatFormat
-    model: str
-    """Its name. Agents hard-code others, which are answered too."""
+    model: ModelNames
     limits: ProxyLimits
     training: bool = False
     """Whether what no trainer learns from is refused."""
@@ -36,9 +38,9 @@ class Preparation:
         Raises:
             ApiError: the request cannot be answered.
         """
-        session = role.session
+        session, role = role.session, self._role(role, request)
         prompt, tools, forced = self._prompt(session, request)
-        self._check_alterations(role, request.alterations)
+        self._check_alterations(role, request)
         sampling = self._sampling(session.defaults, request, prompt, tools)
         if request.logprobs:
             logprobs = request.choices * sampling.max_new_tokens * (1 + request.top_logprobs)
@@ -62,7 +64,17 @@ class Preparation:
         Raises:
             ApiError: the request cannot be answered.
         """
+        self.model.check(request.model)
         return len(self._prompt(role.session, request)[0].input_ids)
+
+    def _role(self, asking: SessionRole, request: CompletionRequest) -> SessionRole:
+        self.model.check(request.model)
+        try:
+            return self.model.role(asking, request.model)
+        except EpisodeError as error:
+            raise ApiError(
+                400, f"The model names a role that cannot be: {error}.", param="model", code="invalid_role"
+            ) from None
 
     def _prompt(self, session: Session, request: CompletionRequest) -> tuple[Prompt, list[Tool] | None, list[int]]:
         """Return the prompt, the tools that are in it, and the ids at its end that the model is taken to have said.
@@ -70,8 +82,10 @@ class Preparation:
         Raises:
             ApiError: 400: the request cannot be answered by this model and engine.
         """
-        if self.limits.strict:
-            self._check_strictly(request)
+        if self.limits.strict and request.ignored:
+            name = request.ignored[0]
+            message = f"Unsupported parameter: '{name}'. It would be ignored, which `proxy.strict` refuses."
+            raise ApiError(400, message, param=name, code="unsupported_parameter")
         if request.json_schema is not None and not self.engine.has_grammar:
             message = "This engine has no grammar to hold a reply to a JSON format; SGLang has, with --grammar-backend."
             raise ApiError(400, message, param="response_format", code="unsupported_value")
@@ -79,21 +93,17 @@ class Preparation:
         check_conversation(request.messages, request.tools or (), request.stop, self.limits)
         tools = None if request.tool_choice == "none" else request.tools or None
         self._check_least_length(request, tools)
-        if request.raw is None:
-            prompt = self._rendered(session, self._template(request), request.messages, tools)
-        else:
-            prompt = self._continued(session, request.raw)
         forced = self._forced_ids(request)
+        if request.raw is not None:
+            prompt = self._continued(session, request.raw)
+        elif request.continues:
+            prompt, begun = self._begun(session, request, tools)
+            forced = begun + forced
+        else:
+            prompt = self._rendered(session, self._template(request), request.messages, tools)
         prompt = prompt.followed_by(forced)
         check_length(len(prompt.input_ids), self.format.context_length)
         return prompt, tools, forced
-
-    def _check_strictly(self, request: CompletionRequest) -> None:
-        check_model(request.model, self.model)
-        if request.ignored:
-            name = request.ignored[0]
-            message = f"Unsupported parameter: '{name}'. It would be ignored, which `proxy.strict` refuses."
-            raise ApiError(400, message, param=name, code="unsupported_parameter")
 
     def _check_least_length(self, request: CompletionRequest, tools: list[Tool] | None) -> None:
         """Refuse what cannot fit, before it is tokenised."""
@@ -112,6 +122,19 @@ class Preparation:
         if not prompt.input_ids:
             raise invalid("prompt", "it is empty")
         return prompt
+
+    def _begun(
+        self, session: Session, request: CompletionRequest, tools: list[Tool] | None
+    ) -> tuple[Prompt, list[int]]:
+        """Return the prompt before the message that is to be continued, and the ids of that message.
+
+        Raises:
+            ApiError: 400: it cannot be continued.
+        """
+        chat_format, last = self._template(request), check_prefill(request.messages)
+        prompt = self._rendered(session, chat_format, request.messages[:-1], tools)
+        ids = prefill_ids(chat_format, prompt.input_ids, last)
+        return replace(prompt, prefill=last.get("content") or ""), ids
 
     def _template(self, request: CompletionRequest) -> ChatFormat:
         try:
@@ -132,7 +155,7 @@ class Preparation:
 
     def _check_images(self, urls: list[str]) -> None:
         if not (self.format.takes_images and self.engine.takes_images):
-            raise invalid("messages", f"{self.model} does not take images")
+            raise invalid("messages", f"{self.model.served} does not take images")
         if self.training:
             raise invalid(
                 "messages",
@@ -177,16 +200,26 @@ class Preparation:
             **vars(request.alterations),
         )
 
-    def _check_alterations(self, role: SessionRole, alterations: Alterations) -> None:
-        bias = alterations.logit_bias
+    def _check_alterations(self, role: SessionRole, request: CompletionRequest) -> None:
+        bias = request.alterations.logit_bias
         check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
         _check_ids([token for token, _ in bias], self.format.vocabulary, "logit_bias")
-        if self.refuse_altered and role.trained and (asked := list(alterations.to_json())):
+        if self.refuse_altered and role.trained and (asked := _altered_by(request)):
             problem = (
                 "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
                 'trainer.turns.altered_sampling = "refuse" forbids'
             )
             raise invalid(asked[0], problem)
+
+
+def _altered_by(request: CompletionRequest) -> list[str]:
+    """Return the fields of a request that ask for another distribution than the policy's at some temperature."""
+    exact = {
+        "temperature": request.temperature != 0,
+        "top_p": request.top_p in (None, 1),
+        "response_format": request.json_schema is None,
+    }
+    return [*request.alterations.to_json(), *(name for name, is_exact in exact.items() if not is_exact)]
 
 
 def _images(message: Message) -> list[Json]:
@@ -198,14 +231,3 @@ def _check_ids(ids: list[int], vocabulary: int, field: str) -> None:
     if ids and not (min(ids) >= 0 and max(ids) < vocabulary):
         outside = next(token for token in ids if not 0 <= token < vocabulary)
         raise invalid(field, f"{outside} is outside the vocabulary of {vocabulary} tokens")
-
-
-def check_model(name: str, served: str) -> None:
-    """Check that a model is the one that is served, as `proxy.strict` wants it.
-
-    Raises:
-        ApiError: 404 for another one.
-    """
-    if name != served:
-        message = f"The model '{name}' does not exist; this proxy serves '{served}' (proxy.strict)."
-        raise ApiError(404, message, param="model", code="model_not_found")

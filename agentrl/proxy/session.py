@@ -18,6 +18,7 @@ from agentrl.proxy.call_log import CallLog
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
 from agentrl.proxy.fingerprints import Fingerprints
 from agentrl.proxy.longest_prefix import Recorded
+from agentrl.proxy.prefill import joined
 from agentrl.proxy.turn_texts import UNKNOWN, TurnTexts
 from agentrl.record.rolling_digest import RollingDigest, bytes_of_ids, bytes_of_text
 from agentrl.record.roots import TurnText
@@ -54,6 +55,8 @@ class Prompt:
     """Those whose tokens are in `input_ids`, in order."""
     known_messages: int = 0
     """How many messages, from the first on, are in the path of the parent."""
+    prefill: str = ""
+    """The beginning of the reply that the client wrote, and `input_ids` end with; `agentrl.proxy.prefill`."""
 
     def followed_by(self, ids: list[int]) -> Prompt:
         """Return the prompt with ids after it."""
@@ -207,13 +210,21 @@ class Session:
         self.turn_texts.append(text)
         self._ids.add(turn.path_digest(), turn)
         if prompt.history:
-            said = self._fingerprints.after(prompt.history, reply)
-            known = self._calls.get(said)
-            if known is None or known.completion_id != completion_id or choice_index < known.choice_index:
-                self._calls[said] = turn
+            for said in self._conversations(prompt, reply):
+                known = self._calls.get(said)
+                if known is None or known.completion_id != completion_id or choice_index < known.choice_index:
+                    self._calls[said] = turn
         else:
             self._texts.add(prompt.text.with_text(reply["content"]), turn)
         return turn
+
+    def _conversations(self, prompt: Prompt, reply: Message) -> list[bytes]:
+        """Return the fingerprints of the conversation up to and including a reply: a prefill may be a message of its own in it."""
+        whole = self._fingerprints.after(prompt.history, joined(prompt.prefill, reply))
+        if not prompt.prefill:
+            return [whole]
+        begun = self._fingerprints.after(prompt.history, {"role": "assistant", "content": prompt.prefill})
+        return [whole, self._fingerprints.after(begun, reply)]
 
     def reward(self, completion_id: str, value: float) -> None:
         """Give one model call a reward of its own.

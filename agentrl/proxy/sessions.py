@@ -84,6 +84,10 @@ class Sessions:
             raise ApiError(409, "The episode of this key has ended.", code="episode_closed")
         raise ApiError(401, "Incorrect API key provided: it names no running episode.", code="invalid_api_key")
 
+    def known(self, key: str) -> Session | None:
+        """Return the open session of a key, or of a role's key; None where there is none."""
+        return self._open.get(_digest(key.partition(".")[0]))
+
     async def close_idle(self) -> None:
         """Close sessions that idle for too long; runs until it is cancelled."""
         timeout_s = self._limits.session_idle_timeout_s

@@ -9,9 +9,10 @@ from agentrl.config import RunConfig, check_set
 from agentrl.engine.launch import check_engine
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.extras import check_extra
-from agentrl.models import model_directory
+from agentrl.models import model_directory, model_name
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
+from agentrl.proxy.model_names import check_names
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
 
@@ -28,6 +29,7 @@ async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
     config = await in_thread(with_model, config, abandon_on_cancel=True)
     await in_thread(check_engine, config.engine)
     await in_thread(check_address, config.proxy.host, config.proxy.port)
+    check_names(model_name(config.model.path), config.proxy)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
     return config, await chat_format_of(config.model)
 

@@ -37,7 +37,8 @@ from agentrl.errors import EngineError, EpisodeError
 from agentrl.machine.garbage import settled
 from agentrl.proxy.api_error import ApiError, read_body
 from agentrl.proxy.dialects.openapi import MODEL_APIS, Paths, describe
-from agentrl.proxy.endpoints import Body, Proxy, bearer_key
+from agentrl.proxy.endpoints import Body, Proxy
+from agentrl.proxy.headers import bearer_key
 from agentrl.proxy.http_response import Response, refusals
 from agentrl.proxy.json_text import json_pieces, to_json
 from agentrl.proxy.session import SamplingDefaults, Session
@@ -165,22 +166,23 @@ class Service:
         self._admin_key = admin_key
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
-    async def handle(self, method: str, path: str, headers: Mapping[str, str], body: Body) -> Response:
+    async def handle(self, method: str, target: str, headers: Mapping[str, str], body: Body) -> Response:
         """Answer one HTTP request, the model APIs included.
 
         Args:
             method: Its method.
-            path: Its path.
+            target: Its path, with its query.
             headers: Its headers.
             body: Its body, which is read once its key is known to be good.
 
         Returns:
             The response, which tells what is refused too.
         """
+        path = target.partition("?")[0]
         if (method, path) == ("GET", "/openapi.json"):
             return Response(to_json(_document()))
         if path.split("/")[1:2] not in (["sessions"], ["weights"]):
-            return await self._proxy.handle(method, path, headers, body)
+            return await self._proxy.handle(method, target, headers, body)
         with refusals(method, path) as answered:
             self._check_key(headers)
             received = b""

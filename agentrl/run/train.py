@@ -23,7 +23,7 @@ from agentrl.concurrency.event_loop import first_signal
 from agentrl.concurrency.forgotten_await import says_await
 from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
-from agentrl.config import RunConfig, check_groups, check_is_config
+from agentrl.config import RunConfig, check_groups, check_is_config, check_sampling
 from agentrl.engine.broadcast import Backend, Broadcast
 from agentrl.engine.client.sglang import SGLangEngine
 from agentrl.episode import Task
@@ -111,6 +111,7 @@ async def _begin(sources: Sources, view: RunView, resume: bool) -> None:
     config = sources.config
     run_dir = Path(config.run_dir)
     check_groups(config)
+    check_sampling(config)
     await in_thread(check_extra, "train", "training")
     await in_thread(lambda: check_run_dir(run_dir, resume=resume))
     if resume and (summary := await in_thread(summary_of_finished, config)):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentrl
-from agentrl.config import RunConfig, check_groups, close_key, load_config
+from agentrl.config import RunConfig, check_groups, check_sampling, close_key, load_config
 from agentrl.errors import ConfigError, UsageError
 
 
@@ -191,3 +191,15 @@ def test_values_add_to_what_a_file_says_of_their_section(tmp_path: Path) -> None
     file.write_text("[rollout]\ngroup_size = 7\nbatch_size = 21\n[model.renderer_options]\nthinking = false\n")
     config = load_config(file, rollout={"batch_size": 14}, model="elsewhere")
     assert (config.rollout.group_size, config.rollout.batch_size, config.model.path) == (7, 14, "elsewhere")
+
+
+def test_a_run_that_would_mask_every_reply_for_its_own_top_p_is_refused() -> None:
+    check_sampling(load_config())
+    check_sampling(load_config(overrides={"rollout.temperature": 0.7}))
+    for altered in ("mask", "refuse"):
+        config = load_config(overrides={"rollout.top_p": 0.9, "trainer.turns.altered_sampling": altered})
+        with pytest.raises(
+            ConfigError, match=r"`rollout.top_p` = 0.9 .*nothing would be trained on.*`rollout.top_p` = 1, or \"train\""
+        ):
+            check_sampling(config)
+    check_sampling(load_config(overrides={"rollout.top_p": 0.9, "trainer.turns.altered_sampling": "train"}))

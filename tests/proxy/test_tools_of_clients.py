@@ -10,9 +10,13 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentrl.proxy import ChatFormat, Proxy, Session, open_proxy
 from agentrl.proxy.dialects.responses import stored_response
+from agentrl.proxy.dialects.tools_as_functions import custom_arguments, custom_input
+from agentrl.proxy.json_text import read_json
 from tests.policy_by_prompt import PolicyByPrompt
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
@@ -108,11 +112,39 @@ async def test_a_custom_tool_of_chat_is_called_with_free_text_whole_and_streamed
     setup.in_order()
 
 
-@pytest.mark.parametrize("arguments", ['{"other": 1}', '{"input": 3}', '{"input": "x", "more": 1}'])
-async def test_arguments_that_are_no_free_text_reach_the_client_as_they_are(setup: Setup, arguments: str) -> None:
-    setup.replies += [said_call("patch", **json.loads(arguments))]
-    reply = await setup.openai.responses.create(model="any", input="1", tools=[CUSTOM])  # type: ignore[list-item]
-    assert json.loads(reply.output[0].input) == json.loads(arguments)  # type: ignore[union-attr]
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"other": 1}', '{"input": 3}', '{"input": "x", "more": 1}', '"free text"', '{"input": "{\\"input\\": \\"x\\"}"}'],
+)
+async def test_arguments_of_any_shape_reach_the_client_and_come_back_as_the_recorded_call(
+    setup: Setup, arguments: str
+) -> None:
+    said = f'<tool_call>\n{{"name": "patch", "arguments": {arguments}}}\n</tool_call>'
+    setup.replies += [said] * 4
+    items: list[Any] = [{"role": "user", "content": "1"}]
+    for stream in (False, True):
+        reply = await setup.openai.responses.create(model="any", input=items, tools=[CUSTOM], stream=stream)
+        if stream:
+            reply = [event async for event in reply][-1].response
+        (item,) = reply.output
+        assert item.input == custom_input(read_json(arguments) if arguments[0] == '"' else arguments)
+        output = {"type": "custom_tool_call_output", "call_id": item.call_id, "output": "ok"}
+        items += [item.model_dump(exclude_none=True), output]
+    messages: list[Any] = [{"role": "user", "content": "1"}]
+    for item in items[1:]:
+        if item["type"] == "custom_tool_call":
+            custom = {"id": item["call_id"], "type": "custom", "custom": {k: item[k] for k in ("name", "input")}}
+            messages += [{"role": "assistant", "content": None, "tool_calls": [custom]}]
+        else:
+            messages += [{"role": "tool", "tool_call_id": item["call_id"], "content": item["output"]}]
+    tools: Any = [{"type": "custom", "custom": {key: CUSTOM[key] for key in ("name", "description")}}]
+    await setup.openai.chat.completions.create(model="any", messages=messages, tools=tools)
+    setup.in_order()
+
+
+@given(st.text())
+def test_any_free_text_is_the_same_after_its_way_through_arguments(text: str) -> None:
+    assert custom_input(custom_arguments(text)) == text
 
 
 async def test_the_grammar_of_a_custom_tool_is_shown_to_the_model(setup: Setup) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from agentrl.proxy.completion import Completion, Delta, Json, PreparedCompletion, Send
 from agentrl.proxy.completion_service import CompletionService, all_of
 from agentrl.proxy.dialects.chat_request import ChatRequest, parse_request
+from agentrl.proxy.dialects.legacy_functions import with_function_call
 from agentrl.proxy.dialects.tools_as_functions import custom_input
 from agentrl.proxy.session import SessionRole
 
@@ -38,8 +39,8 @@ class ChatCompletions:
             replies.append(reply)
             choices[index] = {
                 "index": index,
-                "message": _message(reply, request.custom_names),
-                "finish_reason": reply.finish,
+                "message": _message(request, reply),
+                "finish_reason": _finish(request, reply),
                 "logprobs": await self._logprobs(request, call, reply),
             }
 
@@ -73,7 +74,13 @@ class ChatCompletions:
                     await say({"reasoning_content": delta.reasoning})
                 if delta.text:
                     await say({"content": delta.text})
-                if (tool := delta.tool_call) is not None:
+                if (tool := delta.tool_call) is not None and request.functions:
+                    if calls == 0:
+                        function = tool["function"]
+                        await say({"function_call": {"name": function["name"], "arguments": ""}})
+                        await say({"function_call": {"arguments": function["arguments"]}})
+                    calls += 1
+                elif tool is not None:
                     shown = _shown_call(tool, customs)
                     kind, text = ("custom", "input") if shown["type"] == "custom" else ("function", "arguments")
                     begun = {**shown, kind: {**shown[kind], text: ""}}
@@ -86,7 +93,7 @@ class ChatCompletions:
             replies.append(reply)
             logprobs = await self._logprobs(request, call, reply)
             ended += 1
-            await say({}, whole=ended == count, finish_reason=reply.finish, logprobs=logprobs)
+            await say({}, whole=ended == count, finish_reason=_finish(request, reply), logprobs=logprobs)
 
         await all_of(one, count)
         if wants_usage:
@@ -98,11 +105,17 @@ class ChatCompletions:
         return {"content": await self._service.logprobs(call, reply.generation), "refusal": None}
 
 
-def _message(reply: Completion, customs: set[str]) -> Json:
-    message = reply.message.to_json()
+def _message(request: ChatRequest, reply: Completion) -> Json:
+    message, customs = reply.message.to_json(), request.custom_names
+    if request.functions:
+        return with_function_call(message)
     if customs and "tool_calls" in message:
         message["tool_calls"] = [_shown_call(call, customs) for call in message["tool_calls"]]
     return message
+
+
+def _finish(request: ChatRequest, reply: Completion) -> str:
+    return "function_call" if request.functions and reply.finish == "tool_calls" else reply.finish
 
 
 def _shown_call(call: Json, customs: set[str]) -> Json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AliasChoices, Field, model_validator
 
@@ -11,6 +11,7 @@ from agentrl.proxy.api_error import ApiError, invalid, read_body
 from agentrl.proxy.completion import OBJECT_SCHEMA, CompletionRequest, Json, NamedTool
 from agentrl.proxy.dialects.altered_sampling import SamplingRequestBody
 from agentrl.proxy.dialects.fields import Part
+from agentrl.proxy.dialects.legacy_functions import function_call_id, with_tool_calls
 from agentrl.proxy.dialects.tools_as_functions import (
     AnyTool,
     CustomFormat,
@@ -51,6 +52,10 @@ class _FunctionCall(Part):
     arguments: str
 
 
+class _NamedFunction(Part):
+    name: str
+
+
 class _ToolCall(Part):
     id: str
     type: Literal["function"] = "function"
@@ -76,7 +81,7 @@ class _CustomToolCall(Part):
 
 
 class _Message(Part):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[_Part], Field(fail_fast=True)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[_ToolCall | _CustomToolCall], Field(fail_fast=True)] | None = None
@@ -86,17 +91,19 @@ class _Message(Part):
         None
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _without_function_call(cls, value: Any) -> Any:
-        if isinstance(value, dict) and value.get("function_call") is not None:
-            raise ValueError("'function_call' is not shown to the model; write the call as 'tool_calls'")
-        return value
+    prefix: Annotated[bool | None, Field(exclude=True)] = None
+    """Whether the reply goes on with this message, the last one."""
+    function_call: _FunctionCall | None = None
+    """The call of before there were tools; `legacy_functions` says what becomes of it."""
 
     @model_validator(mode="after")
     def _complete(self) -> _Message:
         if self.role == "tool" and self.tool_call_id is None:
             raise ValueError("a message with role 'tool' needs 'tool_call_id'")
+        if self.role == "function" and self.name is None:
+            raise ValueError("a message with role 'function' needs 'name'")
+        if self.function_call is not None and (self.tool_calls or self.role != "assistant"):
+            raise ValueError("'function_call' belongs to a message with role 'assistant' and without 'tool_calls'")
         if self.role != "assistant" and self.content is None:
             raise ValueError(f"a message with role '{self.role}' needs 'content'")
         return self
@@ -150,10 +157,6 @@ class _CustomTool(Part):
 
 def _name(tool: _Tool | _CustomTool) -> str:
     return tool.function.name if isinstance(tool, _Tool) else tool.custom.name
-
-
-class _NamedFunction(Part):
-    name: str
 
 
 class _NamedTool(Part):
@@ -214,6 +217,8 @@ class ChatRequest(SamplingRequestBody):
     tools: Annotated[list[AnyTool[_Tool, _CustomTool, OtherTool]], Field(fail_fast=True)] | None = None
     tool_choice: Literal["auto", "none", "required"] | _NamedTool | _AllowedTools | None = None
     parallel_tool_calls: bool | None = None
+    functions: Annotated[list[_Function], Field(fail_fast=True)] | None = None
+    function_call: Literal["auto", "none"] | _NamedFunction | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
@@ -226,23 +231,32 @@ class ChatRequest(SamplingRequestBody):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     chat_template_kwargs: Json | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     response_format: Annotated[_PlainFormat | _SchemaFormat, Field(discriminator="type")] | None = None
 
     def to_completion_request(self) -> CompletionRequest:
         """Return the request in every dialect's form."""
         tools = [tool for tool in self.tools or [] if not isinstance(tool, OtherTool)]
+        tools += [_Tool(type="function", function=function) for function in self.functions or []]
         choice = self.tool_choice or "auto"
+        if isinstance(self.function_call, _NamedFunction):
+            choice = _NamedTool(type="function", function=self.function_call)
+        elif self.function_call is not None:
+            choice = self.function_call
         if isinstance(choice, _AllowedTools):
             names = {named.name for named in choice.allowed_tools.tools}
             tools = [tool for tool in tools if _name(tool) in names]
             choice = choice.allowed_tools.mode
         return CompletionRequest(
             model=self.model,
-            messages=[message.to_json() for message in self.messages],
+            messages=with_tool_calls([message.to_json() for message in self.messages]),
+            continues=self.continues,
             tools=[tool.to_json() for tool in tools],
             template_options=self.chat_template_kwargs or {},
             tool_choice=NamedTool(choice.name) if isinstance(choice, _NamedTool) else choice,
-            parallel_tool_calls=self.parallel_tool_calls is not False,
+            parallel_tool_calls=self.parallel_tool_calls is not False and not self.functions,
+            tool_call_ids=[function_call_id(len(self.messages))] if self.functions else [],
             stop=stop_strings(self.stop),
             max_tokens=self.max_completion_tokens or self.max_tokens,
             temperature=self.temperature,
@@ -259,6 +273,11 @@ class ChatRequest(SamplingRequestBody):
     def ignored(self) -> list[str]:
         """Return the names of the fields, and the kinds of tools, that are asked for and not given."""
         return [*super().ignored(), *left_out(self.tools or [])]
+
+    @property
+    def continues(self) -> bool:
+        """Whether the reply goes on with the last message: as vLLM and SGLang, or as DeepSeek and Mistral write it."""
+        return bool(self.continue_final_message or self.messages[-1].prefix)
 
     @property
     def custom_names(self) -> set[str]:
@@ -290,6 +309,15 @@ def parse_request(body: bytes) -> ChatRequest:
     request = read_body(ChatRequest, body)
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")
+    if any(message.prefix for message in request.messages[:-1]):
+        raise invalid("messages", "'prefix' belongs to the last one")
+    if request.add_generation_prompt is not None and request.add_generation_prompt is request.continues:
+        problem = "a reply goes on with the last message, or begins anew: it is true without 'continue_final_message', and false with it"
+        raise invalid("add_generation_prompt", problem)
+    if request.functions and request.tools:
+        raise invalid("functions", "it is the form of before there were 'tools'; write all of them as one or the other")
+    if isinstance(request.function_call, _NamedFunction) and not request.functions:
+        raise ApiError(400, "'function_call' needs 'functions'.", param="function_call", code="invalid_value")
     if request.stream_options and not request.stream:
         raise ApiError(400, "'stream_options' needs 'stream': true.", param="stream_options", code="invalid_value")
     return request

@@ -156,7 +156,7 @@ class RequestBody(Part):
             if name in self.refused and value not in self.refused[name]:
                 message = f"Unsupported parameter: '{name}'. It would change the reply; leave it out."
                 raise ApiError(400, message, param=name, code="unsupported_parameter")
-        return plain_names(name for name in asked if name not in CHANGES)
+        return plain_names(name for name in asked if name not in CHANGES and name not in self.refused)
 
 
 def plain_names(names: Iterable[str]) -> list[str]:

@@ -9,6 +9,7 @@ from agentrl.proxy.completion import Completion, CompletionRequest, Delta, Json,
 from agentrl.proxy.completion_service import CompletionService
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest, shown_id
 from agentrl.proxy.json_text import read_json
+from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
 
@@ -130,8 +131,10 @@ def _remember(request: MessagesRequest, call: PreparedCompletion, reply: Complet
     if request.thread is None:
         return
     before = call.before
-    added = call.request.messages[len(before.messages()) if before else 0 :]
-    call.session.conversations[call.id] = Conversation(before, [*added, reply.message.to_json()], call.request.tools)
+    end = -1 if call.request.continues else None
+    added = call.request.messages[len(before.messages()) if before else 0 : end]
+    said = joined(call.prompt.prefill, reply.message.to_json())
+    call.session.conversations[call.id] = Conversation(before, [*added, said], call.request.tools)
 
 
 def _delta(index: int, delta: Json) -> Json:
@@ -152,13 +155,18 @@ def _content(reply: Completion) -> list[Json]:
     for call in message.tool_calls:
         function = call["function"]
         blocks.append(
-            {"type": "tool_use", "id": shown_id(call["id"]), "name": function["name"], "input": _input(function)}
+            {
+                "type": "tool_use",
+                "id": shown_id(call["id"]),
+                "name": function["name"],
+                "input": arguments_object(function),
+            }
         )
     return blocks
 
 
-def _input(function: Json) -> Json:
-    """Anthropic's clients get the arguments as an object. The policy may have said something else."""
+def arguments_object(function: Json) -> Json:
+    """Return the arguments of a call as an object, as Anthropic's and Google's clients get them. The policy may have said something else."""
     try:
         arguments = read_json(function["arguments"])
     except ValueError:

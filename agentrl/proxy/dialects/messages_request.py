@@ -3,7 +3,7 @@
 system:     text blocks             a system message, in its place
 user:       tool_result blocks      tool messages, each on its own, before the text that follows them
             text, image, document blocks       a user message
-assistant:  thinking, text, tool_use blocks    one assistant message
+assistant:  thinking, text, tool_use blocks    one assistant message; the last message of all is continued
 
 Ids of tool calls begin with `toolu_` here, and with `call_` in the record and in the other dialects.
 """
@@ -222,6 +222,7 @@ class CountRequest(RequestBody):
         return CompletionRequest(
             model=self.model,
             messages=messages,
+            continues=messages[-1]["role"] == "assistant",
             tools=[tool.to_json() for tool in self.tools or [] if isinstance(tool, _Tool)],
             tool_choice=named if choice.type == "tool" else "required" if choice.type == "any" else choice.type,
             parallel_tool_calls=not choice.disable_parallel_tool_use,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -11,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from agentrl.proxy.dialects.chat_request import ChatRequest
 from agentrl.proxy.dialects.completions import TextCompletionRequest
+from agentrl.proxy.dialects.gemini_request import CountTokensRequest, GenerateRequest
 from agentrl.proxy.dialects.messages_request import CountRequest, MessagesRequest
 from agentrl.proxy.dialects.responses_request import ResponsesRequest
 
@@ -25,6 +27,11 @@ MODEL_APIS: Paths = {
     ("DELETE", "/v1/responses/{id}"): None,
     ("POST", "/v1/messages"): MessagesRequest,
     ("POST", "/v1/messages/count_tokens"): CountRequest,
+    ("POST", "/v1beta/models/{model}:generateContent"): GenerateRequest,
+    ("POST", "/v1beta/models/{model}:streamGenerateContent"): GenerateRequest,
+    ("POST", "/v1beta/models/{model}:countTokens"): CountTokensRequest,
+    ("GET", "/v1beta/models"): None,
+    ("GET", "/v1beta/models/{model}"): None,
     ("GET", "/v1/models"): None,
     ("GET", "/v1/models/{model}"): None,
     ("GET", "/health"): None,
@@ -49,7 +56,7 @@ def describe(paths: Paths) -> dict[str, Any]:
         operation: dict[str, Any] = {
             "responses": {"200": {"description": "The reply."}, "4XX": {"description": "Why there is none."}}
         }
-        if names := [part[1:-1] for part in path.split("/") if part.startswith("{")]:
+        if names := re.findall(r"{(\w+)}", path):
             operation["parameters"] = [
                 {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
             ]

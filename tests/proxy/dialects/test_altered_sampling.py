@@ -14,6 +14,7 @@ import pytest
 from agentrl.engine.protocol import PartialGeneration, Sampling
 from agentrl.proxy import ChatFormat, Proxy, ProxyLimits, Session, open_proxy
 from agentrl.proxy.call_log import RecordedCalls, recorded_choices
+from agentrl.proxy.session import SamplingDefaults
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, VersionSpan
 from agentrl.record.trajectory import TokenRecord
@@ -101,6 +102,66 @@ async def test_the_sdks_of_openai_and_anthropic_pass_them(nano_format: ChatForma
         {"presence_penalty": 1},
         {"top_k": 4},
     ]
+
+
+EXACT: list[dict[str, Any]] = [
+    {},
+    {"temperature": 0.3},
+    {"temperature": 1.7, "seed": 3},
+    {"top_p": 1},
+    {"stop": ["x"], "max_tokens": 3, "n": 1},
+    {"response_format": {"type": "text"}},
+]
+CUT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"temperature": 0}, {"temperature": 0}, "temperature"),
+    ({"temperature": 0, "top_p": 0.5}, {"temperature": 0}, "temperature"),
+    ({"top_p": 0.9}, {"top_p": 0.9}, "top_p"),
+    ({"response_format": {"type": "json_object"}}, {"json_schema": True}, "response_format"),
+    ({"top_k": 3, "top_p": 0.9}, {"top_p": 0.9, "top_k": 3}, "top_k"),
+]
+
+
+async def test_one_rule_says_what_is_the_policys_own_distribution_and_what_is_not(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (engine, proxy):
+        engine.has_grammar = True
+        session = proxy.open_session()
+        for change in (*EXACT, *(asked_for for asked_for, _, _ in CUT)):
+            assert (await asked(proxy, "chat/completions", session.key, {**CHAT, **change}))[0] == 200
+        cool = proxy.open_session(SamplingDefaults(top_p=0.8))
+        await asked(proxy, "chat/completions", cool.key, CHAT)
+        await asked(proxy, "chat/completions", cool.key, {**CHAT, "top_p": 1})
+    found = [turn.alterations for turn in session.record.turns]
+    assert found == [{}] * len(EXACT) + [marked for _, marked, _ in CUT]
+    assert [turn.alterations for turn in cool.record.turns] == [{"top_p": 0.8}, {}], "whoever asked for it"
+    assert [turn.temperature for turn in session.record.turns[1:3]] == [0.3, 1.7], (
+        "the trainer's logprobs are taken at it"
+    )
+
+
+async def test_every_dialect_is_under_the_rule(nano_format: ChatFormat) -> None:
+    async with opened(nano_format) as (_, proxy):
+        session = proxy.open_session()
+        for path, body in (
+            ("completions", TEXT),
+            ("messages", MESSAGES),
+            ("responses", {"model": "nano", "input": "1"}),
+        ):
+            await asked(proxy, path, session.key, {**body, "temperature": 0})
+            await asked(proxy, path, session.key, {**body, "top_p": 0.5})
+    assert [turn.alterations for turn in session.record.turns] == [{"temperature": 0}, {"top_p": 0.5}] * 3
+
+
+async def test_refusing_goes_by_the_same_rule(nano_format: ChatFormat) -> None:
+    async with opened(nano_format, training=True, refuse_altered=True) as (engine, proxy):
+        engine.has_grammar = True
+        session = proxy.open_session()
+        session.role("judge").trained = False
+        for change in EXACT:
+            assert (await asked(proxy, "chat/completions", session.key, {**CHAT, **change}))[0] == 200
+        for change, _, field in CUT:
+            status, reply = await asked(proxy, "chat/completions", session.key, {**CHAT, **change})
+            assert (status, reply["error"]["param"]) == (400, field)
+            assert (await asked(proxy, "chat/completions", f"{session.key}.judge", {**CHAT, **change}))[0] == 200
 
 
 async def test_a_top_k_of_1_is_recorded_at_temperature_1_like_every_greedy_reply(nano_format: ChatFormat) -> None:

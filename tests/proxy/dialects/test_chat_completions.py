@@ -246,7 +246,7 @@ async def test_defaults_of_the_session_apply_where_the_request_is_silent(setup: 
         ({"typical_p": 0.5}, "typical_p", "unsupported_parameter"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_value"),
         ({"response_format": {"type": "xml"}}, "response_format", "invalid_value"),
-        ({"functions": [{"name": "f"}]}, "functions", "unsupported_parameter"),
+        ({"functions": [{"name": "f"}], "tools": [TOOL]}, "functions", "invalid_value"),
         ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"temperature": 3}, "temperature", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),

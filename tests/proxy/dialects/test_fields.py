@@ -207,13 +207,16 @@ async def test_tools_that_the_client_runs_are_refused_since_no_call_of_them_coul
         assert not session.record.turns
 
 
-async def test_a_call_in_a_message_is_shown_to_the_model_or_refused(proxy: Proxy) -> None:
+async def test_a_function_call_in_a_message_is_shown_to_the_model_as_a_tool_call_is(proxy: Proxy) -> None:
     call = {"name": "add", "arguments": "{}"}
-    said = {"role": "assistant", "content": None, "function_call": call}
-    reply = await asked(proxy, "chat/completions", messages=[*USER, said, *USER])
-    assert reply.status == 400
-    assert "tool_calls" in error(reply)["message"]
-    assert error(reply)["param"].startswith("messages.1")
+    prompts = []
+    for written in ({"function_call": call}, {"tool_calls": [{"id": "1", "type": "function", "function": call}]}):
+        session = proxy.open_session()
+        said = {"role": "assistant", "content": None, **written}
+        reply = await asked(proxy, "chat/completions", session, messages=[*USER, said, *USER])
+        assert reply.status == 200, reply.body
+        prompts.append(session.record.turns[0].prompt_ids)
+    assert prompts[0] == prompts[1]
 
 
 async def test_reasoning_has_two_names_in_a_message(proxy: Proxy) -> None:

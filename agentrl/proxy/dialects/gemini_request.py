@@ -1,0 +1,345 @@
+"""The bodies of Gemini's `generateContent` and `countTokens`, and how their contents become messages.
+
+systemInstruction:  text                                a system message
+user:               functionResponse                    tool messages, each on its own, before the text that follows them
+                    text, inlineData (images)           a user message
+model:              text, thought, functionCall         one assistant message, however many contents it was streamed as; the last is continued
+
+Clients may leave the ids of calls out: a call is then named by the place of its message, and an answer belongs to the first call of its
+name that has none yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from agentrl.proxy.api_error import ApiError, invalid
+from agentrl.proxy.completion import OBJECT_SCHEMA, Alterations, CompletionRequest, Json, NamedTool
+from agentrl.proxy.dialects.chat_request import Seed, Tokens, joined_text
+from agentrl.proxy.dialects.fields import CHANGES, Part, RequestBody, plain_names
+from agentrl.proxy.dialects.gemini_schema import json_schema
+
+_CALLS_NAMED = 128
+_CAMEL = ConfigDict(alias_generator=to_camel, validate_by_name=True, validate_by_alias=True)
+_RUN_BY_CLIENT = ("computerUse", "computer_use")
+_CHANGES = {name: values for snake, values in CHANGES.items() for name in (snake, to_camel(snake))}
+
+
+class _CamelPart(Part):
+    model_config = ConfigDict(**_CAMEL, extra="ignore")
+
+
+class _Blob(_CamelPart):
+    mime_type: str
+    data: str
+
+
+class _FunctionCall(_CamelPart):
+    id: str | None = None
+    name: str
+    args: Json = Field(default_factory=dict)
+
+
+class _FunctionResponse(_CamelPart):
+    id: str | None = None
+    name: str
+    response: Json = Field(default_factory=dict)
+    parts: Annotated[list[Any], Field(max_length=0, default_factory=list)]
+    """Images and files in a tool's answer: no model here reads them."""
+
+    @property
+    def text(self) -> str:
+        """What the model is shown of it: its one `output` or `result`, or all of it."""
+        value: Any = self.response
+        if len(self.response) == 1:
+            value = self.response.get("output", self.response.get("result", value))
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+class _ContentPart(_CamelPart):
+    text: str | None = None
+    thought: bool = False
+    inline_data: _Blob | None = None
+    function_call: _FunctionCall | None = None
+    function_response: _FunctionResponse | None = None
+    thought_signature: str | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> _ContentPart:
+        said = (self.text, self.inline_data, self.function_call, self.function_response)
+        if sum(kind is not None for kind in said) > 1 or (said == (None,) * 4 and self.thought_signature is None):
+            raise ValueError(
+                "a part is a text, an inlineData, a functionCall or a functionResponse; no model here reads others"
+            )
+        return self
+
+    def shown(self) -> Json:
+        """Return a text or an image in the form of OpenAI's parts."""
+        if self.inline_data is None:
+            return {"type": "text", "text": self.text or ""}
+        url = f"data:{self.inline_data.mime_type};base64,{self.inline_data.data}"
+        return {"type": "image_url", "image_url": {"url": url}}
+
+
+class _Content(_CamelPart):
+    role: Literal["user", "model", "function", "system"] = "user"
+    parts: Annotated[list[_ContentPart], Field(fail_fast=True, default_factory=list)]
+
+
+class _FunctionDeclaration(_CamelPart):
+    name: str
+    description: str | None = None
+    parameters: Json | None = None
+    parameters_json_schema: Json | None = None
+
+    def to_json(self) -> Json:
+        function: Json = {"name": self.name}
+        if self.description is not None:
+            function["description"] = self.description
+        schema = self.parameters_json_schema
+        if schema is None and self.parameters is not None:
+            schema = json_schema(self.parameters)
+        if schema is not None:
+            function["parameters"] = schema
+        return {"type": "function", "function": function}
+
+
+class _Tool(Part):
+    model_config = ConfigDict(**_CAMEL, extra="allow")
+
+    function_declarations: Annotated[list[_FunctionDeclaration], Field(fail_fast=True, default_factory=list)]
+
+    @property
+    def others(self) -> list[str]:
+        """The kinds of tools in it that Google itself would run."""
+        return list(self.model_extra or {})
+
+
+class _FunctionCallingConfig(_CamelPart):
+    mode: Literal["MODE_UNSPECIFIED", "AUTO", "ANY", "NONE", "VALIDATED"] = "AUTO"
+    allowed_function_names: list[str] | None = None
+
+
+class _ToolConfig(_CamelPart):
+    function_calling_config: _FunctionCallingConfig = _FunctionCallingConfig()
+
+
+class _ThinkingConfig(Part):
+    model_config = ConfigDict(**_CAMEL, extra="allow")
+
+    include_thoughts: bool = False
+
+
+class _GenerationConfig(RequestBody):
+    model_config = ConfigDict(**_CAMEL, extra="allow")
+
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[float, Field(ge=0, lt=2**31, multiple_of=1)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    max_output_tokens: Tokens | None = None
+    stop_sequences: Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=5)] | None = None
+    candidate_count: Annotated[int, Field(ge=1, le=128)] | None = None
+    seed: Seed | None = None
+    response_mime_type: Literal["text/plain", "application/json"] | None = None
+    response_schema: Json | None = None
+    response_json_schema: Json | None = None
+    thinking_config: _ThinkingConfig | None = None
+
+    refused: ClassVar = {
+        **_CHANGES,
+        "responseModalities": (["TEXT"], ["Text"], []),
+        "speechConfig": (),
+        "imageConfig": (),
+        "audioTimestamp": (False,),
+    }
+
+    def ignored(self) -> list[str]:
+        """Return the names of the fields that are asked for and not given."""
+        thinking = self.thinking_config.model_extra if self.thinking_config else None
+        names = [*super().ignored(), *(f"thinkingConfig.{name}" for name in thinking or {})]
+        return plain_names(f"generationConfig.{name}" for name in names)
+
+    def schema_text(self) -> str | None:
+        """Return the JSON schema that the reply must satisfy, as JSON."""
+        if self.response_mime_type != "application/json":
+            if self.response_schema is None and self.response_json_schema is None:
+                return None
+            problem = "a schema needs 'responseMimeType': \"application/json\""
+            raise invalid("generationConfig.responseMimeType", problem)
+        schema = self.response_json_schema
+        if schema is None and self.response_schema is not None:
+            schema = json_schema(self.response_schema)
+        return OBJECT_SCHEMA if schema is None else json.dumps(schema)
+
+
+class GenerateRequest(RequestBody):
+    """Google's request; `RequestBody` says what becomes of a field that is not here. Names may be written as `top_p` too."""
+
+    model_config = ConfigDict(**_CAMEL, extra="allow")
+
+    contents: Annotated[list[_Content], Field(min_length=1, fail_fast=True)]
+    system_instruction: _Content | None = None
+    tools: Annotated[list[_Tool], Field(fail_fast=True)] | None = None
+    tool_config: _ToolConfig | None = None
+    generation_config: _GenerationConfig = _GenerationConfig()
+    model: str | None = None
+    """Said again by some clients; the path names the model."""
+
+    refused: ClassVar = {**_CHANGES, "cachedContent": (), "cached_content": ()}
+
+    @property
+    def shows_thoughts(self) -> bool:
+        """Whether the reply's thoughts are to come with it."""
+        thinking = self.generation_config.thinking_config
+        return thinking is not None and thinking.include_thoughts
+
+    def to_completion_request(self, model: str) -> CompletionRequest:
+        """Return the request in every dialect's form.
+
+        Raises:
+            ApiError: A tool, a schema or an answer to a call cannot be.
+        """
+        messages = _messages(self.contents, self.system_instruction)
+        wanted, config = self.generation_config, self._calling()
+        functions = [one for tool in self.tools or [] for one in tool.function_declarations]
+        named = config.allowed_function_names
+        if named:
+            functions = [one for one in functions if one.name in named]
+        choice: Any = {"ANY": "required", "NONE": "none"}.get(config.mode, "auto")
+        if choice == "required" and named and len(named) == 1:
+            choice = NamedTool(named[0])
+        continues = messages[-1]["role"] == "assistant"
+        place = len(messages) - 1 if continues else len(messages)
+        return CompletionRequest(
+            model=model,
+            messages=messages,
+            continues=continues,
+            tools=[function.to_json() for function in functions],
+            tool_choice=choice,
+            tool_call_ids=[_call_id(place, number) for number in range(_CALLS_NAMED)] if functions else [],
+            max_tokens=wanted.max_output_tokens,
+            temperature=wanted.temperature,
+            top_p=wanted.top_p,
+            seed=wanted.seed,
+            stop=wanted.stop_sequences or [],
+            choices=wanted.candidate_count or 1,
+            alterations=Alterations(
+                top_k=int(wanted.top_k or 0) or -1,
+                presence_penalty=wanted.presence_penalty or 0.0,
+                frequency_penalty=wanted.frequency_penalty or 0.0,
+            ),
+            json_schema=wanted.schema_text(),
+            ignored=self.ignored(),
+        )
+
+    def ignored(self) -> list[str]:
+        """Return the names of the fields, and the kinds of tools, that are asked for and not given.
+
+        Raises:
+            ApiError: A tool is run by its client, which would wait for calls that cannot come.
+        """
+        others = [name for tool in self.tools or [] for name in tool.others]
+        if any(name in _RUN_BY_CLIENT for name in others):
+            message = "Unsupported tool: the model is not shown 'computerUse', and would never call it; send functionDeclarations."
+            raise ApiError(400, message, param="tools", code="unsupported_value")
+        kinds = plain_names(f"tools.{name}" for name in others)
+        return [*super().ignored(), *self.generation_config.ignored(), *kinds]
+
+    def _calling(self) -> _FunctionCallingConfig:
+        return self.tool_config.function_calling_config if self.tool_config else _FunctionCallingConfig()
+
+
+class CountTokensRequest(Part):
+    """`countTokens`: contents, or a whole request."""
+
+    model_config = ConfigDict(**_CAMEL, extra="ignore")
+
+    contents: Annotated[list[_Content], Field(fail_fast=True)] | None = None
+    generate_content_request: GenerateRequest | None = None
+
+    def counted(self) -> GenerateRequest:
+        """Return the request whose prompt is counted.
+
+        Raises:
+            ApiError: There is none.
+        """
+        if self.generate_content_request is not None:
+            return self.generate_content_request
+        if not self.contents:
+            raise invalid("contents", "there is nothing to count")
+        return GenerateRequest(contents=self.contents)
+
+
+@dataclass
+class _Written:
+    """Messages as they are put together from contents."""
+
+    messages: list[Json] = field(default_factory=list)
+    open_calls: list[tuple[str, str]] = field(default_factory=list)
+    """Name and id of the calls that have no answer yet."""
+
+    def model_content(self, parts: Sequence[_ContentPart]) -> None:
+        """Add what the model said: to the message before it, if that is the model's."""
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.messages.append({"role": "assistant", "content": ""})
+        message = self.messages[-1]
+        for part in parts:
+            if part.thought:
+                message["reasoning_content"] = message.get("reasoning_content", "") + (part.text or "")
+            elif (call := part.function_call) is not None:
+                calls = message.setdefault("tool_calls", [])
+                call_id = call.id or _call_id(len(self.messages) - 1, len(calls))
+                self.open_calls.append((call.name, call_id))
+                function = {"name": call.name, "arguments": json.dumps(call.args, ensure_ascii=False)}
+                calls.append({"id": call_id, "type": "function", "function": function})
+            elif part.inline_data is not None or part.function_response is not None:
+                raise invalid("contents", "a content of the model's holds text, thoughts and functionCalls alone")
+            else:
+                message["content"] += part.text or ""
+
+    def user_content(self, parts: Sequence[_ContentPart]) -> None:
+        """Add what the user said, and the answers to calls before it."""
+        for part in parts:
+            if part.function_call is not None:
+                raise invalid("contents", "a functionCall is said by the role 'model'")
+            if (answer := part.function_response) is not None:
+                message = {"role": "tool", "tool_call_id": self._answered(answer), "content": answer.text}
+                self.messages.append(message)
+        rest = [part.shown() for part in parts if part.function_response is None]
+        if rest or not parts:
+            self.messages.append({"role": "user", "content": joined_text(rest)})
+
+    def _answered(self, answer: _FunctionResponse) -> str:
+        for name, call_id in self.open_calls:
+            if answer.id == call_id or (answer.id is None and answer.name == name):
+                self.open_calls.remove((name, call_id))
+                return call_id
+        if answer.id is not None:
+            return answer.id
+        raise invalid("contents", f"a functionResponse answers {answer.name!r}, which nothing before it calls")
+
+
+def _messages(contents: Sequence[_Content], system: _Content | None) -> list[Json]:
+    written = _Written()
+    if system is not None and system.parts:
+        text = joined_text([part.shown() for part in system.parts])
+        written.messages.append({"role": "system", "content": text})
+    for content in contents:
+        if content.role == "model":
+            written.model_content(content.parts)
+        else:
+            written.user_content(content.parts)
+    return written.messages
+
+
+def _call_id(place: int, number: int) -> str:
+    """The id of one call of the message at `place`."""
+    return f"call_{place}_{number}"
