@@ -24,12 +24,13 @@ from renderers import build_training_sample
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.manifest import check_files
-from agentrl.rollout.tasks import GroupTask, Tasks, open_run_tasks
+from agentrl.rollout.run_tasks import open_run_tasks
+from agentrl.rollout.tasks import GroupTask, Tasks
 from agentrl.run.run_directory import (
     appending,
     checkpoint_directory,
@@ -93,6 +94,11 @@ def _leave_ranks() -> None:
 def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     """Train, on every rank. Rank 0 alone writes and prints."""
     run_dir, first = Path(config.run_dir), ranks.rank == 0
+    if config.data.follows_rewards:
+        raise ConfigError(
+            f'`data.order` = "{config.data.order.kind}" draws tasks by what came of episodes, and supervised training has none; use '
+            '`data.order` = "shuffled" or "in_order", with `data.sources` to mix tasks'
+        )
     tasks, held_out = open_run_tasks(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     held_out_sequences = [
