@@ -63,9 +63,14 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     Raises:
         TaskFileError: A task is no conversation.
         StoreError: The run directory holds a run already.
-        ConfigError: The run that is to go on began with another model.
+        ConfigError: The run that is to go on began with another model, or its order of tasks goes by rewards.
         TrainerError: One of several ranks ended.
     """
+    if config.data.follows_rewards:
+        raise ConfigError(
+            f'`data.order` = "{config.data.order.kind}" draws tasks by what came of episodes, and supervised training has none; use '
+            '`data.order` = "shuffled" or "in_order", with `data.sources` to mix tasks'
+        )
     run_dir = Path(config.run_dir)
     check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
     config = with_model(config)
@@ -94,11 +99,6 @@ def _leave_ranks() -> None:
 def _fine_tune(config: RunConfig, ranks: Ranks) -> None:
     """Train, on every rank. Rank 0 alone writes and prints."""
     run_dir, first = Path(config.run_dir), ranks.rank == 0
-    if config.data.follows_rewards:
-        raise ConfigError(
-            f'`data.order` = "{config.data.order.kind}" draws tasks by what came of episodes, and supervised training has none; use '
-            '`data.order` = "shuffled" or "in_order", with `data.sources` to mix tasks'
-        )
     tasks, held_out = open_run_tasks(config, None)
     chat_format = load_chat_format(config.model.path, config.model.renderer, **config.model.renderer_options)
     held_out_sequences = [
