@@ -104,8 +104,8 @@ def _stages(order: PoolOrder, tasks: Sequence[Task], sizes: Sequence[int], weigh
         source_of_task = [source for source, size in enumerate(sizes) for _ in range(size)]
         if taken is not None and not any(shares[source_of_task[index]] for index in taken):
             raise ConfigError(
-                f"the stage from_step = {stage.from_step} of `data.order` takes no task: none has a `{order.level_field}` from "
-                f"{stage.min_level} to {stage.max_level} in a source with a weight; levels go from {min(levels):g} to {max(levels):g}"
+                f"the stage from_step = {stage.from_step} of `data.order` takes no task: none in a source with a weight has a "
+                f"`{order.level_field}` within its min_level and max_level; levels go from {min(levels):g} to {max(levels):g}"
             )
         stages.append(PoolStage(stage.from_step, shares, [*(stage.weights or alike), stage.unseen], taken))
     return stages

@@ -149,6 +149,7 @@ def test_sources_are_mixed_by_their_weights_and_each_is_gone_through_in_epochs(t
             assert sorted(visited[begin : begin + size]) == list(range(size))
     pairs = [(one.epoch, one.index) for one in found if one is not None]
     assert len(set(pairs)) == 1200, "each visit of a task is one group"
+    assert drawn_tasks(tmp_path, {"kind": "shuffled"}, [5, 7]).task_of_group(700) == found[700], "as sft goes on"
     metrics = tasks.take_metrics()
     assert metrics["drawn_groups"] == 1200
     assert metrics["drawn_source_1"] == pytest.approx(2 / 3, abs=0.05)
