@@ -19,8 +19,8 @@ from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.store import Store
 from agentrl.rollout.task_history import GroupEnded, TaskDrawn, task_history
-from agentrl.run.audit import audit
 from agentrl.run.run_directory import read_config, read_metrics
+from tests.whole_audit import audit
 
 STEPS = 6
 PROGRAM = """
