@@ -5,7 +5,8 @@
 A third of the 96 tasks are sums of 2 to 4 terms, which the nano model can learn to work out; the others have 7 to 10 terms, which it
 never gets right. Groups whose rewards are all equal stay in the batch (`drop_uniform_groups = false`), so a step is 32 episodes in every
 run, and only the order of tasks differs. Printed: the first step at which the mean reward of the groups on the sums of 2 to 4 terms that
-started within the last five steps reached 0.9, and the share of all groups that had such a task.
+started within the last five steps reached 0.9, and the share of all groups that had such a task. That mean is over tasks as they are
+drawn: the curriculum draws a task less often after a group without any reward, which favours it a little.
 """
 
 from __future__ import annotations
