@@ -24,12 +24,13 @@ from renderers import build_training_sample
 
 from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, CheckpointError, TaskFileError, TrainerError
+from agentrl.errors import AgentRLError, CheckpointError, ConfigError, TaskFileError, TrainerError
 from agentrl.machine.whole import write_whole
 from agentrl.proxy import ChatFormat, load_chat_format
 from agentrl.rollout.check_start import with_model
 from agentrl.rollout.manifest import check_files
-from agentrl.rollout.tasks import GroupTask, Tasks, open_run_tasks
+from agentrl.rollout.run_tasks import open_run_tasks
+from agentrl.rollout.tasks import GroupTask, Tasks
 from agentrl.run.run_directory import (
     appending,
     checkpoint_directory,
@@ -62,9 +63,14 @@ def fine_tune(config: RunConfig, *, resume: bool = False) -> dict[str, Any]:
     Raises:
         TaskFileError: A task is no conversation.
         StoreError: The run directory holds a run already.
-        ConfigError: The run that is to go on began with another model.
+        ConfigError: The run that is to go on began with another model, or its order of tasks goes by rewards.
         TrainerError: One of several ranks ended.
     """
+    if config.data.follows_rewards:
+        raise ConfigError(
+            f'`data.order` = "{config.data.order.kind}" draws tasks by what came of episodes, and supervised training has none; use '
+            '`data.order` = "shuffled" or "in_order", with `data.sources` to mix tasks'
+        )
     run_dir = Path(config.run_dir)
     check_run_dir(run_dir, resume=resume, begins_with="metrics.jsonl")
     config = with_model(config)

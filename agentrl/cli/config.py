@@ -66,9 +66,11 @@ def _default(key: Key) -> str:
 def _written(value: Any) -> str:
     import tomlkit
 
+    if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        return f"[{', '.join(map(_written, value))}]"
     if isinstance(value, dict):
         table = tomlkit.inline_table()
-        table.update(value)
+        table.update({name: one for name, one in value.items() if one is not None})
         return str(table.as_string())
     return str(tomlkit.item(value).as_string())
 

@@ -43,6 +43,8 @@ def _option(key: Key, group: Group) -> Any:
     hint: Any = key.hint
     if hint is bool:
         hint = bool | Literal["true", "false"]  # a switch, which a value may follow
+    if typing.get_origin(hint) is list and hasattr(typing.get_args(hint)[0], "model_fields"):
+        hint = list[Any]  # sections, which are written in TOML as in a file
     takes_one = typing.get_origin(hint) in (tuple, Literal, types.UnionType)
     name = f"--{key.name.replace('_', '-')}"
     return Annotated[
@@ -56,6 +58,7 @@ def _option(key: Key, group: Group) -> Any:
             show_default=False if key.default in (None, REQUIRED, "", [], {}) else json.dumps(key.default),
             negative=None if key.hint is bool else (),
             n_tokens=1 if takes_one else None,
+            json_list=False,  # what it looks like is TOML's to say
         ),
     ]
 

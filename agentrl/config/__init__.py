@@ -1,6 +1,18 @@
 """The configuration of a run: one typed value, `RunConfig`, and how it is read."""
 
 from agentrl.config.advantage import GaeAdvantage, GroupAdvantage, Overlong, TurnsConfig
+from agentrl.config.data import (
+    DataConfig,
+    DifficultyOrder,
+    GivenOrder,
+    PoolOrder,
+    ScheduleOrder,
+    ShuffledOrder,
+    Stage,
+    TaskOrder,
+    TaskSource,
+    UntilLearnedOrder,
+)
 from agentrl.config.keys import REQUIRED, Key, close_key, config_fields, config_keys
 from agentrl.config.load import complaints, config_of, load_config, read_value
 from agentrl.config.objective import (
@@ -42,9 +54,12 @@ __all__ = [
     "CheckpointConfig",
     "CispoObjective",
     "ConstantLength",
+    "DataConfig",
+    "DifficultyOrder",
     "EngineConfig",
     "EvalConfig",
     "GaeAdvantage",
+    "GivenOrder",
     "GroupAdvantage",
     "GspoObjective",
     "Key",
@@ -59,6 +74,7 @@ __all__ = [
     "NoKl",
     "OptimizerConfig",
     "Overlong",
+    "PoolOrder",
     "PpoObjective",
     "ProxyConfig",
     "RatioObjective",
@@ -67,12 +83,18 @@ __all__ = [
     "RunConfig",
     "SandboxConfig",
     "SapoObjective",
+    "ScheduleOrder",
     "SequenceMean",
+    "ShuffledOrder",
+    "Stage",
+    "TaskOrder",
+    "TaskSource",
     "TeacherConfig",
     "TokenMean",
     "TrainerConfig",
     "TruncatedImportance",
     "TurnsConfig",
+    "UntilLearnedOrder",
     "check_groups",
     "check_is_config",
     "check_sampling",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from agentrl.config.advantage import GroupAdvantage
+from agentrl.config.data import DataConfig
 from agentrl.config.proxy import ProxyConfig
 from agentrl.config.section import NotNegative, Positive, Seconds, Section, Share, TwoAtLeast
 from agentrl.config.trainer import TrainerConfig
@@ -160,17 +161,6 @@ class SandboxConfig(Section):
     """Bound of waiting for a sandbox."""
 
 
-class DataConfig(Section):
-    """How tasks are gone through."""
-
-    shuffle: bool = True
-    """Every epoch in an order of its own, drawn with the seed. A stream comes in its own order."""
-    epochs: Positive | None = None
-    """The run ends when every task was visited so often, if not by `steps` before. Default: as often as the steps need."""
-    eval_share: Share = 0.0
-    """Share of the tasks that is held out for evaluation, where eval.tasks names none."""
-
-
 class EvalConfig(Section):
     """Evaluation: `agentrl eval`, and before and after training."""
 
@@ -228,6 +218,8 @@ class RunConfig(Section):
                 '`engine.transfer` = "broadcast" sends whole weights, and `trainer.lora` publishes an adapter alone; use '
                 '`engine.transfer` = "disk"'
             )
+        if self.tasks and self.data.sources:
+            raise ValueError(f"`tasks` = {self.tasks} and `data.sources` both name tasks; leave one of them out")
         if self.rollout.workers and self.proxy.port:
             raise ValueError(
                 f"`proxy.port` = {self.proxy.port} is one port, and each of `rollout.workers` = {self.rollout.workers} processes has "
@@ -280,7 +272,7 @@ def check_is_config(config: object, call: str) -> None:
 
 
 def check_set(config: RunConfig, *keys: str) -> None:
-    """Check that the configuration has a value for some keys that have no default.
+    """Check that the configuration has a value for some keys that have no default. `data.sources` stands for `tasks`.
 
     Args:
         config: The configuration.
@@ -290,6 +282,8 @@ def check_set(config: RunConfig, *keys: str) -> None:
         ConfigError: A key has no value.
     """
     for key in keys:
+        if key == "tasks" and config.data.sources:
+            continue
         section, _, name = key.rpartition(".")
         if not getattr(getattr(config, section) if section else config, name):
             raise ConfigError(f"`{key}` is not set; give it, or set it in a file of the configuration")

@@ -52,6 +52,8 @@ class Section(BaseModel):
 
 def sections_of(field: FieldInfo) -> tuple[type[Section], ...]:
     """Return the section that a field holds, those of its kinds in turn, or nothing where it holds a value."""
+    if typing.get_origin(field.annotation) is list:
+        return ()  # a list of sections is a value, which later sources replace as a whole
     held = typing.get_args(field.annotation) or (field.annotation,)
     return tuple(one for one in held if isinstance(one, type) and issubclass(one, Section))
 

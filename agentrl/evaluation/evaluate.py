@@ -20,7 +20,7 @@ from agentrl.concurrency.loop_watchdog import watch_loop
 from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import EvalConfig, RunConfig, check_is_config, check_set
 from agentrl.episode import Task
-from agentrl.errors import ConfigError
+from agentrl.errors import ConfigError, UsageError
 from agentrl.evaluation.directory import KeptEpisodes, new_directory
 from agentrl.evaluation.endpoint import check_endpoint
 from agentrl.evaluation.figures import EvaluatedEpisode, Evaluation, summarise
@@ -80,6 +80,8 @@ async def evaluate(
     sources = sources_of(config, workflow, tasks)
     run, config, view = await in_users_thread(sources.load_workflow), sources.config, view or PrintedEvaluation()
     check_set(config, "model.path")
+    if sources.tasks is None and not config.tasks:
+        raise UsageError("`data.sources` mixes tasks of a training run; name those of an evaluation with `tasks`")
     given = config.tasks if sources.tasks is None else sources.tasks
     chosen = await in_users_thread(list_tasks, given, config.eval.limit, task_type_of(run))
     identity = {

@@ -13,6 +13,7 @@ next_batch                   G groups that the order allows    a group finished 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import anyio
@@ -25,6 +26,7 @@ from agentrl.episode import Task
 from agentrl.errors import TooManyFailuresError, error_line
 from agentrl.reporting.logger import logger
 from agentrl.rollout.call_log_writer import CallLogWriter, open_call_log
+from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.health import HealthCounts
 from agentrl.rollout.outcome import Outcome
@@ -32,6 +34,7 @@ from agentrl.rollout.rewards import EndedGroup, RewardsInOrder, ended_groups
 from agentrl.rollout.run_episode import Runner
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import PendingGroup
+from agentrl.rollout.task_history import mean_reward
 from agentrl.rollout.tasks import Tasks, episode_seed, group_seed
 
 log = logger(__name__)
@@ -96,6 +99,9 @@ class Controller:
 
     def __post_init__(self) -> None:
         self._slots = anyio.Semaphore(self.config.max_concurrent)
+        self._drawn = self.tasks if isinstance(self.tasks, DrawnTasks) else None
+        self._ledger_order = nullcontext() if self._drawn is None else anyio.Lock()
+        """Held from what changes the order's state to its commit, or the other way round: the ledger then has them in the same order."""
 
     async def run(self) -> None:
         """Start groups whenever the gate allows.
@@ -131,11 +137,13 @@ class Controller:
 
     async def _start_group(self, groups: TaskGroup, group: PendingGroup, *, resumed: bool = False) -> bool:
         """Start a group, or go on with it; False when there is no task left for it."""
-        found = await in_users_thread(self.tasks.task_of_group, group.id)
-        if found is None:
-            return False
-        if not resumed:
-            await in_thread(self.store.open_group, group.id, found.epoch, found.index, self.gate.version, found.digest)
+        async with self._ledger_order:
+            version = self.gate.version
+            found = await in_users_thread(self.tasks.task_of_group, group.id, version)
+            if found is None:
+                return False
+            if not resumed:
+                await in_thread(self.store.open_group, group.id, found.epoch, found.index, version, found.digest)
         ended = {*group.rewards, *(s for s, failed in group.failures.items() if failed > self.config.retries)}
         missing = [episode_index for episode_index in range(self.config.group_size) if episode_index not in ended]
         if found.task is None:
@@ -153,8 +161,7 @@ class Controller:
         for episode_index in missing:
             seed = episode_seed(self.seed, group.id, episode_index)
             await in_thread(self.store.add, group.id, episode_index, seed, Outcome(status="failed", error=fault))
-        await in_thread(lambda: self.store.close_group(group.id, rejected=fault))
-        self._note_rewards(group)
+        await self._close(group, fault)
         self.last_error = fault
         self.progress.failed += len(missing)
         self.progress.skipped_tasks += 1
@@ -162,8 +169,12 @@ class Controller:
         self._changed.notify_all()
         self._check_failures()
 
-    def _note_rewards(self, group: PendingGroup) -> None:
-        """Count a closed group in the reward figure, which takes groups in the order of their start and so waits for each."""
+    async def _close(self, group: PendingGroup, rejected: str | None) -> None:
+        """Commit a group's end, and count it in the reward figure, which takes groups in the order of their start and so waits for each."""
+        async with self._ledger_order:
+            await in_thread(lambda: self.store.close_group(group.id, rejected=rejected))
+            if self._drawn is not None:
+                self._drawn.group_ended(group.id, mean_reward(group.rewards))
         rewards = [reward for _, reward in sorted(group.rewards.items())]
         self.rewards.end(EndedGroup(group.id, rewards, self.config.group_size - len(rewards)))
 
@@ -206,8 +217,7 @@ class Controller:
         elif not uniform:
             self._rejected_in_a_row = 0
         reason = "all rewards are equal" if comparable else "too few of its episodes finished"
-        await in_thread(lambda: self.store.close_group(group.id, rejected=None if keep else reason))
-        self._note_rewards(group)
+        await self._close(group, None if keep else reason)
         if keep:
             self._rewards[group.id] = rewards
             self.gate.finish(group.id)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
+from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.tasks import TaskList, Tasks
 from agentrl.rollout.worker_channel import is_json
 from agentrl.rollout.workflow import Workflow
@@ -30,7 +31,7 @@ def check_for_workers(workflow: Workflow | None, tasks: Tasks, held_out: Sequenc
             "`rollout.workers` runs the workflow in other processes, which load it from a file: name the file with `workflow` in "
             "the configuration instead of passing a function, or set `rollout.workers` = 0"
         )
-    known = tasks.tasks if isinstance(tasks, TaskList) else []
+    known = tasks.tasks if isinstance(tasks, TaskList | DrawnTasks) else []
     for kind, sequence in (("task", known), ("held-out task", held_out)):
         for index, task in enumerate(sequence):
             if not is_json(task):

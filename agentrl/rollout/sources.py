@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config import RunConfig, check_set
+from agentrl.errors import ConfigError
 from agentrl.rollout.workflow import Workflow, check_workflow, load_workflow
 
 GivenWorkflow = Workflow | str | Path
@@ -41,11 +42,13 @@ def sources_of(config: RunConfig, workflow: GivenWorkflow | None, tasks: GivenTa
 
     Raises:
         WorkflowError: `workflow` is no path, and no function that can be a workflow.
-        ConfigError: Neither the configuration nor an argument says what the workflow, or what the tasks are.
+        ConfigError: Neither the configuration nor an argument says what the workflow, or what the tasks are; or `data.sources` and an
+            argument both say it.
     """
     if isinstance(workflow, str | Path):
         config, workflow = config.model_copy(update={"workflow": str(workflow)}), None
     if isinstance(tasks, str | Path):
+        _check_one_source(config)
         config, tasks = config.model_copy(update={"tasks": str(tasks)}), None
     if workflow is None:
         check_set(config, "workflow")
@@ -55,5 +58,11 @@ def sources_of(config: RunConfig, workflow: GivenWorkflow | None, tasks: GivenTa
     if tasks is None:
         check_set(config, "tasks")
     else:
+        _check_one_source(config)
         config = config.model_copy(update={"tasks": ""})
     return Sources(config, workflow, tasks)
+
+
+def _check_one_source(config: RunConfig) -> None:
+    if config.data.sources:
+        raise ConfigError("`data.sources` names tasks, and so does the argument `tasks`; leave one of them out")

@@ -155,8 +155,8 @@ class Store:
             known = self._db.execute("SELECT value FROM run_values WHERE name = 'tasks'").fetchone()
         if known not in (None, (tasks,)):
             raise StoreError(
-                f"{self._path.parent} was started with other tasks ({known[0]}) than it has now ({tasks}): `tasks`, `data.shuffle`, "
-                "`data.eval_share`, `seed` and `rollout.group_size` must stay as they were. Restore them, or start a new run."
+                f"{self._path.parent} was started with other tasks ({known[0]}) than it has now ({tasks}): `tasks`, `data.order`, "
+                "`data.sources`, `data.eval_share`, `seed` and `rollout.group_size` must stay as they were. Restore them, or start a new run."
             )
 
     def note_writing(self, path: Path, size: int, digest: str) -> None:

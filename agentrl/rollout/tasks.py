@@ -4,7 +4,8 @@
     hf:openai/gsm8k:main@train      a Hugging Face dataset: name or directory, then, as needed, configuration and split
     python:my_tasks.py:make         a list, or a function that returns an iterable or is a generator; a file or a module
 
-Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was.
+Which task a group gets follows from its number alone, so a resumed run goes on exactly where it was. Orders that go by more than that
+are in `agentrl.rollout.drawn_tasks`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentrl.config import RunConfig
 from agentrl.episode import Task
-from agentrl.errors import AgentRLError, ConfigError, TaskFileError, one_line
+from agentrl.errors import AgentRLError, TaskFileError, one_line
 from agentrl.rollout.task_file import load_tasks
 from agentrl.rollout.task_type import TaskType, as_task
 from agentrl.rollout.workflow import load_object
@@ -56,8 +56,8 @@ class Tasks(Protocol):
         """A text that stays the same where a resumed run goes on with the same tasks."""
         ...
 
-    def task_of_group(self, group_id: int) -> GroupTask | None:
-        """Return the task of a group; None: the epochs are over. May block.
+    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
+        """Return the task of a group that starts under a policy version; None: the epochs are over. May block.
 
         Raises:
             TaskFileError: The tasks cannot be read.
@@ -81,7 +81,7 @@ class TaskList:
         order = f"shuffled with seed {self.seed}" if self.shuffle else "in order"
         return f"{len(self.tasks)} tasks {fingerprint(self.tasks)}, {order}"
 
-    def task_of_group(self, group_id: int) -> GroupTask | None:
+    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
         """Return the task of a group."""
         epoch, position = divmod(group_id, len(self.tasks))
         if self.epochs is not None and epoch >= self.epochs:
@@ -114,7 +114,7 @@ class TaskStream:
         """The same text for all streams: what one holds shows only as it comes."""
         return "a stream of tasks"
 
-    def task_of_group(self, group_id: int) -> GroupTask | None:
+    def task_of_group(self, group_id: int, version: int = 0) -> GroupTask | None:
         """Return the task of a group. Groups are best asked for in turn: going back means starting again.
 
         What fails in the middle of the stream, and what is no task, counts as a task, with its fault.
@@ -219,35 +219,6 @@ def _first(source: Iterable[Any], name: str, task_type: TaskType | None, limit: 
     except Exception as error:
         raise TaskFileError(f"{name} failed at task {len(tasks)}: {type(error).__name__}: {error}") from error
     return tasks
-
-
-def open_run_tasks(
-    config: RunConfig,
-    given: Iterable[Any] | Callable[[], Iterable[Any]] | None,
-    task_type: TaskType | None = None,
-) -> tuple[Tasks, list[Task]]:
-    """Return where groups get their tasks, and the held-out ones.
-
-    Args:
-        config: The configuration, which names both.
-        given: Tasks from Python in place of those that it names for groups.
-        task_type: What every task must be; None: any dict.
-
-    Raises:
-        TaskFileError: They cannot be read, or there are too few to hold some out.
-        ConfigError: A share of a stream is to be held out.
-    """
-    data = config.data
-    tasks = open_tasks(config.tasks, task_type) if given is None else tasks_from_python(given, task_type=task_type)
-    held_out = list_tasks(config.eval.tasks, config.eval.limit, task_type) if config.eval.tasks else []
-    if isinstance(tasks, TaskStream):
-        if data.eval_share and not held_out:
-            raise ConfigError("`data.eval_share` needs tasks whose number is known; name other tasks with `eval.tasks`")
-        tasks.epochs = data.epochs
-        return tasks, held_out
-    if data.eval_share and not held_out:
-        tasks, held_out = split_tasks(tasks, data.eval_share, config.seed)
-    return TaskList(tasks, config.seed, data.shuffle, data.epochs), held_out[: config.eval.limit]
 
 
 def check_same_tasks(tasks: Tasks, digests: Sequence[str]) -> None:

@@ -151,12 +151,17 @@ def _wrong_tasks(db: sqlite3.Connection) -> Iterator[str]:
         yield f"groups {some(missing)} were never handed out, later ones were"
     for epoch, task, count in db.execute("SELECT epoch, task, COUNT(*) FROM groups GROUP BY 1, 2 HAVING COUNT(*) > 1"):
         yield f"task {task} was handed out {count} times in epoch {epoch}"
-    whole = db.execute(
-        "SELECT epoch, COUNT(*), MAX(task) FROM groups WHERE epoch < (SELECT MAX(epoch) FROM groups) GROUP BY epoch"
-    ).fetchall()
-    tasks = re.match(
-        r"(\d{1,9}) tasks", next(iter(db.execute("SELECT value FROM run_values WHERE name = 'tasks'")), ("",))[0]
-    )
+    identity = next(iter(db.execute("SELECT value FROM run_values WHERE name = 'tasks'")), ("",))[0]
+    if identity.startswith("drawn from "):  # an epoch is then how often its task was drawn before
+        for task, count, last in db.execute("SELECT task, COUNT(*), MAX(epoch) FROM groups GROUP BY task"):
+            if count != last + 1:
+                yield f"task {task} was drawn {last + 1} times, and {count} of them are there"
+        whole = []
+    else:
+        whole = db.execute(
+            "SELECT epoch, COUNT(*), MAX(task) FROM groups WHERE epoch < (SELECT MAX(epoch) FROM groups) GROUP BY epoch"
+        ).fetchall()
+    tasks = re.match(r"(\d{1,9}) tasks", identity)
     for epoch, count, largest in whole:
         expected = int(tasks[1]) if tasks else largest + 1
         if count != expected:

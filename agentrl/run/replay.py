@@ -19,12 +19,15 @@ from agentrl.proxy import RecordedCalls, recorded_choices
 from agentrl.record.recorded_choice import RecordedChoice
 from agentrl.record.tokens import Generation, ImageSpan
 from agentrl.rollout.database import reading
+from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.open_runner import chat_format_of, in_process_runner
 from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.store import Store
 from agentrl.rollout.stored_episodes import RecordedEpisode
+from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import episode_seed, group_seed, open_run_tasks
+from agentrl.rollout.tasks import episode_seed, group_seed
 from agentrl.rollout.workflow import Workflow, load_workflow
 from agentrl.run.run_directory import read_config
 
@@ -168,13 +171,16 @@ def _found(
         store.read(partial(check_no_evaluation, path=run_dir))
         recorded = store.episode(episode_id)
         digest = store.task_digest(recorded.group_id)
-    if (workflow is None and not config.workflow) or (tasks is None and not config.tasks):
+        history = store.read(task_history)
+    if (workflow is None and not config.workflow) or (tasks is None and not config.tasks and not config.data.sources):
         raise UsageError(
             f"the run in {run_dir} was started from Python, with a workflow or tasks that are in no file: replay it there, by "
             "agentrl.run.replay.replay(run_dir, episode, workflow=..., tasks=...)"
         )
     workflow = workflow or load_workflow(Path(config.workflow))
     source, _ = open_run_tasks(config, tasks, task_type_of(workflow))
+    if isinstance(source, DrawnTasks):
+        source.restore(history)
     found = source.task_of_group(recorded.group_id)
     if found is None:
         raise StoreError(f"the tasks of {run_dir} have no task for group {recorded.group_id} any more")

@@ -34,16 +34,19 @@ from agentrl.machine.process_limits import shortages
 from agentrl.proxy import ChatFormat
 from agentrl.rollout.check_start import check_start
 from agentrl.rollout.controller import Controller
+from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.gate import StalenessGate
 from agentrl.rollout.open_rollout import open_rollout
 from agentrl.rollout.rewards import RewardsInOrder
 from agentrl.rollout.run_episode import Runner
+from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.sendable import check_for_workers
 from agentrl.rollout.sources import GivenTasks, GivenWorkflow, Sources, sources_of
 from agentrl.rollout.step_figures import figures
 from agentrl.rollout.store import Store
+from agentrl.rollout.task_history import task_history
 from agentrl.rollout.task_type import task_type_of
-from agentrl.rollout.tasks import Tasks, check_same_tasks, open_run_tasks
+from agentrl.rollout.tasks import Tasks, check_same_tasks
 from agentrl.rollout.workflow import Workflow
 from agentrl.run.alarm_watch import AlarmWatch
 from agentrl.run.alarms import AlarmLog
@@ -177,6 +180,13 @@ async def _open_store(start: _Start) -> Store:
     store = await in_thread(lambda: begin_store(run_dir, identity, config_text(config), resume=start.resume))
     try:
         await in_thread(lambda: write_noted(store, run_dir / "config.json", config_text(config)))
+        if isinstance(start.tasks, DrawnTasks):
+            others = start.tasks.restore(await in_thread(store.read, task_history))
+            if others:
+                start.view.say(
+                    f"note: {len(others)} groups, the first of them group {others[0]}, were given other tasks than this version of "
+                    "agentrl would draw for them; they keep what they were given"
+                )
     except BaseException:
         store.close()
         raise

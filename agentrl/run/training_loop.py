@@ -28,6 +28,7 @@ from agentrl.errors import AgentRLError, TrainerError
 from agentrl.evaluation.evaluate import evaluate_tasks, sampling_of_evaluation
 from agentrl.evaluation.figures import Evaluation
 from agentrl.rollout.controller import Batch, Controller
+from agentrl.rollout.drawn_tasks import DrawnTasks
 from agentrl.rollout.rewards import reward_figure
 from agentrl.rollout.store import Store
 from agentrl.run.alarm_watch import AlarmWatch
@@ -203,6 +204,7 @@ async def _step(run: TrainingRun, batch: Batch, waited_s: float) -> dict[str, An
         "engine_bad_replies": run.engine.fleet.bad_replies,
         "local_shortages": run.engine.fleet.shortages,
         **run.controller.runner.metrics(),
+        **(run.controller.tasks.take_metrics() if isinstance(run.controller.tasks, DrawnTasks) else {}),
         **run.alarm_watch.log.to_metrics(),
     }
     return record | {name: record[name] + run.counted_before.get(name, 0) for name in COUNTERS}

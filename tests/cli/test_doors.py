@@ -119,7 +119,7 @@ ROWS: list[Row] = [
     ("a key without its section, as others name it", lambda d: d.train("--learning-rate", 1), "did you mean --trainer.optimizer.lr?"),
     ("a key by its last word alone", lambda d: d.train("--lr", 1), "did you mean --trainer.optimizer.lr?"),
     ("a key as others name it in a file", lambda d: d.train("--config", d.put("c.toml", "[trainer]\nlearning_rate = 1")), "did you mean 'trainer.optimizer.lr'?"),
-    ("a switch with a word behind it", lambda d: d.train("--data.shuffle", "maybe"), 'data.shuffle = "maybe": '),
+    ("a switch with a word behind it", lambda d: d.train("--rollout.log-calls", "maybe"), 'rollout.log_calls = "maybe": '),
     ("a number that is none", lambda d: d.train("--steps", "many"), 'steps = "many": Input should be a valid integer'),
     ("an audit of no run", lambda d: ["audit"], "RUN_DIR is missing; see agentrl audit --help"),
     ("a workflow for a run that goes on", lambda d: ["train", "w.py", "--resume", d.folder], "the configuration of the run, and not the WORKFLOW w.py: leave it out"),

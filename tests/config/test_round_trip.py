@@ -46,10 +46,13 @@ def values_of(hint: Any, bounds: list[Any]) -> st.SearchStrategy[Any]:
         return st.one_of(st.booleans(), st.integers(-MANY, MANY), TEXTS, st.lists(st.booleans(), max_size=2))
     if hint is type(None):
         return st.none()
+    if isinstance(hint, type) and issubclass(hint, Section):
+        return section_of(hint)
     arguments = get_args(hint)
     match get_origin(hint):
         case origin if origin is list:
-            return st.lists(values_of(arguments[0], []), max_size=3)
+            least = max((one.min_length for one in bounds if isinstance(one, MinLen)), default=0)
+            return st.lists(values_of(arguments[0], []), min_size=least, max_size=3)
         case origin if origin is dict:
             return st.dictionaries(TEXTS.filter(bool), values_of(arguments[1], []), max_size=2)
         case origin if origin is tuple:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, TaskFileError
+from agentrl.rollout.run_tasks import open_run_tasks
 from agentrl.rollout.tasks import (
     GroupTask,
     TaskList,
     TaskStream,
     check_same_tasks,
     list_tasks,
-    open_run_tasks,
     open_tasks,
     split_tasks,
     tasks_from_python,
@@ -250,7 +250,7 @@ def test_what_is_trained_on_and_what_is_held_out(tmp_path: Path) -> None:
     def chosen(data: dict[str, Any], given: Any = TASKS, **rest: Any) -> tuple[Any, list[Any]]:
         return open_run_tasks(RunConfig.model_validate({"data": data, **rest}), given)
 
-    tasks, held_out = chosen({"eval_share": 0.3, "epochs": 2, "shuffle": False})
+    tasks, held_out = chosen({"eval_share": 0.3, "epochs": 2, "order": "in_order"})
     assert (len(tasks.tasks), len(held_out), tasks.epochs, tasks.shuffle) == (5, 2, 2, False)
     assert chosen({"eval_share": 0.3}, eval={"limit": 1})[1] == held_out[:1]
     path = tmp_path / "eval.jsonl"

@@ -121,7 +121,7 @@ def test_what_comes_after_the_last_step_is_not_read(tmp_path: Path) -> None:
     settings = {
         "rollout.batch_size": "2",
         "rollout.group_size": "1",
-        "data.shuffle": "false",
+        "data.order": "in_order",
         "trainer.offload": "true",
     }
     config = load_config((), settings, run_dir=str(tmp_path / "run"), model={"path": str(NANO)})

@@ -1,0 +1,290 @@
+"""Tasks that are drawn: how often, from which state, and the same again after a kill."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, TaskFileError
+from agentrl.record.tokens import Generation, VersionSpan
+from agentrl.record.trajectory import TokenRecord
+from agentrl.rollout.drawn_tasks import DrawnTasks
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_tasks import open_run_tasks
+from agentrl.rollout.sampling_order import choose
+from agentrl.rollout.store import Store
+from agentrl.rollout.task_history import GroupEnded, TaskDrawn, TaskEvent, task_history
+
+STAGES = [{"max_level": 0}, {"from_step": 3, "weights": [0.5, 2, 1]}, {"from_step": 6, "min_level": 1, "unseen": 0}]
+ORDERS: list[dict[str, Any]] = [
+    {"kind": "shuffled"},
+    {"kind": "in_order"},
+    {"kind": "difficulty"},
+    {"kind": "difficulty", "bounds": [0.5], "weights": [0, 1], "unseen": 0.5, "floor": 0.3},
+    {"kind": "schedule", "stages": STAGES},
+    {"kind": "until_learned", "active": 3, "in_a_row": 2, "max_groups": 4},
+]
+
+
+def drawn_tasks(directory: Path, order: dict[str, Any], sizes: list[int], seed: int = 0, **data: Any) -> DrawnTasks:
+    """Tasks of several sources, the level of a task being its number in its source modulo 3."""
+    sources = []
+    for source, size in enumerate(sizes):
+        path = directory / f"{source}-{size}.jsonl"
+        path.write_text("".join(json.dumps({"source": source, "n": n, "level": n % 3}) + "\n" for n in range(size)))
+        sources.append({"tasks": str(path), "weight": source + 1})
+    tasks, _ = open_run_tasks(RunConfig(seed=seed, data={"order": order, "sources": sources, **data}), None)
+    assert isinstance(tasks, DrawnTasks)
+    return tasks
+
+
+def play(tasks: DrawnTasks, choices: random.Random, groups: range) -> list[TaskEvent]:
+    """Draw groups that end in any order, some never; what happened, in order."""
+    events: list[TaskEvent] = []
+    open_groups: list[int] = []
+    for group in groups:
+        version = group // 4
+        found = tasks.task_of_group(group, version)
+        assert found is not None
+        events.append(TaskDrawn(group, found.epoch, found.index, version))
+        open_groups.append(group)
+        while open_groups and choices.random() < 0.5:
+            ended = open_groups.pop(choices.randrange(len(open_groups)))
+            mean = choices.choice([None, 0.0, 0.25, 0.5, 0.75, 1.0])
+            tasks.group_ended(ended, mean)
+            events.append(GroupEnded(events_index(events, ended), mean))
+    return events
+
+
+def events_index(events: list[TaskEvent], group: int) -> int:
+    return next(event.index for event in events if isinstance(event, TaskDrawn) and event.group_id == group)
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: "-".join([order["kind"], str(len(order))]))
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(3, 9), min_size=1, max_size=3),
+    seed=st.integers(0, 99),
+    first=st.integers(0, 40),
+)
+def test_a_restored_order_draws_what_the_one_before_would_have_drawn(
+    tmp_path_factory: pytest.TempPathFactory, order: dict[str, Any], sizes: list[int], seed: int, first: int
+) -> None:
+    directory = tmp_path_factory.mktemp("tasks")
+    before = drawn_tasks(directory, order, sizes, seed)
+    events = play(before, random.Random(seed), range(first))
+    after = drawn_tasks(directory, order, sizes, seed)
+    assert after.restore(events) == [], "every draw follows from the seed and what was known then"
+    assert after.identity == before.identity
+    assert [after.task_of_group(group) for group in range(first)] == [
+        before.task_of_group(group) for group in range(first)
+    ]
+    before.take_metrics()  # a restart begins to count what is drawn anew
+    going_on = range(first, first + 20)
+    assert play(after, random.Random(7), going_on) == play(before, random.Random(7), going_on)
+    assert after.take_metrics() == before.take_metrics()
+
+
+@pytest.mark.parametrize("kind", ["difficulty", "schedule", "until_learned"])
+def test_every_task_has_the_floor(tmp_path: Path, kind: str) -> None:
+    order: dict[str, Any] = {"kind": kind, "floor": 0.2}
+    if kind == "difficulty":
+        order |= {"bounds": [0.5], "weights": [0, 1], "unseen": 0}
+    if kind == "schedule":
+        order |= {"stages": [{"max_level": 0}]}
+    tasks = drawn_tasks(tmp_path, order, [10])
+    for index in range(10):
+        tasks.order.ended(index, float(index < 2))
+    counts = Counter(tasks.order.draw(random.Random(n)) for n in range(20_000))
+    assert min(counts[index] for index in range(10)) > 0.8 * 0.02 * 20_000
+    hard = sum(counts[index] for index in range(10) if index >= 2)
+    if kind == "difficulty":
+        assert hard == pytest.approx(0.2 * 0.8 * 20_000, rel=0.1), (
+            "beside the floor, a pool without a weight has nothing"
+        )
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    weights=st.lists(st.floats(0, 10), min_size=3, max_size=3).filter(lambda found: sum(found) > 0.1),
+    unseen=st.floats(0, 10),
+)
+def test_shares_of_pools_come_to_their_weights(
+    tmp_path_factory: pytest.TempPathFactory, weights: list[float], unseen: float
+) -> None:
+    order = {"kind": "difficulty", "bounds": [0.3, 0.6], "weights": weights, "unseen": unseen, "floor": 0}
+    tasks = drawn_tasks(tmp_path_factory.mktemp("tasks"), order, [20])
+    means = {**dict.fromkeys(range(2), 0.0), **dict.fromkeys(range(2, 6), 0.3), **dict.fromkeys(range(6, 12), 1.0)}
+    for index, mean in means.items():
+        tasks.order.ended(index, 1 - mean)
+        tasks.order.ended(index, None)
+        tasks.order.ended(index, mean)
+    masses = [2 * weights[0], 4 * weights[1], 6 * weights[2], 8 * unseen]
+    counts = Counter(
+        {0.0: 0, 0.3: 1, 1.0: 2}[means[index]] if index in means else 3
+        for index in (tasks.order.draw(random.Random(n)) for n in range(4000))
+    )
+    for pool, mass in enumerate(masses):
+        assert counts[pool] / 4000 == pytest.approx(mass / sum(masses), abs=0.05)
+    shares = tasks.order.to_metrics()
+    assert shares == {"tasks_pool_0": 0.1, "tasks_pool_1": 0.2, "tasks_pool_2": 0.3, "tasks_unseen": 0.4}
+
+
+def test_sources_are_mixed_by_their_weights_and_each_is_gone_through_in_epochs(tmp_path: Path) -> None:
+    tasks = drawn_tasks(tmp_path, {"kind": "shuffled"}, [5, 7])
+    found = [tasks.task_of_group(group) for group in range(1200)]
+    chosen = [one.task["source"] for one in found if one is not None and one.task is not None]
+    assert chosen.count(1) / 1200 == pytest.approx(2 / 3, abs=0.05)
+    for source, size in ((0, 5), (1, 7)):
+        visited = [one.task["n"] for one in found if one is not None and one.task and one.task["source"] == source]
+        for begin in range(0, len(visited) - size, size):
+            assert sorted(visited[begin : begin + size]) == list(range(size))
+    pairs = [(one.epoch, one.index) for one in found if one is not None]
+    assert len(set(pairs)) == 1200, "each visit of a task is one group"
+    assert drawn_tasks(tmp_path, {"kind": "shuffled"}, [5, 7]).task_of_group(700) == found[700], "as sft goes on"
+    metrics = tasks.take_metrics()
+    assert metrics["drawn_groups"] == 1200
+    assert metrics["drawn_source_1"] == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_a_schedule_takes_levels_and_sources_from_its_steps_on(tmp_path: Path) -> None:
+    stages = [{"max_level": 0}, {"from_step": 5, "min_level": 1, "max_level": 1}, {"from_step": 9, "sources": [1, 0]}]
+    tasks = drawn_tasks(tmp_path, {"kind": "schedule", "stages": stages, "floor": 0}, [9, 9])
+    found = [(group // 10, tasks.task_of_group(group, group // 10)) for group in range(140)]
+    known = [(version, one.task) for version, one in found if one is not None and one.task is not None]
+    assert {task["level"] for version, task in known if version < 5} == {0}
+    assert {task["level"] for version, task in known if 5 <= version < 9} == {1}
+    assert {task["source"] for version, task in known if version < 9} == {0, 1}
+    assert {task["source"] for version, task in known if version >= 9} == {0}
+
+
+def test_a_task_is_repeated_until_it_is_learned(tmp_path: Path) -> None:
+    order = {"kind": "until_learned", "active": 2, "in_a_row": 2, "max_groups": 3, "floor": 0}
+    tasks = drawn_tasks(tmp_path, order, [4])
+
+    def ends(group: int, mean: float) -> int:
+        found = tasks.task_of_group(group)
+        assert found is not None
+        tasks.group_ended(group, mean)
+        return found.index
+
+    first, second = ends(0, 1.0), ends(1, 0.0)
+    assert first != second
+    assert ends(2, 1.0) == first
+    assert tasks.take_metrics()["tasks_learned"] == 1
+    third = ends(3, 0.0)
+    assert third not in (first, second)
+    assert [ends(group, 0.0) for group in (4, 5, 6)] == [second, third, second]
+    fourth = ends(7, 1.0)
+    assert fourth not in (first, second, third), "the second had its three groups, and waits behind the fourth"
+    for group in range(8, 30):
+        ends(group, 1.0)
+    metrics = tasks.take_metrics()
+    assert (metrics["tasks_learned"], metrics["tasks_active"]) == (4, 0)
+    relapsed = ends(30, 0.0)
+    assert tasks.take_metrics()["tasks_learned"] == 3
+    assert ends(31, 1.0) == relapsed
+
+
+def finished(reward: float, token: int) -> Outcome:
+    record = TokenRecord()
+    reply = Generation(output_ids=[token], logprobs=[-0.1], versions=[VersionSpan(0, 0, 1)], finish="stop")
+    record.add("call", None, [1, 2, 3], reply, 1.0)
+    return Outcome(status="finished", reward=reward, record=record)
+
+
+def test_the_ledger_says_what_was_known_at_each_draw(tmp_path: Path) -> None:
+    """Two groups that end in the other order, a failed attempt, and an episode that is set aside and its group run again."""
+    with Store(tmp_path / "store.sqlite") as store:
+        store.begin_restart()
+        for group, index in enumerate((4, 2)):
+            store.open_group(group, 0, index, version=group)
+        store.add(1, 0, 0, Outcome(status="failed", error="x"))
+        for group, episode_index, reward, token in ((1, 1, 0.1, 99), (1, 0, 0.2, 99), (0, 0, 1.0, 5)):
+            store.add(group, episode_index, 0, finished(reward, token))
+        store.close_group(1)
+        store.close_group(0, rejected="all rewards are equal")
+        store.open_group(2, 1, 2, version=5)
+        assert store.read(task_history) == [
+            TaskDrawn(0, 0, 4, 0),
+            TaskDrawn(1, 0, 2, 1),
+            GroupEnded(2, (0.2 + 0.1) / 2),
+            GroupEnded(4, 1.0),
+            TaskDrawn(2, 1, 2, 5),
+        ]
+        assert len(store.set_aside(vocabulary=10)) == 2, "the model has no token 99"
+        store.close_group(1, rejected="too few of its episodes finished")
+        assert store.read(task_history)[2:] == [
+            GroupEnded(2, (0.2 + 0.1) / 2),
+            GroupEnded(4, 1.0),
+            TaskDrawn(2, 1, 2, 5),
+            GroupEnded(2, None),
+        ]
+
+
+def test_the_record_goes_before_what_would_be_drawn_now(tmp_path: Path) -> None:
+    tasks = drawn_tasks(tmp_path, {"kind": "difficulty"}, [50])
+    drawn = tasks.task_of_group(0)
+    assert drawn is not None
+    given_then = (drawn.index + 1) % 50
+    again = drawn_tasks(tmp_path, {"kind": "difficulty"}, [50])
+    assert again.restore([TaskDrawn(0, 0, given_then, 0)]) == [0]
+    kept = again.task_of_group(0)
+    assert kept is not None
+    assert kept.index == given_then
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (
+            {"order": "difficulty"},
+            ConfigError,
+            r"`data\.order` = \"difficulty\" draws from tasks whose number is known",
+        ),
+        ({"order": {"kind": "schedule", "stages": [{"max_level": 1}]}}, TaskFileError, "has None as its `level`"),
+        (
+            {"order": {"kind": "schedule", "level_field": "n", "stages": [{"min_level": 9}]}},
+            ConfigError,
+            "takes no task",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_from_is_refused(data: dict[str, Any], error: type[Exception], message: str) -> None:
+    rows = [{"n": 1}, {"n": 2}]
+    given_tasks: Any = (lambda: iter(rows)) if data["order"] == "difficulty" else rows
+    with pytest.raises(error, match=message):
+        open_run_tasks(RunConfig(data=data), given_tasks)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"order": {"kind": "difficulty", "weights": [1, 2]}}, r"make 3 pools; give each one a weight"),
+        ({"order": {"kind": "difficulty", "weights": [0, 0, 0], "unseen": 0}}, "every weight is 0"),
+        ({"order": {"kind": "difficulty", "bounds": [0.5, 0.5]}}, "each above the one before it"),
+        ({"order": {"kind": "schedule", "stages": [{"from_step": 1}]}}, "the first begins at 0"),
+        ({"order": {"kind": "schedule", "stages": [{"sources": [1]}]}}, "weighs 1 sources, and `data.sources` names 0"),
+        ({"order": "until_learned", "epochs": 2}, "draws tasks without epochs"),
+        ({"order": {"kind": "until_learned", "weights": [1]}}, "has no such key"),
+        ({"sources": [{"tasks": "a", "weight": 0}]}, r"data\.sources\.0\.weight = 0"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(data: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig(data=data)
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        RunConfig(tasks="a.jsonl", data={"sources": [{"tasks": "b.jsonl"}]})
+
+
+@given(st.lists(st.floats(0, 5), min_size=1, max_size=6).filter(any), st.integers(0, 999))
+def test_what_has_no_weight_is_never_chosen(weights: list[float], seed: int) -> None:
+    assert weights[choose(random.Random(seed), weights)] > 0

@@ -1,0 +1,145 @@
+"""A run whose tasks are drawn by what came of the ones before: killed and gone on with, it draws what it would have drawn."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config import RunConfig
+from agentrl.models import NANO
+from agentrl.rollout.drawn_tasks import DrawnTasks
+from agentrl.rollout.run_tasks import open_run_tasks
+from agentrl.rollout.store import Store
+from agentrl.rollout.task_history import GroupEnded, TaskDrawn, task_history
+from agentrl.run.run_directory import read_config, read_metrics
+from tests.whole_audit import audit
+
+STEPS = 6
+PROGRAM = """
+import json, sys
+import anyio
+from agentrl.config import RunConfig
+from agentrl.run.train import train
+from agentrl.run.view import RunView
+
+async def run(episode):
+    messages = [{"role": "user", "content": f"{episode.task['n']} + 1 ="}]
+    await episode.client.chat.completions.create(model=episode.model, messages=messages, max_tokens=3)
+    return float((episode.seed + episode.task["n"]) % 3) / 2
+
+if __name__ == "__main__":
+    config = RunConfig.model_validate(json.loads(sys.argv[1]))
+    anyio.run(lambda: train(config, workflow=run, resume="resume" in sys.argv, view=RunView(config)))
+"""
+
+
+def settings_of(directory: Path, name: str, **rollout: Any) -> dict[str, Any]:
+    for source, first in (("low", 0), ("high", 100)):
+        path = directory / f"{source}.jsonl"
+        path.write_text("".join(json.dumps({"n": first + n}) + "\n" for n in range(5)))
+    return {
+        "run_dir": str(directory / name),
+        "steps": STEPS,
+        "model": {"path": str(NANO)},
+        "data": {
+            "order": {"kind": "difficulty", "bounds": [0.4, 0.7], "weights": [1, 5, 0.2], "floor": 0.2},
+            "sources": [
+                {"tasks": str(directory / "low.jsonl"), "weight": 2},
+                {"tasks": str(directory / "high.jsonl")},
+            ],
+        },
+        "rollout": {"batch_size": 4, "group_size": 4, "max_staleness": 0, "drop_uniform_groups": False, **rollout},
+        "trainer": {"optimizer": {"lr": 1e-4}, "checkpoint": {"every": 2}},
+    }
+
+
+def start(directory: Path, settings: dict[str, Any], *words: str) -> subprocess.Popen[str]:
+    (directory / "program.py").write_text(PROGRAM)
+    command = [sys.executable, str(directory / "program.py"), json.dumps(settings), *words]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def ends_well(process: subprocess.Popen[str]) -> None:
+    try:
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors
+    finally:
+        kill(process)
+
+
+def kill(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        os.kill(process.pid, signal.SIGKILL)
+    process.wait(30)
+
+
+def kill_at_step(process: subprocess.Popen[str], run_dir: Path, step: int) -> None:
+    deadline = time.monotonic() + 300
+    try:
+        while len(read_metrics(run_dir)) < step:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline, "the run did not get that far"
+            time.sleep(0.05)
+    finally:
+        kill(process)
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+def tasks_of(run_dir: Path) -> DrawnTasks:
+    tasks, _ = open_run_tasks(read_config(run_dir), None)
+    assert isinstance(tasks, DrawnTasks)
+    return tasks
+
+
+@pytest.mark.timeout(1200)
+def test_a_killed_run_draws_the_tasks_that_it_would_have_drawn(tmp_path: Path) -> None:
+    """One group at a time, so that groups of both runs end in the same order; its rewards do not depend on what is sampled."""
+    ends_well(start(tmp_path, settings_of(tmp_path, "whole")))
+    settings = settings_of(tmp_path, "killed")
+    kill_at_step(start(tmp_path, settings), tmp_path / "killed", 3)
+    ends_well(start(tmp_path, settings, "resume"))
+    events = {}
+    for name in ("whole", "killed"):
+        assert audit(tmp_path / name).violations == []
+        with Store(tmp_path / name / "store.sqlite", read_only=True) as store:
+            events[name] = store.read(task_history)[: 2 * STEPS]
+        assert tasks_of(tmp_path / name).restore(events[name]) == []
+    assert events["killed"] == events["whole"]
+    means = {one.mean for one in events["whole"] if isinstance(one, GroupEnded)}
+    assert len(means) > 1, "what is drawn had something to go by"
+    rows = read_metrics(tmp_path / "whole")
+    assert sum(row["drawn_groups"] for row in rows) >= STEPS
+    assert all(
+        abs(sum(row[name] for name in ("tasks_pool_0", "tasks_pool_1", "tasks_pool_2", "tasks_unseen")) - 1) < 1e-9
+        for row in rows
+    )
+
+
+@pytest.mark.timeout(900)
+def test_groups_that_end_in_any_order_are_drawn_by_the_ledger(tmp_path: Path) -> None:
+    """Many groups at once, and a kill: which had ended at a draw is chance, and the ledger has it."""
+    settings = settings_of(tmp_path, "run", batch_size=8, group_size=2, max_staleness=2, max_concurrent=7)
+    settings["data"]["order"] = {"kind": "until_learned", "learned_at": 0.5, "active": 3, "max_groups": 2}
+    kill_at_step(start(tmp_path, settings), tmp_path / "run", 3)
+    ends_well(start(tmp_path, settings, "resume"))
+    assert audit(tmp_path / "run").violations == []
+    with Store(tmp_path / "run" / "store.sqlite", read_only=True) as store:
+        events = store.read(task_history)
+        handed_out = store.read(lambda db: db.execute("SELECT id, epoch, task FROM groups ORDER BY id").fetchall())
+    drawn = [(one.group_id, one.epoch, one.index) for one in events if isinstance(one, TaskDrawn)]
+    assert drawn == handed_out
+    assert tasks_of(tmp_path / "run").restore(events) == []
+    others = RunConfig.model_validate(settings | {"seed": 1})
+    tasks, _ = open_run_tasks(others, None)
+    assert isinstance(tasks, DrawnTasks)
+    assert tasks.restore(events) != [], "with another seed, other tasks are drawn"
+    assert read_metrics(tmp_path / "run")[-1]["tasks_learned"] >= 0
