@@ -96,7 +96,7 @@ def find_harness(given: Any) -> Any:
     if given in HARNESSES:
         return HARNESSES[given]
     meant = difflib.get_close_matches(given, HARNESSES, n=1)
-    hint = f"; did you mean {meant[0]!r}?" if meant else ""
+    hint = f"; did you mean {meant[0]!r}?" if meant else "."
     known = ", ".join(HARNESSES)
     raise ValueError(
         f"there is no harness {given!r}{hint} Use {known}, or a row of your own: {{'program': ..., 'command': ...}}"

@@ -20,6 +20,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
+from anyio.to_thread import run_sync as in_thread
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from agentrl.errors import ConfigError, SandboxError, SandboxLostError
@@ -195,7 +196,7 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
         SandboxLostError: The sandbox is lost.
     """
     try:
-        await sandbox.restore(with_tests(start, end, tests.files))
+        await sandbox.restore(await in_thread(with_tests, start, end, tests.files))
     except SandboxLostError:
         raise
     except SandboxError:
