@@ -56,7 +56,7 @@ def call(name: str, **arguments: str) -> str:
 
 def solve(prompt: str) -> str:
     """Look at the file, mend it, and say so. Side calls, which have no tools, get a word."""
-    spoken = prompt[prompt.rfind("<|im_start|>user\nadd() is wrong") :]
+    spoken = prompt[prompt.rfind("add() is wrong") :]
     if "return a + b" in spoken:
         return DONE
     command = MEND if "return a - b" in spoken else LOOK
@@ -160,7 +160,7 @@ TASK = {
     "repository": {"files": {"calc.py": WRONG}},
     "prompt": "add() is wrong. Mend it.",
     "tests": {"files": {"tests/test_calc.py": HIDDEN}},
-    "limits": {"timeout_s": 200},
+    "limits": {"timeout_s": 120},
 }
 
 
