@@ -42,7 +42,9 @@ class EnvFactory(Protocol):
 class EpisodeSandboxes(Protocol):
     """The sandboxes of a run: `agentrl.sandboxes.RunSandboxes`."""
 
-    async def acquire(self, *, image: str | None, limits: Limits | None, cpus: float, network: bool) -> Lease:
+    async def acquire(
+        self, *, image: str | None, limits: Limits | None, cpus: float, network: bool, folders: Mapping[str, str]
+    ) -> Lease:
         """Return a sandbox, as new, that is the caller's until it is released."""
         ...
 
@@ -181,7 +183,13 @@ class Episode(Generic[TaskT]):
 
     @says_await("sandbox = await episode.sandbox()")
     async def sandbox(
-        self, *, image: str | None = None, limits: Limits | None = None, cpus: float = 1.0, network: bool = False
+        self,
+        *,
+        image: str | None = None,
+        limits: Limits | None = None,
+        cpus: float = 1.0,
+        network: bool = False,
+        folders: Mapping[str, str] | None = None,
     ) -> Sandbox:
         """Return a locked-down place to run code, as new. It goes back with the end of the episode, whatever happens.
 
@@ -193,13 +201,16 @@ class Episode(Generic[TaskT]):
             limits: What a program in it may use; None: the limits of the run.
             cpus: CPUs that its programs have together.
             network: Whether they reach the network.
+            folders: Folders of this machine that they see, read-only: {path inside: path here}.
 
         Raises:
             SandboxError: None could be had within the pool's `wait_timeout_s`, or none can be started.
             EpisodeError: The episode has ended, or was made without sandboxes.
         """
         state = self._state
-        lease = await self._of_run().acquire(image=image, limits=limits, cpus=cpus, network=network)
+        lease = await self._of_run().acquire(
+            image=image, limits=limits, cpus=cpus, network=network, folders=folders or {}
+        )
         if state.closed:  # meanwhile
             lease.release()
         state.check_open()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from agentrl.errors import ConfigError
@@ -22,9 +22,11 @@ class RunSandboxes:
     runtime: str | None
     limits: Limits
 
-    async def acquire(self, *, image: str | None, limits: Limits | None, cpus: float, network: bool) -> Lease:
+    async def acquire(
+        self, *, image: str | None, limits: Limits | None, cpus: float, network: bool, folders: Mapping[str, str]
+    ) -> Lease:
         """Return a sandbox, as new, that is the caller's until it is released. See `Episode.sandbox`."""
-        pool = await self._pool("lease", image, limits, cpus, network)
+        pool = await self._pool("lease", image, limits, cpus, network, folders)
         (lease,) = await pool.acquire()
         return lease
 
@@ -48,7 +50,7 @@ class RunSandboxes:
         """
         if partial and fail_fast:
             raise ConfigError("a partial verdict needs the result of every test; leave fail_fast or partial out")
-        pool = await self._pool("grade", image, limits, cpus=1.0, network=False)
+        pool = await self._pool("grade", image, limits, cpus=1.0, network=False, folders={})
         language = language or PYTHON
         if partial:
             return await grade_partial(
@@ -64,7 +66,13 @@ class RunSandboxes:
         return {f"sandbox_{name}": value for name, value in totals.items()} if totals["taken"] else {}
 
     async def _pool(
-        self, purpose: Purpose, image: str | None, limits: Limits | None, cpus: float, network: bool
+        self,
+        purpose: Purpose,
+        image: str | None,
+        limits: Limits | None,
+        cpus: float,
+        network: bool,
+        folders: Mapping[str, str],
     ) -> SandboxPool:
         spec = SandboxSpec(
             image=image or self.image,
@@ -72,5 +80,6 @@ class RunSandboxes:
             cpus=cpus,
             network=network,
             runtime=self.runtime,
+            folders=tuple(sorted(folders.items())),
         )
         return await self.sandboxes.pool(spec, purpose)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The agents and SDKs that tests/proxy/test_agents.py runs, unmodified, in exact versions. What is there already is left as it is.
+# The agents and SDKs that workflows/harness.py, tests/proxy/test_agents.py and others run, unmodified, in exact versions. What is there already is left as it is.
 #
 #     scripts/install_agents.sh
 set -euo pipefail
@@ -13,6 +13,7 @@ packages=(
     @openai/codex@0.169.0
     ai@6.0.326
     openai@6.49.0
+    opencode-ai@1.18.33
     zod@4.6.7
 )
 if [ "$(cat "$folder/installed" 2> /dev/null)" = "${packages[*]}" ]; then

@@ -75,6 +75,9 @@ class Bubblewrap:
             raise SandboxError(f"image = {spec.image!r} is an image of Docker; it needs backend = 'docker'")
         if spec.runtime is not None:
             raise SandboxError(f"runtime = {spec.runtime!r} is an OCI runtime; it needs backend = 'docker'")
+        for inside, here in spec.folders:
+            if not await anyio.Path(here).is_dir():
+                raise SandboxError(f"folders shows {here!r} at {inside!r}, and there is no such folder")
         if shutil.which("bwrap") is None:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
@@ -183,6 +186,10 @@ def _file_system(spec: SandboxSpec, group: ControlGroup | None) -> Iterator[str]
         yield from ("--ro-bind-try", name, name)
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
+    for inside, here in spec.folders:
+        for parent in reversed(Path(inside).parents[:-1]):
+            yield from ("--perms", "0755", "--dir", str(parent))
+        yield from ("--ro-bind", here, inside)
     yield from ("--proc", "/proc")
     if group is None:
         yield from _devices_without_memory()

@@ -290,6 +290,10 @@ def _start(client: DockerClient, name: str, spec: SandboxSpec, core: int | None)
         log_config=docker.types.LogConfig(type="none"),
         mem_limit=memory,
         memswap_limit=memory,
+        mounts=[
+            docker.types.Mount(inside, here, type="bind", read_only=True, propagation="rprivate")
+            for inside, here in spec.folders
+        ],
         nano_cpus=int(spec.cpus * 1e9),
         network_mode="bridge" if spec.network else "none",
         pids_limit=limits.processes + OWN_PROCESSES,

@@ -1,0 +1,244 @@
+"""Repositories that an agent works on and hidden tests grade: where they come from, what counts, and what does not help a cheat."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.config import RunConfig
+from agentrl.errors import ConfigError, TaskFileError
+from agentrl.rollout.episode_parts import open_run_sandboxes
+from agentrl.rollout.outcome import Outcome
+from agentrl.rollout.run_episode import EpisodeRunner, remote_runner
+from agentrl.rollout.task_type import as_task, task_type_of
+from agentrl.sandboxes import BackendName
+from agentrl.testing import ScriptedModel
+from agentrl.workflows import harness
+from agentrl.workflows.repository import Repository, with_tests
+from tests.workflows.tar_texts import pack, texts
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
+WRONG = "def add(a, b):\n    return a - b\n"
+RIGHT = "def add(a, b):\n    return a + b\n"
+HIDDEN = "from calc import add\n\ndef test_small():\n    assert add(2, 3) == 5\n\ndef test_zero():\n    assert add(2, 0) == 2\n"
+ASK = """
+import json, os, sys, urllib.request
+body = {"model": os.environ["OPENAI_MODEL"], "messages": [{"role": "user", "content": sys.stdin.read()}]}
+headers = {"Content-Type": "application/json", "Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}
+request = urllib.request.Request(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(), headers)
+print(json.loads(urllib.request.urlopen(request).read())["choices"][0]["message"]["content"])
+"""
+SHELL = {"program": "python3", "command": 'python3 -c "$ASK" > /tmp/said && sh /tmp/said', "environment": {"ASK": ASK}}
+"""A small agent: what the model says is run by sh."""
+
+
+def task(**changes: Any) -> dict[str, Any]:
+    given = {"harness": SHELL, "repository": {"files": {"calc.py": WRONG}}, "prompt": "Mend add()."}
+    return {
+        **given,
+        "tests": {"files": {"test_calc.py": HIDDEN}},
+        "limits": {"timeout_s": 30, "memory_mb": 512},
+        **changes,
+    }
+
+
+def write(path: str, text: str) -> str:
+    return f"mkdir -p $(dirname {path}); cat > {path} <<'END'\n{text}\nEND\n"
+
+
+@asynccontextmanager
+async def runner(says: Callable[[str], str], backend: BackendName) -> AsyncIterator[EpisodeRunner]:
+    config = RunConfig.model_validate({"sandbox": {"backend": backend, "leases": 2}})
+    async with (
+        ScriptedModel(lambda request: says(request["messages"][-1]["content"])).serve() as url,
+        open_run_sandboxes(config) as sandboxes,
+        remote_runner(
+            harness.run, base_url=url, api_key="-", model="scripted", timeout_s=120, sandboxes=sandboxes
+        ) as opened,
+    ):
+        yield opened
+
+
+async def outcome_of(says: str, given: dict[str, Any], backend: BackendName) -> Outcome:
+    async with runner(lambda _: says, backend) as opened:
+        return await opened.run(given, 0)
+
+
+async def test_a_row_of_your_own_mends_a_repository(backend: BackendName) -> None:
+    done = await outcome_of("sed -i 's/a - b/a + b/' calc.py; echo Mended.", task(), backend)
+    assert (done.error, done.reward) == (None, 1.0)
+    assert done.metrics == {
+        "tests_passed": 1.0,
+        "answered": 1.0,
+        "timed_out": 0.0,
+        "exit_code": 0.0,
+        "repository_lost": 0.0,
+    }
+
+
+async def test_the_repository_decides_and_not_how_the_agent_ends(bubblewrap: BackendName) -> None:
+    async with runner(lambda prompt: prompt, bubblewrap) as opened:
+        done = await opened.run(task(prompt=write("calc.py", RIGHT) + "exit 3"), 0)
+        assert (done.error, done.reward, done.metrics["exit_code"]) == (None, 1.0, 3.0)
+        limits = {"timeout_s": 6, "memory_mb": 512}
+        done = await opened.run(task(prompt=write("calc.py", RIGHT) + "sleep 60", limits=limits), 0)
+        assert (done.error, done.reward, done.metrics["timed_out"]) == (None, 1.0, 1.0)
+        done = await opened.run(task(prompt="true", partial=True), 0)
+        assert (done.error, done.reward) == (None, 0.5)
+        assert (await opened.run(task(prompt="true"), 0)).reward == 0.0
+
+
+async def test_an_answer_is_read_from_the_file_that_the_row_names(bubblewrap: BackendName) -> None:
+    for text, answered in (("Mended.", 1.0), ("", 0.0)):
+        row = {**SHELL, "answer": "answer.txt"}
+        says = f"printf '%s' '{text}' > $HOME/answer.txt; pwd; ls $HOME"
+        done = await outcome_of(says, task(harness=row), bubblewrap)
+        assert (done.error, done.metrics["answered"]) == (None, answered)
+
+
+async def test_a_command_grades_in_place_of_pytest(bubblewrap: BackendName) -> None:
+    tests = {"files": {"check.sh": 'test "$(cat said.txt)" = hello\n'}, "command": ["sh", "check.sh"]}
+    assert (await outcome_of("printf hello > said.txt", task(tests=tests), bubblewrap)).reward == 1.0
+    assert (await outcome_of("printf bye > said.txt", task(tests=tests), bubblewrap)).reward == 0.0
+
+
+REPORT = "import pytest\n@pytest.hookimpl(wrapper=True)\ndef pytest_runtest_makereport(item, call):\n    report = yield\n    report.outcome = 'passed'\n    return report\n"
+CHEATS = {
+    "its own hidden tests": write("test_calc.py", "def test_small():\n    pass\n"),
+    "a conftest that makes all pass": write("conftest.py", REPORT),
+    "settings of pytest": write("pytest.ini", "[pytest]\naddopts = -p cheat\n") + write("cheat.py", REPORT),
+    "a plugin that is installed": write("cheat.py", REPORT)
+    + write("cheat-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: cheat\nVersion: 1\n")
+    + write("cheat-1.dist-info/entry_points.txt", "[pytest11]\ncheat = cheat\n"),
+    "an end with exit code 0": write("calc.py", "import os\nos._exit(0)"),
+    "a SystemExit": write("calc.py", "raise SystemExit(0)"),
+    "skipped tests": write("calc.py", "import pytest\npytest.skip('later', allow_module_level=True)"),
+    "tests that are expected to fail": write("calc.py", "import pytest\ndef add(a, b):\n    pytest.xfail('later')"),
+    "modules of the tests' names": write("pytest.py", "raise SystemExit(0)") + write("json.py", "x = 1"),
+    "a folder in the way": "mkdir -p test_calc.py/inside",
+    "a link in the way": "ln -s /dev/null test_calc.py",
+    "a process that goes on": "(setsid sh -c 'sleep 2; echo \"def add(a, b): return a + b\" > /sandbox/calc.py' &) ; true",
+    "a report of its own": write("calc.py", 'print(\'{"passed": 9, "total": 9}\', flush=True)\nimport os\nos._exit(0)'),
+    "files that cannot be read": "mkfifo pipe; chmod 000 calc.py pipe",
+}
+
+
+@pytest.mark.timeout(600)
+async def test_a_cheat_earns_nothing(bubblewrap: BackendName) -> None:
+    async with runner(lambda prompt: CHEATS[prompt], bubblewrap) as opened:
+        for cheat in CHEATS:
+            done = await opened.run(task(prompt=cheat), 0)
+            assert (done.error, done.reward) == (None, 0.0), cheat
+            assert done.metrics["tests_passed"] < 1.0, cheat
+
+
+async def test_too_much_in_the_repository_earns_nothing(bubblewrap: BackendName) -> None:
+    says = write("calc.py", RIGHT) + "head -c 40000000 /dev/zero > zeros"
+    done = await outcome_of(says, task(), bubblewrap)
+    assert (done.error, done.reward, done.metrics["repository_lost"]) == (None, 0.0, 1.0)
+
+
+async def test_what_steers_pytest_is_as_the_repository_had_it(bubblewrap: BackendName) -> None:
+    """Its own conftest.py works, though the agent has emptied it."""
+    conftest = "import pytest\n@pytest.fixture\ndef five():\n    return 5\n"
+    given = task(
+        repository={
+            "files": {"src/calc.py": RIGHT, "conftest.py": conftest, "pytest.ini": "[pytest]\npythonpath = src\n"}
+        },
+        tests={
+            "files": {
+                "tests/test_calc.py": "from calc import add\n\ndef test_it(five):\n    assert add(2, 3) == five\n"
+            }
+        },
+    )
+    done = await outcome_of("rm pytest.ini; echo > conftest.py", given, bubblewrap)
+    assert (done.error, done.reward) == (None, 1.0)
+
+
+def test_hidden_tests_take_the_place_of_what_is_in_their_way() -> None:
+    start = pack({"calc.py": "old", "conftest.py": "old", "sub/setup.cfg": "old"})
+    end = pack({"calc.py": "new", "conftest.py": "new", "tests": "a file", "other/conftest.py": "new", "kept/x": "new"})
+    seen = texts(with_tests(start, end, {"tests/test_a.py": "hidden"}))
+    assert seen == {
+        "calc.py": "new",
+        "kept/x": "new",
+        "conftest.py": "old",
+        "sub/setup.cfg": "old",
+        "tests/test_a.py": "hidden",
+    }
+
+
+def test_a_repository_is_a_folder_or_a_commit_without_its_history(tmp_path: Path) -> None:
+    (tmp_path / "calc.py").write_text("first")
+
+    def git(*words: str) -> None:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@localhost"]
+        subprocess.run(["git", "-C", tmp_path, *identity, *words], check=True, capture_output=True, timeout=60)
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    (tmp_path / "calc.py").write_text("second")
+    git("commit", "-am", "two")
+    (tmp_path / "calc.py").write_text("third")
+    assert texts(Repository.model_validate(str(tmp_path)).packed()) == {"calc.py": "third"}
+    assert texts(Repository(git=tmp_path).packed()) == {"calc.py": "second"}
+    assert texts(Repository(git=tmp_path, commit="HEAD~1").packed()) == {"calc.py": "first"}
+    with pytest.raises(ConfigError, match="commit = 'nowhere'"):
+        Repository(git=tmp_path, commit="nowhere").packed()
+    with pytest.raises(ConfigError, match=r"there is no such folder in .*; name one, or use 'files'"):
+        Repository(folder=tmp_path / "none").packed()
+    (tmp_path / "large").write_bytes(b"x" * 34_000_000)
+    with pytest.raises(ConfigError, match="at most 33554432 go into a sandbox"):
+        Repository(folder=tmp_path).packed()
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        (
+            {"harness": "claude-cod"},
+            "there is no harness 'claude-cod'; did you mean 'claude-code'? Use claude-code, codex",
+        ),
+        ({"harness": "zzz"}, "there is no harness 'zzz'. Use claude-code"),
+        ({"harness": {"program": "x"}}, "the field 'harness.command' is missing"),
+        ({"repository": {}}, "a repository has one of 'folder', 'files' and 'git'; this has none"),
+        ({"repository": {"git": ".", "files": {"a": ""}}}, "this has ['files', 'git']"),
+        ({"repository": {"git": ".", "commit": "--output=/etc/passwd"}}, "repository.commit"),
+        ({"repository": {"files": {"../a": ""}}}, "a path must be relative, below the repository"),
+        (
+            {"tests": {"files": {"a.py": ""}}},
+            "none of the files ['a.py'] is called test_*.py or *_test.py; name a 'command'",
+        ),
+        ({"tests": {"files": {}}}, "tests.files"),
+        ({"test": 1}, "the field 'test'"),
+        ({"limits": {"timeout_s": 0}}, "limits.timeout_s"),
+        ({"prompt": ""}, "the field 'prompt'"),
+    ],
+)
+def test_a_task_that_makes_no_sense_says_so(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TaskFileError) as refused:
+        as_task(task(**changes), "tasks.jsonl, line 1", task_type_of(harness.run))
+    assert complaint in str(refused.value)
+
+
+async def test_a_program_that_is_missing_is_named_with_what_to_install(
+    bubblewrap: BackendName, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENTRL_AGENTS", str(tmp_path))
+    done = await outcome_of("", task(harness="codex"), bubblewrap)
+    assert "needs the program 'codex'" in (done.error or "")
+    assert "scripts/install_agents.sh installs it" in (done.error or "")
+    assert str(tmp_path) in (done.error or "")
+
+
+def test_a_task_is_a_line_of_json() -> None:
+    value = task_type_of(harness.run)
+    assert value is not None
+    assert value.value(json.loads(json.dumps(task()))).limits.memory_mb == 512

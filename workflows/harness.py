@@ -1,0 +1,155 @@
+"""A coding agent that people use works on a repository, and hidden tests grade what it leaves.
+
+A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests": {"files": {"test_it.py": TEXT}}}.
+
+- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode"), or a row of your own: {"program": ..., "command": ...}.
+- "repository" is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}.
+- "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command".
+- "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2}.
+
+The agent runs in a sandbox that reaches the model and nothing else. Its time being up, or its exit code, decides nothing: the repository does. The reward is
+1 where every hidden test passes, else 0; with "partial": true, the share that passes.
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from anyio.to_thread import run_sync as in_thread
+from pydantic import BaseModel, ConfigDict, Field
+
+from agentrl import Episode, Reward
+from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
+from agentrl.sandboxes import Limits, Sandbox
+from agentrl.sandboxes.relay import INSIDE_KEY, CommandResult, run_with_model
+from agentrl.workflows.black_box import model_environment
+from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
+from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests
+
+HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it
+_PATH = f'PATH="{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
+
+
+class AgentLimits(BaseModel):
+    """What the agent and all that it starts may use."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    timeout_s: float = Field(default=900.0, gt=0)
+    memory_mb: int = Field(default=4096, gt=0)
+    disk_mb: int = Field(default=512, gt=0)
+    """Of the repository, and of its home and temporary files. It is in memory."""
+    cpus: float = Field(default=2.0, gt=0)
+
+    def of_sandbox(self) -> Limits:
+        """Return them as limits of a sandbox: agents start many threads, and open many files."""
+        return Limits(
+            timeout_s=self.timeout_s,
+            memory_mb=self.memory_mb,
+            disk_mb=self.disk_mb,
+            file_mb=self.disk_mb,
+            processes=512,
+            open_files=4096,
+        )
+
+
+class HarnessTask(BaseModel):
+    """One line of the task file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    harness: NamedHarness
+    repository: Repository
+    prompt: str = Field(min_length=1)
+    tests: HiddenTests
+    partial: bool = False
+    limits: AgentLimits = AgentLimits()
+    name: str = ""
+
+
+async def run(episode: Episode[HarnessTask]) -> Reward:
+    """Return what the repository earns that the agent leaves.
+
+    Raises:
+        SandboxLostError: A sandbox is lost.
+    """
+    task = episode.task
+    start = await in_thread(task.repository.packed)
+    agents = await in_thread(installed_agents)
+    shown = {AGENTS_INSIDE: str(agents)} if await in_thread(agents.is_dir) else {}
+    sandbox = await episode.sandbox(limits=task.limits.of_sandbox(), cpus=task.limits.cpus, folders=shown)
+    await check_installed(sandbox, task.harness)
+    await sandbox.restore(start)
+    done = await run_agent(episode, sandbox, task.harness)
+    answer = await read_answer(sandbox, task.harness, done)
+    try:
+        end: bytes | None = await sandbox.snapshot()
+    except SandboxLostError:
+        raise
+    except SandboxError:
+        end = None  # it holds too much, or what cannot be read
+    # Nothing of the agent goes on while it is graded.
+    await sandbox.reset()
+    result = FAILED if end is None else await _graded(episode, start, end)
+    metrics = {
+        "tests_passed": result.passed / max(result.total, 1),
+        "answered": float(bool(answer)),
+        "timed_out": float(done.exit_code is None),
+        "exit_code": float(-1 if done.exit_code is None else done.exit_code),
+        "repository_lost": float(end is None),
+    }
+    value = metrics["tests_passed"] if task.partial else float(result.all_passed)
+    return Reward(value, metrics)
+
+
+async def check_installed(sandbox: Sandbox, harness: Harness) -> None:
+    """Check that the agent's program is there.
+
+    Raises:
+        WorkflowError: It is not; the message tells what to install.
+    """
+    found = await sandbox.run(["sh", "-c", f"{_PATH} command -v {shlex.quote(harness.program)}"], timeout_s=30)
+    if not found.ok:
+        raise WorkflowError(
+            f"the harness needs the program {harness.program!r}, which is neither in the image {sandbox.spec.image!r} nor in "
+            f"{installed_agents()}: {harness.install}"
+        )
+
+
+async def run_agent(episode: Episode[HarnessTask], sandbox: Sandbox, harness: Harness) -> CommandResult:
+    """Run the agent to its end, or to that of its time, with all that it started."""
+    extra = {name: value.replace("{model}", episode.model) for name, value in harness.environment.items()}
+    script = f"export {_PATH} HOME={HOME}; mkdir -p {HOME}; {harness.command}"
+    return await run_with_model(
+        sandbox,
+        ["sh", "-c", script],
+        base_url=episode.base_url,
+        api_key=episode.api_key,
+        env={**model_environment("{url}", INSIDE_KEY, episode.model), **extra},
+        stdin=episode.task.prompt.encode(),
+        timeout_s=episode.task.limits.timeout_s,
+    )
+
+
+async def read_answer(sandbox: Sandbox, harness: Harness, done: CommandResult) -> str:
+    """Return what the agent said last; empty where it said nothing.
+
+    Raises:
+        SandboxLostError: The sandbox is lost.
+    """
+    if harness.answer is None:
+        return done.stdout.strip()
+    try:
+        return (await sandbox.read(f"{HOME}/{harness.answer}")).decode(errors="replace").strip()
+    except SandboxLostError:
+        raise
+    except SandboxError:
+        return ""
+
+
+async def _graded(episode: Episode[HarnessTask], start: bytes, end: bytes) -> TestResult:
+    task = episode.task
+    limits = Limits(
+        timeout_s=task.tests.timeout_s, memory_mb=min(task.limits.memory_mb, 1024), disk_mb=task.limits.disk_mb
+    )
+    return await run_hidden_tests(await episode.sandbox(limits=limits), start, end, task.tests)

@@ -1,0 +1,114 @@
+"""Coding agents that people use, as rows of a table: what to install, what to run, and where the answer stands.
+
+A row of your own is a `Harness` in `HARNESSES`, or the same fields as JSON in a task.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+AGENTS_INSIDE = "/opt/agents"
+"""Where a sandbox sees `installed_agents()`."""
+INSTALL = "scripts/install_agents.sh installs it"
+
+
+class Harness(BaseModel):
+    """How one agent is run.
+
+    `command` is a line of sh, run in the folder of the repository, with the prompt on its standard input. It finds the model in
+    `OPENAI_BASE_URL`, `OPENAI_API_KEY`, `OPENAI_MODEL` and the same for `ANTHROPIC`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    program: str = Field(min_length=1)
+    """What must be on the PATH of the sandbox, /opt/agents/node_modules/.bin included."""
+    command: str = Field(min_length=1)
+    install: str = "install it in the image, or in the folder that AGENTRL_AGENTS names"
+    """What to do where the program is missing."""
+    environment: Mapping[str, str] = Field(default_factory=dict)
+    """Further variables. `{url}` in a value becomes the address of the model, without /v1, and `{model}` its name."""
+    answer: str | None = None
+    """The file in which it leaves its answer, relative to its home; None: what it prints."""
+
+
+_OPENCODE = {
+    "provider": {
+        "agentrl": {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": "{url}/v1", "apiKey": "{env:OPENAI_API_KEY}"},
+            "models": {"{model}": {}},
+        }
+    },
+    "autoupdate": False,
+    "share": "disabled",
+    "permission": "allow",
+}
+HARNESSES: dict[str, Harness] = {
+    "claude-code": Harness(
+        program="claude",
+        command='exec claude -p --model "$ANTHROPIC_MODEL" --dangerously-skip-permissions',
+        install=INSTALL,
+        environment={"IS_SANDBOX": "1", "DISABLE_AUTOUPDATER": "1", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+    ),
+    "codex": Harness(
+        program="codex",
+        command=(
+            "exec codex exec --skip-git-repo-check --dangerously-bypass-approvals-and-sandbox"
+            ' -c model="\\"$OPENAI_MODEL\\"" -c model_provider=\'"agentrl"\''
+            ' -c model_providers.agentrl="{name=\\"agentrl\\",base_url=\\"$OPENAI_BASE_URL\\",env_key=\\"OPENAI_API_KEY\\",wire_api=\\"responses\\"}"'
+            ' -o "$HOME/answer.txt" -'
+        ),
+        install=INSTALL,
+        answer="answer.txt",
+    ),
+    "opencode": Harness(
+        program="opencode",
+        command='exec opencode run --model "agentrl/$OPENAI_MODEL"',
+        install=INSTALL,
+        environment={
+            "OPENCODE_CONFIG_CONTENT": json.dumps(_OPENCODE),
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_DISABLE_MODELS_FETCH": "1",
+            "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+            "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
+        },
+    ),
+}
+"""Known agents by name. Add your own."""
+
+
+def find_harness(given: Any) -> Any:
+    """Return the row that a task names, and what is no name as it is.
+
+    Raises:
+        ValueError: No row has that name.
+    """
+    if not isinstance(given, str):
+        return given
+    if given in HARNESSES:
+        return HARNESSES[given]
+    meant = difflib.get_close_matches(given, HARNESSES, n=1)
+    hint = f"; did you mean {meant[0]!r}?" if meant else "."
+    known = ", ".join(HARNESSES)
+    raise ValueError(
+        f"there is no harness {given!r}{hint} Use {known}, or a row of your own: {{'program': ..., 'command': ...}}"
+    )
+
+
+NamedHarness = Annotated[Harness, BeforeValidator(find_harness)]
+"""A harness, which a task may name."""
+
+
+def installed_agents() -> Path:
+    """Return the folder of this machine with the agents: what AGENTRL_AGENTS names, else where scripts/install_agents.sh puts them."""
+    named = os.environ.get("AGENTRL_AGENTS")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(named).absolute() if named else cache / "agentrl" / "agents"
