@@ -230,3 +230,17 @@ def test_a_picture_is_small_and_has_a_background_of_its_own(picture: Path) -> No
     assert picture.stat().st_size < 20_000
     assert next(root.iter("{http://www.w3.org/2000/svg}rect"), None) is not None
     assert not re.search(r"url\(['\"]?http|href=\"http", picture.read_text())
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "pictures").glob("*.svg")), ids=lambda path: path.stem)
+def test_a_picture_is_readable_on_a_narrow_screen(picture: Path) -> None:
+    """The site makes it no smaller than a width, at which its smallest text has 9 pixels."""
+    narrowest = re.search(
+        r'img\[src\$="\.svg"\] \{ min-width: (\d+)px; \}', (ROOT / "docs/stylesheets/site.css").read_text()
+    )
+    text = picture.read_text()
+    width = re.search(r'viewBox="0 0 ([\d.]+) ', text)
+    sizes = [float(size) for size in re.findall(r"(?:font-size: ?|font:)([\d.]+)px", text)]
+    assert narrowest is not None
+    assert width is not None
+    assert min(sizes) * int(narrowest[1]) / float(width[1]) >= 9

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentrl import Episode, Reward
 from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
 from agentrl.sandboxes import Limits, Sandbox
-from agentrl.sandboxes.relay import INSIDE_KEY, CommandResult, run_with_model
+from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
 from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests

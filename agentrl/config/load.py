@@ -25,6 +25,16 @@ from agentrl.config.section import Section, in_full, kinds_of, sections_of
 from agentrl.errors import ConfigError, one_line
 from agentrl.machine.privacy import without_secrets
 
+_WORDS = {
+    "Input should be": "it should be",
+    "a valid integer": "a whole number, such as 8",
+    "a valid number": "a number, such as 0.5 or 1e-5",
+    "a valid string": 'text, which TOML has in quotes: "..."',
+    "a valid boolean": "true or false",
+    "a valid list": "a list",
+}
+"""What pydantic says of a value, and what we say."""
+
 
 def load_config(
     files: Path | Sequence[Path] = (), overrides: Mapping[str, Any] | None = None, **values: Any
@@ -136,18 +146,29 @@ def _complaint(problem: ErrorDetails, key: str, section: str, kind: str) -> str:
         case "extra_forbidden":
             meant = close_section(key) if isinstance(problem["input"], Mapping | str) else None
             close = meant or close_key(key)
-            return f"unknown configuration key {key!r}" + (f"; did you mean {close!r}?" if close else "")
+            remedy = f"did you mean {close!r}?" if close else "`agentrl train --help` shows all keys"
+            return f"unknown configuration key {key!r}; {remedy}"
         case "missing":
             return f"{key} is missing: {of_kind if kind else section} needs it"
         case "union_tag_invalid":
             tag, known = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
             return f'{key}.kind = "{tag}": it should be one of {known}'
+        case "int_parsing" | "float_parsing" if problem["input"] in ("true", "false"):  # a section makes texts of them
+            return f"{key} = {problem['input']}: {_demand(problem['msg'])}"
         case "value_error":
             return f"{key}: {problem['msg'].removeprefix('Value error, ')}".removeprefix(": ")
         case "list_type":
-            return f'{key} = {shown}: {problem["msg"]}; a list is written ["A", "B"]'
+            return f'{key} = {shown}: {_demand(problem["msg"])}; a list is written ["A", "B"]'
         case _:
-            return f"{key} = {shown}: {problem['msg']}"
+            return f"{key} = {shown}: {_demand(problem['msg'])}"
+
+
+def _demand(message: str) -> str:
+    """Return what pydantic says of a value in the words of who writes a configuration."""
+    demand = message.partition(", unable to")[0].partition(", got")[0]
+    for theirs, ours in _WORDS.items():
+        demand = demand.replace(theirs, ours)
+    return demand
 
 
 def _place(loc: Sequence[int | str]) -> tuple[str, str, str]:

@@ -50,14 +50,14 @@ ILLEGAL: list[tuple[dict[str, Any], str]] = [
     ({"overlong": {"tokens": 100}}, "trainer.overlong.margin is missing: trainer.overlong needs it"),
     ({"teacher": {"coef": 0.5}}, "trainer.teacher.url is missing: trainer.teacher needs it"),
     # A value that another key of its section rules out.
-    ({"kl": {"kind": "loss", "coef": 0.0}}, "trainer.kl.coef = 0.0: Input should be greater than 0"),
+    ({"kl": {"kind": "loss", "coef": 0.0}}, "trainer.kl.coef = 0.0: it should be greater than 0"),
     (
         {"kl": {"kind": "loss", "coef": 0.1, "estimator": "k1"}},
-        """trainer.kl.estimator = "k1": Input should be 'k2' or 'k3'""",
+        """trainer.kl.estimator = "k1": it should be 'k2' or 'k3'""",
     ),
     (
         {"kl": {"kind": "reward", "coef": 0.1, "estimator": "k3"}},
-        """trainer.kl.estimator = "k3": Input should be 'k1'""",
+        """trainer.kl.estimator = "k3": it should be 'k1'""",
     ),
     (
         {"overlong": {"tokens": 100, "margin": 101}},
