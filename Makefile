@@ -8,8 +8,10 @@ INSTALL = $(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/pyt
 
 ENGINE ?= embedded
 PROCESSES ?= 2
+# What mypy found, which it looks at again only where a file has changed.
+MYPY_CACHE ?= $(CURDIR)/.build/mypy
 
-.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test test-fast lint docs pictures typed format bench nano-model nano-player clean
+.PHONY: install quickstart frozen-lake blackjack sglang sandboxes test test-whole test-fast lint docs pictures typed format bench nano-model nano-player clean
 
 # What a user needs, without the tools of development: to train, to serve, and the environments that ship with agentrl.
 install: .venv/installed
@@ -35,8 +37,10 @@ sglang:
 sandboxes:
 	scripts/start_sandboxes.sh
 
+test: lint test-whole
+
 # Two processes share the suite: much of it waits for servers. `make test PROCESSES=0` runs it in one.
-test: .venv/ready lint
+test-whole: .venv/ready
 	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
 
 # Under two minutes, for the everyday loop: without what is marked slow, and without what needs a server or a sandbox to be started.
@@ -46,7 +50,7 @@ test-fast: .venv/ready
 lint: .venv/ready typed
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.build/mypy --config-file $(CURDIR)/pyproject.toml -p agentrl -p recipes
+	cd .build/typed && MYPYPATH=. $(CURDIR)/$(BIN)/mypy --cache-dir $(MYPY_CACHE) --config-file $(CURDIR)/pyproject.toml -p agentrl -p recipes
 	cd .build/typed && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --config $(CURDIR)/pyproject.toml --no-cache --no-logo
 
 # The documentation's site, in .build/site: a broken link, or a public name without an entry, ends the build.
