@@ -13,7 +13,7 @@ Body = TypeVar("Body", bound=BaseModel)
 _MAX_MESSAGE = 2000
 _OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _LISTED_PROBLEMS = 100
-"""Of more problems in one body, none is looked at: listing them takes longer than finding them."""
+"""Problems of one body that are looked at, at most: listing them takes longer than finding them."""
 _ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 529: "overloaded_error"}
 
 
