@@ -72,7 +72,7 @@ class Curriculum:
 
 
 _CURRICULA: dict[str, Curriculum] = {}
-"""Those of this process, by family."""
+"""The curricula of this process, by family."""
 
 
 class ReasoningEnv(ToolEnv):

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from agentrl.errors import ToolCallError, ToolDefinitionError
 
 DECIMALS = 4
-"""Of the numbers that a model reads."""
+"""Decimals of the numbers that a model reads."""
 Names = Sequence[str] | None
 """What the elements of a Discrete space are called, from the first on."""
 

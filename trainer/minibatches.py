@@ -41,7 +41,7 @@ class PreparedPack:
 
     pack: Pack
     number: int
-    """Of the pack among this rank's packs of the step."""
+    """The number of the pack among this rank's packs of the step."""
     advantages: Tensor
     """[M] A, with KL penalty, critic, teacher and whitening."""
     start_logprobs: Tensor | None

@@ -26,7 +26,7 @@ class MinibatchResult:
     log_importance_weights: list[Tensor]
     """[pack][M] log p/b; of "m2po" log θ/b."""
     value_loss: float | None
-    """Of the critic, where there is one, over all ranks."""
+    """The loss of the critic, where there is one, over all ranks."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class StepResult:
     """The result of one training step, on all ranks."""
 
     loss: float
-    """Of the last minibatch."""
+    """The loss of the last minibatch."""
     grad_norm: float | None
     """Before clipping, mean over minibatches; 0 where there was nothing to learn from, None where no gradient was finite."""
     lr: float

@@ -37,7 +37,7 @@ DEBUGGERS = ("pdb", "bdb", "pudb", "ipdb", "IPython", "pydevd", "_pydevd_bundle"
 
 _RUN_HANDLE = Handle._run.__code__
 _interrupting: list[LoopWatchdog] = []
-"""Those that may interrupt. The process has one handler for the signal: they share it."""
+"""Watchdogs that may interrupt. The process has one handler for the signal: they share it."""
 
 
 class LoopBlocked(BaseException):

@@ -46,7 +46,7 @@ class Key:
     section: str
     """What its section is for."""
     kinds: tuple[str, ...] = ()
-    """Of which kinds of its section it is a key; nothing: of all."""
+    """The kinds of its section that have the key; nothing: all of them."""
     field: FieldInfo = field(default_factory=FieldInfo, repr=False)
     """The first field of this name."""
     short: bool = False

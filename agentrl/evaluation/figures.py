@@ -41,7 +41,7 @@ class EvaluatedEpisode:
     """The traceback of a failed one."""
     duration_s: float
     kept: RunEpisode | None = field(default=None, repr=False, compare=False)
-    """It as it was kept, with its token record. None: those of an evaluation that is a part of training are not kept."""
+    """The stored episode, with its token record. None: those of an evaluation that is a part of training are not kept."""
 
     def transcript(self) -> str:
         """Return what was said, turn by turn, with the special tokens of the chat format.

@@ -18,7 +18,7 @@ class EvaluationView:
     total: int = 0
     """Episodes that it has, those of an earlier start included."""
     episodes: list[EvaluatedEpisode] = field(default_factory=list)
-    """Those that have ended, in the order of their ends."""
+    """The episodes that have ended, in the order of their ends."""
 
     def begin(self, total: int, done: list[EvaluatedEpisode]) -> None:
         """Note how many episodes there are, and which an earlier start has run."""

@@ -25,7 +25,7 @@ _GOOGLE_STATUSES = {
     503: "UNAVAILABLE",
 }
 _LISTED_PROBLEMS = 100
-"""Of more problems in one body, none is looked at: listing them takes longer than finding them."""
+"""Problems of one body that are looked at, at most: listing them takes longer than finding them."""
 _ANTHROPIC_TYPES = {**_OPENAI_TYPES, 413: "request_too_large", 529: "overloaded_error"}
 
 

@@ -34,7 +34,7 @@ from agentrl.record.tokens import ImageSpan
 Message = dict[str, Any]
 Tool = dict[str, Any]
 _REMEMBERED_VARIANTS = 16
-"""Of a chat format, by the options of its template."""
+"""Variants of a chat format that are remembered, by the options of its template."""
 
 
 @dataclass
@@ -76,7 +76,7 @@ class ChatFormat:
     renderer: Renderer
     context_length: int
     template_options: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    """What a request changed in the chat template, by name."""
+    """The options that a request changed in the chat template, by name."""
     _variants: dict[str, ChatFormat] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     def with_template(self, options: Mapping[str, Any]) -> ChatFormat:

@@ -74,7 +74,7 @@ class CompletionRequest:
     raw: str | list[int] | None = None
     """In place of messages: text or ids to go on from as they are."""
     template_options: Mapping[str, Any] = field(default_factory=dict)
-    """What the chat template is to be told, by name."""
+    """The options of the chat template, by name."""
     tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
@@ -123,7 +123,7 @@ class PreparedCompletion:
 
     id: str
     role: SessionRole
-    """Who asks."""
+    """The role that asks."""
     request: CompletionRequest
     prompt: Prompt
     sampling: Sampling
@@ -131,9 +131,9 @@ class PreparedCompletion:
     forced_ids: list[int]
     """The end of the prompt that the model is taken to have said, so that it calls a tool."""
     chat_format: ChatFormat | None = None
-    """What its replies are read with, where its template has options of its own."""
+    """The chat format that its replies are read with, where its template has options of its own."""
     digest: str = ""
-    """What tells the request from others; `agentrl.proxy.call_log`."""
+    """A digest that tells the request from others; `agentrl.proxy.call_log`."""
     first_choice: int = 0
     """Index of its first reply among those of the request: one of several prompts comes after the replies of those before it."""
     recorded: dict[int, RecordedChoice] = field(default_factory=dict)

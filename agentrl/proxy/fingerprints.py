@@ -19,7 +19,7 @@ from agentrl.proxy.chat_format import Message, Tool
 from agentrl.proxy.json_text import read_json
 
 _REMEMBERED_CHARACTERS = 2**23
-"""Of all messages that one session remembers; beyond, it begins anew."""
+"""Characters of all messages that one session remembers; beyond, it begins anew."""
 
 
 class Fingerprints:

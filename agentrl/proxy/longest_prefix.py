@@ -22,7 +22,7 @@ class Found:
     """Bytes of the prompt that are recorded; 0: none."""
     turn: Turn | None
     digest: RollingDigest
-    """Of the whole prompt."""
+    """The digest of the whole prompt."""
 
 
 class Recorded:
@@ -34,7 +34,7 @@ class Recorded:
     def __init__(self) -> None:
         self._turns: dict[bytes, Turn] = {}
         self._lengths: list[int] = []
-        """Those that occur, in order."""
+        """The lengths that occur, in order."""
 
     def add(self, content: RollingDigest, turn: Turn) -> None:
         """Note that `turn` ends the content of this digest. Of choices of the same content, the first is kept."""

@@ -46,13 +46,13 @@ class Prompt:
     parent: Turn | None
     """The recorded call that the request continues; None: a new branch."""
     digest: RollingDigest
-    """Of `input_ids`: it goes on from that of the parent's path."""
+    """The digest of `input_ids`, which goes on from that of the parent's path."""
     history: bytes = b""
     """Fingerprint of tools and messages; empty for a raw prompt."""
     text: RollingDigest = field(default_factory=RollingDigest)
-    """Of the text of a raw prompt."""
+    """The digest of the text of a raw prompt."""
     images: tuple[ImageSpan, ...] = ()
-    """Those whose tokens are in `input_ids`, in order."""
+    """The images whose tokens are in `input_ids`, in order."""
     known_messages: int = 0
     """How many messages, from the first on, are in the path of the parent."""
     prefill: str = ""
@@ -132,7 +132,7 @@ class Session:
     """[turn] the texts of each turn of the record."""
     texts: TurnTexts = field(default_factory=TurnTexts, repr=False)
     _roles: dict[str, SessionRole] = field(default_factory=dict)
-    """Those that were named, by their names."""
+    """The roles that were named, by their names."""
     _fingerprints: Fingerprints = field(default_factory=Fingerprints)
     _calls: dict[bytes, Turn] = field(default_factory=dict)
     """Fingerprint of a conversation up to and including a recorded reply -> the turn that made the reply."""

@@ -14,7 +14,7 @@ from agentrl.proxy.json_text import read_json
 from agentrl.record.roots import MessageText, TurnText
 
 MAX_CHARACTERS = 2**24
-"""Of all texts that one session keeps; of the turns beyond, nothing is known."""
+"""Characters of all texts that one session keeps; of the turns beyond, nothing is known."""
 UNKNOWN = TurnText(complete=False)
 _LABEL = re.compile(r"x-anthropic-billing-header:(?:\s*[\w-]+=[^;\s]*;)*\s*")
 """What Claude Code writes before its system prompt. It differs from conversation to conversation."""

@@ -78,7 +78,7 @@ class Root:
     kind: RootKind
     """What it is to the agent."""
     name: str
-    """Of a sub-agent: the role that it is trained under by default."""
+    """The role that a sub-agent is trained under by default; "" for others."""
     role: str
     """The role that made its calls; "" where the workflow names none."""
     model: str

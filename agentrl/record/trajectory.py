@@ -66,7 +66,7 @@ class Turn:
     left_out: bool = False
     """Whether its conversation is recorded and not trained on, since `rollout.trajectories` leaves it out."""
     alterations: dict[str, Any] = field(default_factory=dict)
-    """What the request had tokens drawn with, where that is not the policy's own distribution: `{"top_k": 5}`."""
+    """The fields of the request that had tokens drawn from another distribution than the policy's own: `{"top_k": 5}`."""
     length: int = field(init=False)
     """Ids of the path that ends with this turn, output included."""
     _digest: RollingDigest | None = field(init=False, default=None, repr=False)

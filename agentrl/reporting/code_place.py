@@ -19,7 +19,7 @@ _AWAITED: dict[type, tuple[str, str]] = {
     GeneratorType: ("gi_frame", "gi_yieldfrom"),
     AsyncGeneratorType: ("ag_frame", "ag_await"),
 }
-"""What can be suspended, with its attributes that say where, and what it awaits."""
+"""The types that can be suspended, each with its attributes that say where, and what it awaits."""
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")})

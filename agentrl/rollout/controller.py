@@ -69,7 +69,7 @@ class Batch:
 
     group_ids: list[int]
     rewards: list[float]
-    """Of all their finished episodes."""
+    """The rewards of all their finished episodes."""
 
 
 @dataclass

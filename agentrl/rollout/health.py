@@ -33,7 +33,7 @@ class RewardBlock:
 
     mean: float
     variance: float
-    """Of the group means around `mean`."""
+    """The variance of the group means around `mean`."""
 
 
 @dataclass(frozen=True)
@@ -116,19 +116,19 @@ class Health:
     replies: int = 0
     """Recent replies."""
     truncated: int = 0
-    """Those of them that were cut off for their length."""
+    """Recent replies that were cut off for their length."""
     altered: int = 0
-    """Those of them, of roles that are trained on, that were not sampled as the policy samples."""
+    """Recent replies, of roles that are trained on, that were not sampled as the policy samples."""
     altered_by: Sequence[str] = ()
     """The fields of their requests that had them sampled otherwise."""
     with_tools: int = 0
-    """Those of them to whose request tools were offered."""
+    """Recent replies to requests that offered tools."""
     tool_calls: int = 0
-    """Those of `with_tools` that call a tool."""
+    """Replies of `with_tools` that call a tool."""
     example: str = ""
-    """Of a run whose replies call no tool, one of them."""
+    """One of the replies, where none calls a tool."""
     conversations: Conversations = Conversations()
-    """Of recent attempts that called the model."""
+    """The conversations of recent attempts that called the model."""
     best_rewards: RewardBlock | None = None
     """The best block of rewards before the last one."""
     last_rewards: RewardBlock | None = None
@@ -159,7 +159,7 @@ class HealthCounts:
     _replies: deque[tuple[bool, bool, bool]] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
     """(truncated, tools were offered, a tool was called)"""
     _alterations: deque[Collection[str]] = field(default_factory=lambda: deque(maxlen=RECENT_REPLIES))
-    """Of each of the replies, what it was sampled with otherwise than the policy samples."""
+    """[reply] the fields with which it was sampled otherwise than the policy samples."""
     _example: list[int] = field(default_factory=list)
     _conversations: deque[Conversations] = field(default_factory=lambda: deque(maxlen=RECENT_EPISODES))
     _block: list[float] = field(default_factory=list)

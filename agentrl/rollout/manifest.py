@@ -33,7 +33,7 @@ class StateOnDisk:
     """What the tensors of a checkpoint say, whatever its manifest does."""
 
     digest: str
-    """Of the state: trained weights, and what the optimizer remembers."""
+    """The digest of the state: trained weights, and what the optimizer remembers."""
     optimizer_counts: frozenset[int]
     """How many steps the optimizer itself says that it took, over all parameters; empty before its first."""
 
@@ -46,9 +46,9 @@ class Manifest:
     optimizer_steps: int
     """Since the run began."""
     digest: str
-    """Of the state: trained weights, and what the optimizer remembers."""
+    """The digest of the state: trained weights, and what the optimizer remembers."""
     chain: str = ""
-    """Of all steps up to this one; none for a checkpoint of supervised training, whose batches follow from the step."""
+    """The chain of all steps up to this one; none for a checkpoint of supervised training, whose batches follow from the step."""
     since: str = ""
     """The chain that `history` goes on from: that of the checkpoint before."""
     history: tuple[TrainedStep, ...] = ()

@@ -24,7 +24,7 @@ class EndedGroup:
 
     id: int
     rewards: Sequence[float]
-    """Of its finished episodes."""
+    """The rewards of its finished episodes."""
     failed: int
     """Episodes that failed for good."""
 

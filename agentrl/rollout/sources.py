@@ -22,7 +22,7 @@ class Sources:
     """The sources of the workflow and of the tasks."""
 
     config: RunConfig
-    """It names every source that has a name, and no other."""
+    """The configuration, which names every source that has a name, and no other."""
     workflow: Workflow | None
     """None: it is in the file that the configuration names."""
     tasks: Iterable[Any] | Callable[[], Iterable[Any]] | None

@@ -51,7 +51,7 @@ class PendingGroup:
     id: int
     state: str
     rewards: dict[int, float] = field(default_factory=dict)
-    """Of its finished episodes, by episode index."""
+    """The rewards of its finished episodes, by episode index."""
     failures: dict[int, int] = field(default_factory=dict)
     """Failed attempts, by episode index."""
     has_turn_rewards: bool = False

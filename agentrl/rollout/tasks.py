@@ -33,7 +33,7 @@ class GroupTask:
 
     epoch: int
     index: int
-    """Of the task in the list, or in the stream."""
+    """The index of the task in the list, or in the stream."""
     task: Task | None
     """None: it cannot be used."""
     fault: str = ""
@@ -100,7 +100,7 @@ class TaskStream:
     start: Callable[[], Iterable[Any]]
     epochs: int | None = None
     task_type: TaskType | None = None
-    """What every task must be; None: any dict."""
+    """The type that every task must have; None: any dict."""
     _iterator: Iterator[Any] = field(default_factory=lambda: iter(()))
     _next: int = 0
     """Number of the next group."""

@@ -37,7 +37,7 @@ class TrainedStep:
     optimizer_steps: Count
     """Steps that the optimizer took; it takes none for a gradient that is not finite."""
     digest: str
-    """Of the state after the step."""
+    """The digest of the state after the step."""
     chain: str
 
     @property

@@ -86,7 +86,7 @@ class Worker:
     tasks: TaskGroup
     lost: anyio.Event = field(default_factory=anyio.Event)
     reason: str = ""
-    """How it was lost."""
+    """The reason why it was lost."""
     interrupted: int = 0
     """Episodes that were in it when it was lost."""
     suspicion: dict[int, int] = field(default_factory=dict)

@@ -294,7 +294,7 @@ _NESTED: Mapping[str, Callable[[Any], Any]] = {
     "generation": _generation,
     "outcome": _outcome,
 }
-"""How the fields that hold more than plain JSON values are rebuilt, by their names."""
+"""Functions that rebuild the fields which hold more than plain JSON values, by the fields' names."""
 
 
 def is_json(value: object) -> bool:

@@ -43,7 +43,7 @@ class Replay:
     conversation: list[tuple[str, str]]
     """(what was added to the prompt, what the model said) of every call this time, as text with its special tokens."""
     unknown: list[str]
-    """What the episode asked this time that its record does not hold, as text."""
+    """The texts that the episode asked this time and that its record does not hold."""
 
     @property
     def same(self) -> bool:

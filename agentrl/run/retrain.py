@@ -39,7 +39,7 @@ class Retrained:
     exact: bool
     """Whether they should all be."""
     difference: str | None
-    """What was different in the first step that was."""
+    """The differences in the first step that has any."""
 
     @property
     def wrong(self) -> bool:

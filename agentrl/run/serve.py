@@ -53,7 +53,7 @@ from agentrl.rollout.open_runner import open_model_proxy
 IDLE_TIMEOUT_S = 3600.0
 """When a session that nobody uses is closed, where the configuration does not say."""
 MAX_BODY_BYTES = 2**16
-"""Of a request to the service's own paths: they are read on the event loop."""
+"""Bytes of a request to the service's own paths: they are read on the event loop."""
 KEPT_ENDED_SESSIONS = 10_000
 """Ended sessions whose records can be fetched; the oldest are forgotten first."""
 

@@ -22,7 +22,7 @@ class Weights:
     version: int
     path: Path
     chain: str
-    """Of all that they were trained on (`agentrl.rollout.training_history`)."""
+    """The chain of all that they were trained on (`agentrl.rollout.training_history`)."""
 
 
 class TrainerClient:

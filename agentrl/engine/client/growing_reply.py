@@ -47,7 +47,7 @@ class GrowingReply:
         self._stops = stops
         self.output_ids: list[int] = []
         self._logprobs: list[float] = []
-        """Of as many tokens as have been checked; ids may be ahead of them."""
+        """[T] logprobs of the tokens that have been checked; `output_ids` may be ahead of them."""
         self._scored: list[Any] = []
         self._top: list[list[tuple[float, int]]] = []
         self._cached_tokens = 0
