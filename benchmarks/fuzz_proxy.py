@@ -56,6 +56,18 @@ BLOCKS = [
     {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "add", "input": {"a": 1}}]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "3"}]},
 ]
+CONTENTS = [
+    {"role": "user", "parts": [{"text": "1 2"}]},
+    {"role": "model", "parts": [{"functionCall": {"name": "add", "args": {"a": 1}}}]},
+    {"role": "user", "parts": [{"functionResponse": {"name": "add", "response": {"result": "3"}}}]},
+]
+DECLARED = {"functionDeclarations": [{"name": "add", "parameters": {"type": "OBJECT", "properties": {"a": {}}}}]}
+LEGACY = [
+    {"role": "user", "content": "1 2"},
+    {"role": "assistant", "content": None, "function_call": CALL["function"]},
+    {"role": "function", "name": "add", "content": "3"},
+]
+BEGUN = {"role": "assistant", "content": "1"}
 FUNCTION = {"type": "function", "name": "add", "parameters": {"type": "object"}}
 BODIES: list[tuple[str, dict[str, Any]]] = [
     (
@@ -72,7 +84,22 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         {"messages": BLOCKS, "max_tokens": 5, "tools": [{"name": "add", "input_schema": {}}], "system": "s"},
     ),
     ("/v1/messages", {"messages": BLOCKS[:1], "max_tokens": 5, "stream": True, "stop_sequences": ["x"]}),
-    ("/v1/messages/count_tokens", {"messages": BLOCKS[:1]}),
+    ("/v1/messages/count_tokens", {"messages": [*BLOCKS[:1], BEGUN]}),
+    ("/v1/chat/completions", {"messages": LEGACY, "functions": [TOOL["function"]], "function_call": "auto"}),
+    ("/v1/chat/completions", {"messages": [*CHAT[:2], BEGUN], "continue_final_message": True, "stream": True}),
+    (
+        "/v1beta/models/nano:generateContent",
+        {
+            "contents": CONTENTS,
+            "tools": [DECLARED],
+            "systemInstruction": {"parts": [{"text": "s"}]},
+            "generationConfig": {"candidateCount": 2, "topK": 2, "stopSequences": ["x"]},
+            "toolConfig": {"functionCallingConfig": {"mode": "AUTO"}},
+        },
+    ),
+    ("/v1beta/models/nano:streamGenerateContent?alt=sse", {"contents": CONTENTS[:1]}),
+    ("/v1beta/models/nano:streamGenerateContent", {"contents": CONTENTS[:1]}),
+    ("/v1beta/models/nano:countTokens", {"contents": CONTENTS[:1]}),
 ]
 ADMIN_BODIES: list[tuple[str, dict[str, Any]]] = [
     ("/sessions", {"temperature": 0.5, "max_tokens": 5}),
