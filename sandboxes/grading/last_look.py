@@ -12,6 +12,7 @@ import anyio
 
 from agentrl.sandboxes.grading.statuses import SHOWN_CHARACTERS
 from agentrl.sandboxes.grading.verdict import Status, TestResult
+from agentrl.sandboxes.inside.answer_bounds import Bounds, OutOfBoundsError, check_bounds
 from agentrl.sandboxes.process import LongLineError, Process
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import EndReason, Limits
@@ -19,6 +20,9 @@ from agentrl.sandboxes.seams import EndReason, Limits
 ONE_PROCESS = "from agentrl.sandboxes.inside.one_process import main; main()"
 MAX_REPORT_BYTES = 2**20
 """Of what is said of the tests, which is read here. The program may have forged it."""
+ITEMS_OF_A_TEST = 4
+MORE_ITEMS = 10_000
+"""A report has at most so many items for each test, and so many more, for the event loop stands still while it is read."""
 OVER_A_LIMIT = (Status.TIME_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT, Status.CRASHED)
 FAILS = "it does not pass in one process with its tests, as plain Python runs them"
 
@@ -70,7 +74,7 @@ async def _look(
     source: str,
     job: Mapping[str, Any],
     passed: Collection[str],
-    failed_cases: Mapping[str, int],
+    failed_cases: Counter[str],
     limits: Limits,
     deadline: float,
 ) -> dict[str, str] | str:
@@ -86,9 +90,18 @@ async def _look(
     await sandbox.reset()
     if ended is not None:
         return {} if ended.end_reason is EndReason.OUT_OF_MEMORY else f"the run ends by {ended.end_reason}"
+    bounds = Bounds(length=MAX_REPORT_BYTES, items=MORE_ITEMS + ITEMS_OF_A_TEST * (len(passed) + failed_cases.total()))
     try:
+        check_bounds(report, bounds)
         return _failed(json.loads(report), passed, failed_cases)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # the program has said it
+    except (
+        OutOfBoundsError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+    ):  # the program has said it
         return "the run says nonsense"
 
 

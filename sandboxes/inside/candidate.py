@@ -98,7 +98,7 @@ class Candidate:
         """Held by the thread that asks the tests, and that no other speaks to them meanwhile; they listen to no thread while they `ask` nothing."""
         self._asked = 0
         """How many requests of the tests' are being answered."""
-        self._told = Told(self.objects.encode_error)
+        self._told = Told(self.objects.encode, self.objects.encode_error)
         self._state = CandidatesState(self.objects.decode)
 
     def serve(self) -> None:

@@ -294,7 +294,7 @@ class Objects:
         return given_back
 
     def _exception(self, content: Any) -> type[BaseException]:
-        known: type[BaseException] | None = library_exception(content)
+        known: type[BaseException] | None = library_exception(content, load=True)
         if known is not None:
             return known
         bases = tuple(map(self.decode, content["bases"]))
@@ -307,8 +307,9 @@ class Objects:
         args = [self.decode(item) for item in content["args"]]
         try:
             made = kind(*args)
-        except TypeError:  # its class wants other arguments
-            made = Exception(*args)
+        except Exception:  # its class wants other arguments
+            made = kind.__new__(kind, *args)
+            made.args = tuple(args)
         if content.get("text") is not None:
             vars(made)[TEXT] = content["text"]
         vars(made).update({name: self.decode(value) for name, value in content.get("attributes", {}).items()})

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agentrl.sandboxes.inside.foreign import Foreign
+from agentrl.sandboxes.inside.library_classes import library_exception
 from agentrl.sandboxes.inside.own_objects import OwnObjects
 from agentrl.sandboxes.inside.plain_data import NotPlainError
 from agentrl.sandboxes.inside.plain_encoding import encode
@@ -170,7 +171,10 @@ class Given:
         kind = type(error)
         if self._own_objects.is_own_class(kind):
             return {"text": _text(error) if kind.__str__ not in _TEXTS_OF_PYTHONS_OWN else None}
-        if kind.__module__ != "builtins":
+        if (
+            kind.__module__ != "builtins"
+            and library_exception({"name": kind.__name__, "module": kind.__module__}) is not kind
+        ):
             return {}
         given = {name: value for name, value in vars(error).items() if not name.startswith("_") and value is not error}
         return {"attributes": {name: self._encode(value) for name, value in given.items()}} if given else {}

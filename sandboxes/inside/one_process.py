@@ -28,6 +28,8 @@ from agentrl.sandboxes.inside.names import checked_name, free_names, library_mod
 from agentrl.sandboxes.inside.pytest_start import run_file
 
 LONGEST_TEXT = 2_000
+LONGEST_TEXTS = 300_000
+"""Of all that failed together: the host reads a report up to a bound."""
 
 
 class Outcomes:
@@ -47,7 +49,9 @@ class Outcomes:
 
     def told(self) -> dict[str, Any]:
         """Return them as the host reads them."""
-        return {"passed": sorted(self._ended - self.failed.keys()), "failed": self.failed, "broken": self.broken}
+        longest = max(1, LONGEST_TEXTS // max(1, len(self.failed)))
+        failed = {name: text[-longest:] for name, text in self.failed.items()}
+        return {"passed": sorted(self._ended - self.failed.keys()), "failed": failed, "broken": self.broken}
 
     def note_broken(self, why: str) -> None:
         """Note that the run as a whole is no pass of any test."""

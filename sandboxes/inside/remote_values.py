@@ -341,7 +341,7 @@ class RemoteValues:
             try:
                 made.__init__(*args)  # type: ignore[misc]
             except Exception:
-                made = Exception.__new__(kind)
+                made = kind.__new__(kind, *args)
                 made.args = tuple(args)
             self._objects[number] = made
         fields = fields_of_exception(kind)

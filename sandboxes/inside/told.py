@@ -12,6 +12,7 @@ import io
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 MOST_BYTES = 1_000_000
@@ -36,9 +37,10 @@ class Both(io.BytesIO):
 
 
 class Told:
-    """What a candidate's process tells beside its answers. `encode_error` gives an exception as it is sent."""
+    """What a candidate's process tells beside its answers. `encode` gives a value as it is sent, `encode_error` an exception."""
 
-    def __init__(self, encode_error: Callable[[BaseException], Any]) -> None:
+    def __init__(self, encode: Callable[[Any], Any], encode_error: Callable[[BaseException], Any]) -> None:
+        self._encode = encode
         self._encode_error = encode_error
         self._printed = {"printed": io.BytesIO(), "complained": Both(sys.stderr.fileno())}
         """What is written to stdout and to stderr. The host shows the end of stderr where the candidate has failed."""
@@ -83,6 +85,7 @@ class Told:
     def _hear_records(self) -> None:
         import logging
 
+        of_all = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
         enabled, handle = logging.Logger.isEnabledFor, logging.Logger.callHandlers
 
         def is_enabled(logger: logging.Logger, level: int) -> bool:
@@ -93,12 +96,21 @@ class Told:
             if _propagates(logger):
                 shown_error = None if error is None else self._encode_error(error)
                 event = [logger.name, record.levelno, record.getMessage(), has_level(logger), shown_error]
-                self._events["logged"].append(event)
+                more = {name: value for name, value in vars(record).items() if name not in of_all}
+                self._events["logged"].append([*event, record.funcName, self._encoded(more)])
             if enabled(logger, record.levelno):
                 handle(logger, record)
 
         logging.Logger.isEnabledFor = is_enabled  # type: ignore[method-assign, assignment]
         logging.Logger.callHandlers = hear  # type: ignore[method-assign, assignment]
+
+    def _encoded(self, extra: dict[str, Any]) -> dict[str, Any]:
+        """Return the attributes that a record has of the program's, as they are sent. One that cannot pass is not there."""
+        found = {}
+        for name, value in extra.items():
+            with suppress(Exception):
+                found[str(name)] = self._encode(value)
+        return found
 
 
 def has_level(logger: Any) -> bool:
@@ -148,7 +160,15 @@ def hear(answer: dict[str, Any], value: Callable[[Any], Any], room: int) -> int:
 
 
 def _log_again(
-    name: Any, level: Any, message: Any, has_own_level: Any, error: Any, *, value: Callable[[Any], Any]
+    name: Any,
+    level: Any,
+    message: Any,
+    has_own_level: Any,
+    error: Any,
+    function: Any,
+    extra: Any,
+    *,
+    value: Callable[[Any], Any],
 ) -> None:
     import logging
 
@@ -156,4 +176,6 @@ def _log_again(
     if logger.isEnabledFor(int(level)) if has_level(logger) else has_own_level or int(level) >= logging.WARNING:
         shown = None if error is None else value(error)
         exc_info = (type(shown), shown, None) if isinstance(shown, BaseException) else None
-        logger.handle(logger.makeRecord(logger.name, int(level), "solution.py", 0, str(message), (), exc_info))
+        of = logger.name, int(level), "solution.py", 0, str(message), (), exc_info
+        more = {str(key): value(item) for key, item in dict(extra).items()}
+        logger.handle(logger.makeRecord(*of, func=None if function is None else str(function), extra=more))

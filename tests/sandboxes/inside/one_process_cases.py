@@ -46,10 +46,29 @@ _CASES = {
         def fail():
             try: 1 / 0
             except ZeroDivisionError: log.exception("no")
+        class Order:
+            def __init__(self, n): self.n = n
+        def ship(n, to): log.warning("shipped", extra={"order": Order(n), "parts": [n], "to": to})
         """,
         """
         import logging, unittest
-        from solution import fail, sell
+        from solution import Order, fail, sell, ship
+        class Listening(logging.Handler):
+            def __init__(self):
+                super().__init__()
+                self.heard = []
+            def emit(self, record): self.heard.append((record.getMessage(), record.to, record.funcName))
+        def test_fields_of_its_own(caplog):
+            ship(3, "Ada")
+            record = caplog.records[0]
+            assert (record.parts, record.to, record.funcName) == ([3], "Ada", "ship")
+            assert isinstance(record.order, Order) and record.order.n == 3 and not hasattr(record, "price")
+        def test_a_handler():
+            listening = Listening()
+            logging.getLogger().addHandler(listening)
+            try: ship(1, "Bob")
+            finally: logging.getLogger().removeHandler(listening)
+            assert listening.heard == [("shipped", "Bob", "ship")]
         def test_errors_alone(caplog):
             sell(1); sell(6)
             assert caplog.record_tuples == [("shop", logging.ERROR, "only 5")]
@@ -807,6 +826,60 @@ _CASES = {
             assert log.lines == [[0, 5], [0, 0]]
             log.write([1])
             assert rows == [[0, 5], [0, 0], [1]]
+        """,
+    ),
+    "exceptions of the standard library": (
+        """
+        import argparse, asyncio, graphlib, http.client, ipaddress, json, pickle, smtplib, sqlite3, statistics, urllib.error
+        class Duplicate(sqlite3.IntegrityError): pass
+        class Stopped(asyncio.CancelledError): pass
+        def order(graph): return list(graphlib.TopologicalSorter(graph).static_order())
+        def mean(xs): return statistics.mean(xs)
+        def insert():
+            table = sqlite3.connect(":memory:")
+            table.execute("create table t(x primary key)")
+            for _ in range(2): table.execute("insert into t values(1)")
+        def add(): raise Duplicate("dup")
+        def stop(): raise Stopped("x")
+        def cancel(): raise asyncio.CancelledError
+        def address(text): return str(ipaddress.IPv4Address(text))
+        def load(data): return pickle.loads(data)
+        def guarded(f):
+            try: return f()
+            except sqlite3.IntegrityError: return "twice"
+            except urllib.error.HTTPError as error: return error.code, error.reason
+            except urllib.error.URLError as error: return str(error.reason)
+            except smtplib.SMTPException as error: return error.smtp_code
+            except json.JSONDecodeError as error: return error.msg, error.pos
+            except http.client.IncompleteRead as error: return error.partial
+        """,
+        """
+        import asyncio, graphlib, http.client, ipaddress, json, pickle, smtplib, sqlite3, statistics, urllib.error
+        from unittest.mock import Mock
+        import pytest
+        from solution import Duplicate, Stopped, add, address, cancel, guarded, insert, load, mean, order, stop
+        def test_raised():
+            with pytest.raises(graphlib.CycleError) as caught: order({"a": ["b"], "b": ["a"]})
+            assert "a" in caught.value.args[1]
+            with pytest.raises(statistics.StatisticsError): mean([])
+            with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"): insert()
+            with pytest.raises(ipaddress.AddressValueError): address("x")
+            with pytest.raises(pickle.UnpicklingError): load(b"x")
+            with pytest.raises(asyncio.CancelledError): cancel()
+        def test_derived():
+            with pytest.raises(sqlite3.Error, match="dup") as caught: add()
+            assert type(caught.value) is Duplicate and issubclass(Duplicate, sqlite3.IntegrityError)
+            with pytest.raises(asyncio.CancelledError, match="x") as caught: stop()
+            assert type(caught.value) is Stopped
+        @pytest.mark.parametrize(("error", "said"), [
+            (sqlite3.IntegrityError("x"), "twice"),
+            (urllib.error.HTTPError("u", 404, "not there", {}, None), (404, "not there")),
+            (urllib.error.URLError("down"), "down"),
+            (smtplib.SMTPAuthenticationError(535, b"no"), 535),
+            (json.JSONDecodeError("bad", "text", 2), ("bad", 2)),
+            (http.client.IncompleteRead(b"a"), b"a"),
+        ])
+        def test_given(error, said): assert guarded(Mock(side_effect=error)) == said
         """,
     ),
 }
