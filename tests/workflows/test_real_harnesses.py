@@ -26,7 +26,7 @@ from agentrl.rollout.run_episode import local_runner
 from agentrl.rollout.store import Store
 from agentrl.run.run_directory import write_config
 from agentrl.sandboxes import BackendName
-from agentrl.trainer.process import TrainerProcess
+from agentrl.trainer.command_loop import TrainerProcess
 from agentrl.workflows import harness
 from agentrl.workflows.harnesses import HARNESSES, installed_agents
 from tests.components import missing
