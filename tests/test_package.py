@@ -48,8 +48,8 @@ def test_the_wheel_installs_one_package_and_nothing_else(tmp_path: Path) -> None
     assert {name.split("/")[0] for name in names} == {"agentrl", "agentrl_sdk-0.1.0.dist-info"}
     for part in (
         "episode",
-        "proxy/server",
-        "envs/calculator",
+        "proxy/endpoints",
+        "envs/calculator_env",
         "sandboxes/__init__",
         "trainer/algorithms/losses",
         "workflows/calculator",

@@ -106,7 +106,7 @@ def _message(reply: Completion, customs: set[str]) -> Json:
 
 
 def _shown_call(call: Json, customs: set[str]) -> Json:
-    """A tool call as its client wrote the tool."""
+    """Return a tool call as its client wrote the tool."""
     function = call["function"]
     if function["name"] not in customs:
         return call
