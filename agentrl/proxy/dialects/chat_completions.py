@@ -119,7 +119,7 @@ def _finish(request: ChatRequest, reply: Completion) -> str:
 
 
 def _shown_call(call: Json, customs: set[str]) -> Json:
-    """A tool call as its client wrote the tool."""
+    """Return a tool call as its client wrote the tool."""
     function = call["function"]
     if function["name"] not in customs:
         return call

@@ -305,7 +305,11 @@ def stop_strings(stop: str | list[str] | None) -> list[str]:
 
 
 def parse_request(body: bytes) -> ChatRequest:
-    """Check a request body. Raises ApiError 400 that names the field at fault."""
+    """Check a request body.
+
+    Raises:
+        ApiError: 400, which names the field at fault.
+    """
     request = read_body(ChatRequest, body)
     if request.top_logprobs is not None and not request.logprobs:
         raise ApiError(400, "'top_logprobs' needs 'logprobs': true.", param="top_logprobs", code="invalid_value")

@@ -103,7 +103,11 @@ class Messages:
 
 
 def _before(request: CountRequest, session: Session) -> Conversation | None:
-    """The conversation of the thread that a request goes on with."""
+    """Return the conversation of the thread that a request goes on with; None: it begins one.
+
+    Raises:
+        ApiError: The session has no such thread.
+    """
     if request.thread is None or request.thread.type != "continue":
         return None
     before = session.conversations.get(request.thread.previous_message_id)
@@ -114,7 +118,11 @@ def _before(request: CountRequest, session: Session) -> Conversation | None:
 
 
 def _going_on(request: CountRequest, before: Conversation | None) -> CompletionRequest:
-    """The request after the conversation that it goes on with, whose `system` and `tools` are those that it began with."""
+    """Return the request after the conversation that it goes on with, whose `system` and `tools` are those that it began with.
+
+    Raises:
+        ApiError: The request has another `system`.
+    """
     asked = request.to_completion_request()
     if before is None:
         return asked

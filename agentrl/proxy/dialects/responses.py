@@ -174,7 +174,7 @@ _NO_LOGPROBS: dict[str, Json] = {"output_text": {"logprobs": []}}
 
 
 def _item(response_id: str, index: int, kind: str, text: str, *, done: bool) -> Json:
-    """A reasoning or message item; the same id in the stream and in the response."""
+    """Return a reasoning or message item, with the same id in the stream and in the response."""
     suffix = f"{response_id.removeprefix('resp_')}_{index}"
     status = "completed" if done else "in_progress"
     if kind == "reasoning":
@@ -185,7 +185,7 @@ def _item(response_id: str, index: int, kind: str, text: str, *, done: bool) -> 
 
 
 def _tool_call(response_id: str, index: int, call: Json, tools: Mapping[str, ShownTool]) -> Json:
-    """A call as the client wrote its tool. A name that no tool has stays as the policy said it."""
+    """Return a call as the client wrote its tool. A name that no tool has stays as the policy said it."""
     suffix, function = f"{response_id.removeprefix('resp_')}_{index}", call["function"]
     item: Json = {"call_id": call["id"], "status": "completed", "name": function["name"]}
     shown = tools.get(function["name"])
@@ -211,7 +211,7 @@ def _output(request: ResponsesRequest, call: PreparedCompletion, reply: Completi
 
 
 def _response(request: ResponsesRequest, call: PreparedCompletion, reply: Completion | None) -> Json:
-    """The `response` object; without a reply, as it stands at the start."""
+    """Return the `response` object; without a reply, as it stands at the start."""
     truncated = reply is not None and reply.finish == "length"
     content: Json = {
         "id": call.id,
