@@ -95,7 +95,7 @@ async def test_broadcast_weights_serve_replies_exactly_also_after_a_server_died(
             await update(2)
         assert engine.fleet.failures == 1
         assert len(results) == 24
-        await wait_until(lambda: len(engine.serving) == 2, 120)
+        await wait_until(lambda: len(engine.serving) == 2, 300)
         assert (await ask_directly(dead))["meta_info"]["weight_version"] == "2"
         await update(3)
         async with anyio.create_task_group() as group:
