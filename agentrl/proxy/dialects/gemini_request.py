@@ -341,5 +341,5 @@ def _messages(contents: Sequence[_Content], system: _Content | None) -> list[Jso
 
 
 def _call_id(place: int, number: int) -> str:
-    """The id of one call of the message at `place`."""
+    """Return the id of one call of the message at `place`."""
     return f"call_{place}_{number}"
