@@ -74,8 +74,9 @@ def pythons_own(info: Any) -> type | None:
 
     None for any other.
     """
-    if (info.get("module"), info["name"]) == ("re", "Pattern"):
-        return re.Pattern
+    named = {("re", "Pattern"): re.Pattern, ("types", "SimpleNamespace"): types.SimpleNamespace}
+    if (found := named.get((info.get("module"), info["name"]))) is not None:
+        return found
     return _PYTHONS_OWN.get(info["name"]) if info.get("module") == "builtins" else None
 
 

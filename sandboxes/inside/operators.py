@@ -6,6 +6,7 @@ What an object of a class that the tests do not name may not answer, and which q
 from __future__ import annotations
 
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, NoReturn, Protocol
 
 from agentrl.sandboxes.inside.mutants import Mutants
@@ -108,6 +109,10 @@ class Operators:
         """Answer a comparison of the test's."""
         kind = type(one)
         remote = isinstance(other, RemoteObject)
+        if name in EQUALITY and type(other) is SimpleNamespace and one.__class__ is SimpleNamespace:
+            # By what is in both, so that the program is not shown what is expected.
+            alike = dict(one.__dict__) == vars(other)
+            return alike if name == "__eq__" else not alike
         if not remote and not self.is_beside_data(one):
             # Only plain data is equal to plain data, unless the test knows the object for one of a class of its own.
             if name in EQUALITY:

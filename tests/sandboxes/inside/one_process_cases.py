@@ -882,6 +882,31 @@ _CASES = {
         def test_given(error, said): assert guarded(Mock(side_effect=error)) == said
         """,
     ),
+    "simple namespaces": (
+        """
+        from types import SimpleNamespace
+        class Point:
+            def __init__(self, n): self.n = n
+            def __eq__(self, other): return isinstance(other, Point) and self.n == other.n
+        def parse(text):
+            name, n = text.split(",")
+            return SimpleNamespace(name=name, n=int(n), deep=SimpleNamespace(xs=[1], point=Point(n)))
+        def rows(n): return [SimpleNamespace(i=i) for i in range(n)]
+        """,
+        """
+        from types import SimpleNamespace
+        from solution import Point, parse, rows
+        def test_equal():
+            assert parse("a,1") == SimpleNamespace(name="a", n=1, deep=SimpleNamespace(xs=[1], point=Point("1")))
+            assert rows(2) == [SimpleNamespace(i=0), SimpleNamespace(i=1)] and SimpleNamespace(i=0) == rows(1)[0]
+        def test_differ():
+            assert rows(1) != [SimpleNamespace(i=5)] and rows(1)[0] != SimpleNamespace(i=0, j=1) and rows(1)[0] != 3
+        def test_is_one():
+            row = rows(1)[0]
+            row.i = 5
+            assert isinstance(row, SimpleNamespace) and row == SimpleNamespace(i=5) and repr(row) == "namespace(i=5)"
+        """,
+    ),
 }
 
 
