@@ -4,10 +4,25 @@ import gymnasium
 
 from agentrl.envs.async_env import AsyncToolEnv
 from agentrl.envs.gym_env import GymEnv
+from agentrl.envs.service_env import ScriptedUser, ServiceEnv, User
 from agentrl.envs.tool_env import Message, MessageSpace, Result, ToolEnv
-from agentrl.envs.tools import Tool, tool, tool_of
+from agentrl.envs.tools import Tool, tool, tool_of, user_tool
 
-__all__ = ["AsyncToolEnv", "GymEnv", "Message", "MessageSpace", "Result", "Tool", "ToolEnv", "tool", "tool_of"]
+__all__ = [
+    "AsyncToolEnv",
+    "GymEnv",
+    "Message",
+    "MessageSpace",
+    "Result",
+    "ScriptedUser",
+    "ServiceEnv",
+    "Tool",
+    "ToolEnv",
+    "User",
+    "tool",
+    "tool_of",
+    "user_tool",
+]
 
 _ENVIRONMENTS = {
     "agentrl/Calculator-v0": "agentrl.envs.calculator_env:CalculatorEnv",
@@ -15,6 +30,7 @@ _ENVIRONMENTS = {
     "agentrl/MCP-v0": "agentrl.envs.mcp_env:MCPEnv",
     "agentrl/OpenEnv-v0": "agentrl.envs.open_env:OpenEnv",
     "agentrl/ReasoningGym-v0": "agentrl.envs.reasoning:ReasoningEnv",
+    "agentrl/Shop-v0": "agentrl.envs.shop:ShopEnv",
 }
 
 for env_id, entry_point in _ENVIRONMENTS.items():

@@ -219,26 +219,29 @@ class ToolEnv(gymnasium.Env[list[Message], list[Message]]):
 
     async def _call(self, function: dict[str, Any]) -> Result:
         """Return the result of one call; what is wrong with it in words for the model."""
-        name = str(function.get("name"))
         try:
-            tool = self._tool(name)
-            arguments = tool.arguments(function.get("arguments"))
-            with anyio.fail_after(self.tool_timeout_s):
-                return _result(await self._do(name, partial(tool.run, **arguments)))
-        except TimeoutError as error:
-            reason = str(error) or f"{name} took longer than {self.tool_timeout_s:g} s and was given up"
+            return await self._result_of_call(function, self.toolset)
         except Exception as error:
-            reason = str(error) or type(error).__name__
-            if self.note_fault is not None:
-                self.note_fault(name, error)
-        self.info["failed_calls"] += 1
-        return Result(f"error: {reason}")
+            if self.note_fault is not None and not isinstance(error, TimeoutError):
+                self.note_fault(str(function.get("name")), error)
+            self.info["failed_calls"] += 1
+            return Result(f"error: {str(error) or type(error).__name__}")
 
-    def _tool(self, name: str) -> Tool:
-        known = {tool.name: tool for tool in self.toolset}
+    async def _result_of_call(self, function: dict[str, Any], toolset: Sequence[Tool]) -> Result:
+        """Return the result of a call of one of some tools.
+
+        Raises:
+            ToolCallError: There is no such tool, or the arguments are wrong.
+            TimeoutError: It takes too long, or raises this itself.
+        """
+        name = str(function.get("name"))
+        known = {tool.name: tool for tool in toolset}
         if name not in known:
             raise ToolCallError(f"no tool {name!r}; the tools are {', '.join(known)}")
-        return known[name]
+        arguments = known[name].arguments(function.get("arguments"))
+        with anyio.move_on_after(self.tool_timeout_s):
+            return _result(await self._do(name, partial(known[name].run, **arguments)))
+        raise TimeoutError(f"{name} took longer than {self.tool_timeout_s:g} s and was given up")
 
     async def _do(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run code of the subclass: on the event loop if it is async, else in a thread, which is left behind if it hangs.

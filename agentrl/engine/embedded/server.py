@@ -80,66 +80,75 @@ class EmbeddedServer:
             RefusedError: The request cannot be answered; the message says why.
         """
         body = await parse(http, GenerateBody)
-        room = self._engine.context_length - len(body.input_ids)
-        if room <= 0:
+        self._check(body)
+        if body.sampling_params.max_new_tokens == 0:
+            return await self._score(body)
+        loop = asyncio.get_running_loop()
+        changed = asyncio.Event()
+        sampling = self._sampling(body)
+        request = Request(body.input_ids, sampling, lambda: _notify(loop, changed), body.stream)
+        rid = body.rid or uuid.uuid4().hex
+        self._requests[rid] = request
+        try:
+            started = time.perf_counter()
+            self._engine.submit(request)
+            if body.lora_path != self._engine.adapter:  # one that is loaded no more
+                self._engine.abort(request)
+            if body.stream:
+                return await self._stream(http, body, rid, request, started, changed)
+            while request.finish is None:
+                await self._change(changed)
+            return _json(self._reply(rid, body, request, started, 0, len(request.output_ids)))
+        finally:
+            self._engine.abort(request)  # does nothing to a request that ended
+            del self._requests[rid]
+
+    def _check(self, body: GenerateBody) -> None:
+        """Refuse what cannot be answered, in SGLang's words where it has them.
+
+        Raises:
+            RefusedError: The message says why.
+        """
+        vocabulary, adapter = self._engine.vocabulary, self._engine.adapter
+        if len(body.input_ids) >= self._engine.context_length:
             raise RefusedError(
                 f"The input ({len(body.input_ids)} tokens) is longer than the model's context length "
                 f"({self._engine.context_length} tokens)."
             )
-        outside = [token for token in body.input_ids if not 0 <= token < self._engine.vocabulary]
-        if outside:
-            raise RefusedError(
-                f"input_ids holds {outside[0]}, outside the vocabulary of {self._engine.vocabulary} tokens."
-            )
-        strange = [t for t in body.sampling_params.logit_bias or () if not 0 <= t < self._engine.vocabulary]
-        if strange:
-            raise RefusedError(f"logit_bias must has keys in [0, {self._engine.vocabulary - 1}], got {strange[0]}.")
-        adapter = self._engine.adapter
+        if outside := [token for token in body.input_ids if not 0 <= token < vocabulary]:
+            raise RefusedError(f"input_ids holds {outside[0]}, outside the vocabulary of {vocabulary} tokens.")
+        if strange := [token for token in body.sampling_params.logit_bias or () if not 0 <= token < vocabulary]:
+            raise RefusedError(f"logit_bias must has keys in [0, {vocabulary - 1}], got {strange[0]}.")
         if body.lora_path != adapter and body.lora_path not in self._adapters:
             raise RefusedError(
                 f"This server computes with the LoRA adapter {adapter}; lora_path must name it, not {body.lora_path}."
                 if adapter
                 else f"Got LoRA adapter that has never been loaded: {body.lora_path}"
             )
-        if body.sampling_params.max_new_tokens == 0:
-            return await self._score(body)
-        if body.logprob_start_len >= 0:
+        if body.sampling_params.max_new_tokens > 0 and body.logprob_start_len >= 0:
             raise RefusedError("logprob_start_len is for max_new_tokens = 0 here: a prompt is scored or continued.")
-        rid = body.rid or uuid.uuid4().hex
-        if rid in self._requests:
-            raise RefusedError(f"Duplicate request ID detected: {rid}")
+        if body.rid in self._requests:
+            raise RefusedError(f"Duplicate request ID detected: {body.rid}")
 
-        loop = asyncio.get_running_loop()
-        changed = asyncio.Event()
-        request = Request(body.input_ids, self._sampling(body, room), lambda: _notify(loop, changed), body.stream)
-        started = time.perf_counter()
-        self._requests[rid] = request
-        try:
-            self._engine.submit(request)
-            if body.lora_path != self._engine.adapter:  # one that is loaded no more
-                self._engine.abort(request)
-            if not body.stream:
-                while request.finish is None:
-                    await self._change(changed)
-                return _json(self._reply(rid, body, request, started, 0, len(request.output_ids)))
-            response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-            with suppress(ConnectionResetError):  # whoever asked is gone
-                await response.prepare(http)
-                finished, sent = False, 0
-                while not finished:
-                    await self._change(changed)
-                    finished, count = request.finish is not None, len(request.output_ids)
-                    if not finished and sent and count - sent < body.sampling_params.stream_interval:
-                        continue
-                    start = sent if self._incremental else 0
-                    state = self._reply(rid, body, request, started, start, count, finished=finished)
-                    sent = count
-                    await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
-                await response.write(b"data: [DONE]\n\n")
-            return response
-        finally:
-            self._engine.abort(request)  # does nothing to a request that ended
-            del self._requests[rid]
+    async def _stream(
+        self, http: web.Request, body: GenerateBody, rid: str, request: Request, started: float, changed: asyncio.Event
+    ) -> web.StreamResponse:
+        """Send a reply as it grows, an event every `stream_interval` tokens and one at its end."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        with suppress(ConnectionResetError):  # whoever asked is gone
+            await response.prepare(http)
+            finished, sent = False, 0
+            while not finished:
+                await self._change(changed)
+                finished, count = request.finish is not None, len(request.output_ids)
+                if not finished and sent and count - sent < body.sampling_params.stream_interval:
+                    continue
+                start = sent if self._incremental else 0
+                state = self._reply(rid, body, request, started, start, count, finished=finished)
+                sent = count
+                await response.write(b"data: " + pydantic_core.to_json(state) + b"\n\n")
+            await response.write(b"data: [DONE]\n\n")
+        return response
 
     async def _score(self, body: GenerateBody) -> web.Response:
         """Answer with logprobs of the prompt itself, at temperature 1: from `logprob_start_len` on, each given all before it.
@@ -178,8 +187,9 @@ class EmbeddedServer:
                     raise web.HTTPInternalServerError(text="the generation loop died; see the server's log") from None
         changed.clear()
 
-    def _sampling(self, body: GenerateBody, room: int) -> Sampling:
+    def _sampling(self, body: GenerateBody) -> Sampling:
         params = body.sampling_params
+        room = self._engine.context_length - len(body.input_ids)
         stop_ids = [] if params.ignore_eos else [self._engine.tokenizer.eos_token_id, *(params.stop_token_ids or [])]
         return Sampling(
             max_new_tokens=min(params.max_new_tokens, room),

@@ -1,0 +1,54 @@
+"""An agent serves a user whom a second model plays: tools and rules for the agent, a wish and tools of their own for the user.
+
+A task is {"env": ID} of a `ServiceEnv`, with that environment's own keys ("instruction", "database", "actions", ...; without them it draws
+one). The user is played by "user": {"base_url": ..., "model": ..., "api_key": ...} in the task, or by the endpoint that
+AGENTRL_USER_BASE_URL, AGENTRL_USER_MODEL and AGENTRL_USER_API_KEY name; by lines that are said one after another with "user": [...]; and else
+by the model that is trained, in the role "user", which is recorded and not trained on.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from typing import Any
+
+import openai
+from anyio.to_thread import run_sync as in_thread
+
+from agentrl import Episode
+from agentrl.envs.service_env import ScriptedUser, User
+from agentrl.envs.simulated_user import SimulatedUser
+from agentrl.errors import EpisodeError
+
+
+async def run(episode: Episode) -> float:
+    """Return 1 when the database is at the end what the task wants, and the user was told what they had to be, and else 0."""
+    task = episode.task
+    async with AsyncExitStack() as stack:
+        env = episode.env(task["env"], **task.get("make", {}))
+        await env.reset(seed=episode.group_seed, options={**task, "user": await _user(episode, stack)})
+        return await env.play(episode)
+
+
+async def _user(episode: Episode, stack: AsyncExitStack) -> User:
+    """Return who plays the user.
+
+    Raises:
+        EpisodeError: The task or the environment's variables name half of an endpoint.
+    """
+    given: dict[str, Any] | list[str] = episode.task.get("user", {})
+    if isinstance(given, list):
+        return ScriptedUser(given)
+    named = {key: given.get(key) or os.environ.get(f"AGENTRL_USER_{key.upper()}") for key in ("base_url", "model")}
+    if not any(named.values()):
+        role = episode.role("user", trained=False)
+        return SimulatedUser(role.client, role.model)
+    if not named["base_url"] or not named["model"]:
+        raise EpisodeError(
+            f"the user's model has base_url = {named['base_url']!r} and model = {named['model']!r}; name both, in the task's 'user' or "
+            "as AGENTRL_USER_BASE_URL and AGENTRL_USER_MODEL"
+        )
+    key = given.get("api_key") or os.environ.get("AGENTRL_USER_API_KEY") or "-"
+    # Making a client reads certificates.
+    client = await in_thread(lambda: openai.AsyncOpenAI(base_url=named["base_url"], api_key=key))
+    return SimulatedUser(await stack.enter_async_context(client), named["model"])
