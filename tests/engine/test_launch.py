@@ -20,10 +20,17 @@ from agentrl.models import NANO
 from agentrl.record.tokens import Generation
 from agentrl.record.trajectory import TokenRecord
 from tests.components import wait_until
+from tests.real_sglang import sglang_config
 from tests.rescoring import Rescorer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 LONG = 600
+
+
+async def config_of(kind: str, **changes: Any) -> EngineConfig:
+    if kind == "sglang":
+        return await anyio.to_thread.run_sync(lambda: sglang_config(**changes))
+    return EngineConfig(**changes)
 
 
 def server_pids(url: str) -> list[int]:
@@ -33,36 +40,33 @@ def server_pids(url: str) -> list[int]:
     return [int(pid) for pid in found.stdout.split()]
 
 
-async def ask_for_much(url: str, ended: list[BaseException | None]) -> None:
-    """Note in `ended` that the reply has come, or why it has not."""
-    body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 900, "ignore_eos": True}}
-    try:
-        async with aiohttp.ClientSession() as http, http.post(f"{url}/generate", json=body) as response:
-            await response.read()
-        ended.append(None)
-    except aiohttp.ClientError as error:
-        ended.append(error)
-
-
-async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(tmp_path: Path) -> None:
-    """As those of SGLang do in `test_broadcast.py`."""
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+async def test_a_server_ends_with_its_context_also_in_the_middle_of_a_reply(kind: str, tmp_path: Path) -> None:
     ended: list[BaseException | None] = []
+
+    async def ask(url: str) -> None:
+        body = {"input_ids": [1], "sampling_params": {"max_new_tokens": 900, "ignore_eos": True}}
+        try:
+            async with aiohttp.ClientSession() as http, http.post(f"{url}/generate", json=body) as response:
+                await response.read()
+            ended.append(None)
+        except aiohttp.ClientError as error:
+            ended.append(error)
+
     async with anyio.create_task_group() as group:
-        config = EngineConfig(servers=1)
+        config = await config_of(kind, servers=1)
         async with local_servers(NANO, config, log=tmp_path / "engine.log") as (server,):
             assert await anyio.to_thread.run_sync(server_pids, server.url)
-            group.start_soon(ask_for_much, server.url, ended)
+            group.start_soon(ask, server.url)
             await anyio.sleep(0.3)
     assert len(ended) == 1
     assert not await anyio.to_thread.run_sync(server_pids, server.url)
 
 
-async def test_replies_survive_the_death_of_their_server(versions: list[Path], tmp_path: Path) -> None:
-    """kill -9 in the middle of long replies: they end elsewhere, exactly; the server returns with the current weights.
-
-    For those of SGLang, `test_broadcast.py` has the same.
-    """
-    config = EngineConfig(servers=2, health_interval_s=0.3)
+@pytest.mark.parametrize("kind", ["embedded", "sglang"])
+async def test_replies_survive_the_death_of_their_server(kind: str, versions: list[Path], tmp_path: Path) -> None:
+    """kill -9 in the middle of long replies: they end elsewhere, exactly; the server returns with the current weights."""
+    config = await config_of(kind, servers=2, health_interval_s=0.3)
     async with open_engine(NANO, config, log=tmp_path / "engine.log") as engine:
         await engine.update_weights(versions[1], 1)
         results: list[tuple[list[int], Generation]] = []
@@ -83,7 +87,7 @@ async def test_replies_survive_the_death_of_their_server(versions: list[Path], t
         assert engine.fleet.failures == 1
         assert len(results) == 8
 
-        await wait_until(lambda: len(engine.serving) == 2, 90)
+        await wait_until(lambda: len(engine.serving) == 2, 150)
         later = await ask_directly(first)
         assert later["meta_info"]["weight_version"] == "2"
 
