@@ -225,7 +225,10 @@ async def test_the_document_describes_what_the_proxy_answers(nano_format: ChatFo
                 path = path.replace(name, value)
             answered = await proxy.handle(method, path, headers, b"{}")
             assert answered.status in (200, 400), path
-        answers = {*proxy._endpoints, "/v1/messages/count_tokens"}
+        google = {
+            f"/v1beta/models/{{model}}:{name}" for name in ("generateContent", "streamGenerateContent", "countTokens")
+        }
+        answers = {*proxy._endpoints, "/v1/messages/count_tokens", *google}
         assert {path for method, path in MODEL_APIS if method == "POST"} == answers
         schema = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"][
             "schema"
