@@ -21,7 +21,11 @@ from tests.record_invariant import assert_record_is_what_the_engine_saw
 
 pytestmark = pytest.mark.anyio
 FILES = sorted((Path(__file__).parent / "conformance").glob("*.jsonl"))
-ENDS = {"/v1/chat/completions": "data: [DONE]", "/v1/responses": "event: response.completed", "/v1/messages": "event: message_stop"}
+ENDS = {
+    "/v1/chat/completions": "data: [DONE]",
+    "/v1/responses": "event: response.completed",
+    "/v1/messages": "event: message_stop",
+}
 """What a stream of each dialect ends with."""
 
 
