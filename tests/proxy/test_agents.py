@@ -23,6 +23,7 @@ from agentrl.record.roots import Root
 from agentrl.rollout.trained_roots import choose_roots
 from tests.components import missing
 from tests.policy_by_prompt import PolicyByPrompt
+from tests.proxy.conformance.recording import Recorder
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -125,8 +126,10 @@ async def opened(nano_format: ChatFormat, home: Path, decide: Callable[[str], st
 
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
     engine = PolicyByPrompt(chat_format, reply, has_grammar=True)
-    async with open_proxy(engine, chat_format, "nano", training=True) as proxy:
+    recorder = Recorder()
+    async with open_proxy(engine, chat_format, "nano", training=True, middleware=recorder.around) as proxy:
         yield Setup(proxy, proxy.open_session(), engine, home, prompts)
+    await recorder.save()
 
 
 @pytest.fixture

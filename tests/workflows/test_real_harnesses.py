@@ -31,6 +31,7 @@ from agentrl.workflows import harness
 from agentrl.workflows.harnesses import HARNESSES, installed_agents
 from tests.components import missing
 from tests.policy_by_prompt import PolicyByPrompt
+from tests.proxy.conformance.recording import Recorder
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 WRONG = "def add(a, b):\n    return a - b\n"
@@ -90,14 +91,16 @@ async def episodes(
 ) -> list[Outcome]:
     """An episode for each policy."""
     config = RunConfig.model_validate({"sandbox": {"leases": 2, **sandbox}})
+    recorder = Recorder()
     async with (
-        open_proxy(engine, chat_format, "nano", training=True) as proxy,
+        open_proxy(engine, chat_format, "nano", training=True, middleware=recorder.around) as proxy,
         open_run_sandboxes(config) as sandboxes,
         local_runner(harness.run, proxy, timeout_s=300, sandboxes=sandboxes, defaults=SamplingDefaults()) as runner,
     ):
         outcomes = []
         for seed, engine.reply in enumerate(decides):
             outcomes.append(await runner.run(task, seed))
+    await recorder.save()
     return outcomes
 
 
