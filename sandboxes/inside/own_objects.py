@@ -28,6 +28,7 @@ OPEN = {
     "enum": ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag"),
     "queue": ("LifoQueue", "PriorityQueue", "Queue"),
     "random": ("Random",),
+    "subprocess": ("CompletedProcess",),
     "types": ("SimpleNamespace",),
     "unittest.mock": ("CallableMixin", "MagicMixin", "MagicMock", "Mock", "NonCallableMagicMock", "NonCallableMock"),
 }

@@ -907,6 +907,30 @@ _CASES = {
             assert isinstance(row, SimpleNamespace) and row == SimpleNamespace(i=5) and repr(row) == "namespace(i=5)"
         """,
     ),
+    "a process that has ended": (
+        """
+        import subprocess
+        def branch():
+            done = subprocess.run(["git", "branch"], capture_output=True, text=True)
+            if done.returncode == 2: raise RuntimeError(done.stderr)
+            done.check_returncode()
+            return done.stdout.strip()
+        """,
+        """
+        import subprocess
+        from unittest.mock import patch
+        import pytest
+        from solution import branch
+        @patch("solution.subprocess.run")
+        def test(run):
+            run.return_value = subprocess.CompletedProcess(["git"], 0, stdout=" main ")
+            assert branch() == "main"
+            run.return_value = subprocess.CompletedProcess(["git"], 2, "", "bad")
+            with pytest.raises(RuntimeError, match="bad"): branch()
+            run.return_value = subprocess.CompletedProcess(["git"], 1)
+            with pytest.raises(subprocess.CalledProcessError): branch()
+        """,
+    ),
 }
 
 
