@@ -15,6 +15,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_folder_is_read_and_not_written(backend: BackendName, tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("here")
+    tmp_path.chmod(0o755)  # a sandbox has another user
     spec = SandboxSpec(folders=(("/opt/tools", str(tmp_path)),))
     async with start_sandbox(await choose_backend(backend, spec), spec) as sandbox:
         assert (await sandbox.run(["cat", "/opt/tools/tool"])).stdout == b"here"
