@@ -19,8 +19,8 @@ from typing import Any
 import anyio
 
 from agentrl.proxy import Proxy
+from agentrl.proxy.endpoints import Body, Response
 from agentrl.proxy.http_door import Handle
-from agentrl.proxy.server import Body, Response
 
 FOLDER = os.environ.get("AGENTRL_RECORD_CLIENTS")
 LONGEST = 60

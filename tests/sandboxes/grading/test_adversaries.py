@@ -39,13 +39,10 @@ async def test_no_program_is_rewarded_or_harms_the_next(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         places = against_the_place(port=listener.getsockname()[1], canary=str(canary))
         # benchmarks/attacks.py tries all programs with all kinds of tests.
-        verdicts = [*enumerate(against_the_verdict().items())]
-        assert len(verdicts) + len(places) >= 170
-        if backend == "docker":
-            # What buys no verdict is found outside the sandbox, and is the same in every one: a quarter shows that it is.
-            verdicts = verdicts[::4]
+        verdicts = enumerate(against_the_verdict().items())
         programs = deque([(name, source, (0, 1, 2, 3 + index % 3)) for index, (name, source) in verdicts])
         programs += [(name, source, (0, 1)) for name, source in places.items()]
+        assert len(programs) >= 170
         async with AsyncExitStack() as stack:
             spec = SandboxSpec(limits=LIMITS)
             pools = [await stack.enter_async_context(open_pool(spec, backend=backend, size=2)) for _ in range(POOLS)]
