@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from agentrl.cli.configuration import configuration
-from agentrl.cli.options import NO_FILES, NO_KEYS, Files, Flag, JsonFlag, Keys, Workflow
+from agentrl.cli.options import NO_FILES, NO_KEYS, EvalKeys, Files, Flag, JsonFlag, Workflow
 
 
 def evaluate(
@@ -23,7 +23,7 @@ def evaluate(
     per_task: Flag = False,
     as_json: JsonFlag = False,
     config: Files = NO_FILES,
-    keys: Keys = NO_KEYS,
+    keys: EvalKeys = NO_KEYS,
 ) -> int:
     """Run a workflow over tasks, without training. Exit code 1: every episode failed.
 

@@ -38,7 +38,7 @@ def _value(hint: Any, tokens: Sequence[Token] | Mapping[str, Any]) -> Any:
     return read_value(texts[-1], hint)
 
 
-def _option(key: Key, group: Group) -> Any:
+def _option(key: Key, group: Group, *, shown: bool) -> Any:
     """Return the option of one key as cyclopts takes it: its type, and what the help page shows of it."""
     hint: Any = key.hint
     if hint is bool:
@@ -54,6 +54,7 @@ def _option(key: Key, group: Group) -> Any:
             alias=name.rpartition(".")[0] if key.short else None,
             help=key.documentation,
             group=group,
+            show=shown,
             converter=_value,
             show_default=False if key.default in (None, REQUIRED, "", [], {}) else json.dumps(key.default),
             negative=None if key.hint is bool else (),
@@ -71,8 +72,13 @@ def _columns(console: Console, options: ConsoleOptions, entries: list[HelpEntry]
     return names.copy(renderer=NameRenderer(max_width=width), max_width=width), description
 
 
-def keys_of(*sections: str) -> Any:
-    """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named."""
+def keys_of(*sections: str, hidden: tuple[str, ...] = ()) -> Any:
+    """Return the type of a parameter that takes the keys of these sections as options; of all sections when none is named.
+
+    Args:
+        sections: The names of the sections.
+        hidden: Beginnings of the names of keys that the help page leaves out: a file for another command has them too.
+    """
     groups: dict[str, Group] = {}
     options: dict[str, Any] = {}
     for key in config_fields():
@@ -82,15 +88,17 @@ def keys_of(*sections: str) -> Any:
                 groups[name] = Group.create_ordered(
                     name or "run", help=key.section, help_formatter=DefaultFormatter(column_specs=_columns)
                 )
-            options[key.name] = _option(key, groups[name])
+            options[key.name] = _option(key, groups[name], shown=not key.name.startswith(hidden))
     return Annotated[TypedDict("Keys", options, total=False), Parameter(name="*")]  # type: ignore[operator]
 
 
 if TYPE_CHECKING:
     Keys = dict[str, Any]
+    EvalKeys = dict[str, Any]
     SandboxKeys = dict[str, Any]
 else:
     Keys = keys_of()
+    EvalKeys = keys_of(hidden=("trainer.", "steps", "run_dir"))
     SandboxKeys = keys_of("sandbox")
 
 Files = Annotated[

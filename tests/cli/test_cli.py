@@ -139,6 +139,16 @@ def test_help_shows_every_key_with_its_type_default_and_documentation(
     assert "Default for gspo: 0.0003. [default: 0.2]" in words
 
 
+def test_an_evaluation_takes_every_key_and_shows_those_that_it_uses(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--rollout.max-tokens" in shown
+    assert "--trainer." not in shown
+    assert "--steps" not in shown
+    assert main(["eval", "no-such-workflow.py", "--trainer.optimizer.lr", "1e-6", "--steps", "3"]) == 2
+    assert "unknown" not in capsys.readouterr().err.casefold()
+
+
 def test_help_and_version_come_at_once() -> None:
     """Wall time says more about a loaded machine than about us: what is slow to import is not imported."""
     script = """
