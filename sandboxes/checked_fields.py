@@ -82,6 +82,16 @@ def _rule_of(hint: Any) -> Rule:
         return _any_of(tuple(map(_rule_of, arguments)))
     if origin is Literal:
         return Rule(lambda given: isinstance(given, str) and given in arguments, " or ".join(map(repr, arguments)))
+    if origin is tuple and arguments[-1] is not Ellipsis:
+        parts = [_rule_of(part) for part in arguments]
+        return Rule(
+            lambda given: (
+                isinstance(given, tuple)
+                and len(given) == len(parts)
+                and all(part.allows(one) for part, one in zip(parts, given, strict=True))
+            ),
+            f"({', '.join(part.words for part in parts)})",
+        )
     if origin is tuple:
         item = _rule_of(arguments[0])
         return Rule(lambda given: isinstance(given, tuple) and all(map(item.allows, given)), f"a tuple of {item.words}")

@@ -1,9 +1,12 @@
 """`python -m agentrl.trainer RUN_DIR WEIGHTS_DIR [CONFIG]`; see `agentrl.trainer.command_loop`."""
 
+import os
+
 from agentrl.machine.garbage import loading
 
 with loading():
     from agentrl.trainer.command_loop import main
 
 if __name__ == "__main__":
+    os.umask(0o077)  # checkpoints and weights are for their user alone
     main()

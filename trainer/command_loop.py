@@ -362,7 +362,6 @@ def main() -> None:
     """Answer commands until standard input closes."""
     if len(sys.argv) not in (3, 4):
         sys.exit("agentrl: agentrl train starts the trainer by itself: python -m agentrl.trainer RUN_DIR WEIGHTS_DIR")
-    os.umask(0o077)  # checkpoints and weights are for their user alone
     run_dir, weights_dir = Path(sys.argv[1]), Path(sys.argv[2])
     try:
         config = configuration(Path(sys.argv[3])) if len(sys.argv) > 3 else read_config(run_dir)

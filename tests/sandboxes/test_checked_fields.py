@@ -51,6 +51,7 @@ def allowed(field: str, default: Any) -> tuple[Any, ...]:
         "files": ({"a": "b"},),
         "candidate_names": (("a",),),
         "shared": (),  # names no file
+        "folders": (),  # text is no pair of folders
         "run": (("a",),),
         "build": (("a",),),
         "compare": (Tokens(),),
@@ -117,6 +118,7 @@ def test_a_limit_is_above_zero_and_finite(value: float) -> None:
         (AssertTest, {"entry_point": ""}, "AssertTest.entry_point = '' must be"),
         (IOTest, {"compare": Exact}, "IOTest.compare = <class .*Exact'> must be Tokens\\(\\), Exact\\(\\)"),
         (Language, {"run": "./main"}, "Language.run = './main' must be a tuple of text"),
+        (SandboxSpec, {"folders": (("/opt/x",),)}, "SandboxSpec.folders = .* must be a tuple of \\(text, text\\)"),
         (TestFile, {"framework": "nose"}, "TestFile.framework = 'nose' must be 'unittest' or 'pytest'"),
         (TestFile, {"module": "a.b"}, "TestFile.module = 'a.b' must be one name"),
         (TestFile, {"files": {"a": 1}}, "TestFile.files = .* must be a dict of text to text or bytes"),

@@ -95,7 +95,7 @@ async def test_a_time_limit_counts_cpu_seconds_and_ends_sleepers(pool: SandboxPo
     assert (await grade(waits, [IOTest(stdout="1")], pool=pool, limits=limits)).passed
     sleeps = await grade("import time\ntime.sleep(1000)", [IOTest(stdout="1")], pool=pool, limits=limits)
     assert statuses(sleeps) == ["time_limit"]
-    assert sleeps.results[0].duration_s == pytest.approx(2.4, abs=0.4)
+    assert sleeps.results[0].duration_s == pytest.approx(4, abs=0.9)
 
 
 async def test_each_test_has_limits_of_its_own(pool: SandboxPool) -> None:
