@@ -59,6 +59,7 @@ def test_episodes_of_a_run_that_was_stopped_go_on(tmp_path: Path) -> None:
     assert (process.returncode, output) == (0, "6 0 []\n")
 
 
+@pytest.mark.slow
 def test_code_that_blocks_the_event_loop_uses_time_up() -> None:
     async def main() -> float:
         started = asyncio.get_running_loop().time()

@@ -192,6 +192,7 @@ async def test_abort_request_returns_what_there_is(server: Server) -> None:
     assert 0 < len(replies[0]["output_ids"]) < 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["retract", "in_place"])
 async def test_a_pause_holds_replies_open_and_an_update_splits_their_versions(
     server: Server, versions: list[Path], mode: str

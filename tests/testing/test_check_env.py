@@ -19,7 +19,7 @@ from agentrl.envs import Result, ToolEnv, tool
 from agentrl.errors import CheckFailedError, UsageError
 from agentrl.testing import check_env
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 class Sound(ToolEnv):

@@ -17,7 +17,7 @@ from agentrl.errors import CheckFailedError, TaskFileError, UsageError, Workflow
 from agentrl.testing import Request, ScriptedModel, check_workflow
 from agentrl.workflows import calculator, chat, debate
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SUM: dict[str, Any] = {"question": "2 + 3 =", "answer": "5", "metadata": {}}
 QUESTION = {"prompt": "What is 6 times 7?", "answer": "42", "scorer": "number"}
 
