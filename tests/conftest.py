@@ -46,6 +46,8 @@ OF_SGLANG = (
 """Files whose tests start SGLang's servers, beside those that have one as a parameter."""
 OF_SANDBOXES = ("backend", "bubblewrap", "docker")
 """Fixtures of tests that open sandboxes."""
+OF_SERVERS = ("server_url", "sglang_url", "any_server_url", "own_server")
+"""Fixtures of tests that need a server of the engine, which every process would start for itself."""
 TIME_LIMIT_S = 60.0
 """Of a test that says nothing else, as pyproject.toml has it."""
 SERVER_TIME_LIMIT_S = 300
@@ -84,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         servers = shared_with(item.nodeid) is not None or "sglang_url" in fixtures
         if servers and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(SERVER_TIME_LIMIT_S))
-        if servers or time_limit_s(item) > TIME_LIMIT_S or not {*OF_SANDBOXES}.isdisjoint(fixtures):
+        if servers or time_limit_s(item) > TIME_LIMIT_S or not {*OF_SANDBOXES, *OF_SERVERS}.isdisjoint(fixtures):
             item.add_marker(pytest.mark.slow)
     items.sort(key=time_limit_s, reverse=True)
 

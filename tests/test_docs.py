@@ -168,6 +168,7 @@ def test_the_configuration_page_has_every_setting() -> None:
     assert "| `rollout.batch_size` | `int` | `64` | B: episodes in one training batch" in page
 
 
+@pytest.mark.slow
 def test_a_public_name_without_an_entry_or_a_link_to_nothing_ends_the_build() -> None:
     site = load_script("docs_site")
     config = load_config(str(ROOT / "mkdocs.yml"))

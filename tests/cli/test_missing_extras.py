@@ -17,6 +17,7 @@ WITHOUT = "import sys; sys.modules[sys.argv[1]] = None; from agentrl.cli.main im
 """Python with a package hidden: it is found nowhere, and cannot be imported."""
 
 
+pytestmark = pytest.mark.slow
 CALCULATOR = str(Path(__file__).parents[2] / "workflows" / "calculator.py")
 
 

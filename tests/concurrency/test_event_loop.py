@@ -349,6 +349,7 @@ def test_the_process_ends_though_what_user_code_left_does_not(left: str, tmp_pat
     assert time.perf_counter() - started < EXIT_FUNCTIONS_TIMEOUT_S + 10
 
 
+@pytest.mark.slow
 def test_exit_functions_run_beside_a_thread_that_does_not_end(tmp_path: Path) -> None:
     program = tmp_path / "ending.py"
     program.write_text(ENDING.replace("LEFT", LEFT["thread"] + "; atexit.register(print, ' and sent')"))

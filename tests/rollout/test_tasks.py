@@ -165,6 +165,7 @@ def test_json_lines(tmp_path: Path) -> None:
     assert open_tasks(str(path)) == TASKS[:2]
 
 
+@pytest.mark.slow
 def test_a_hugging_face_dataset_on_disk(tmp_path: Path) -> None:
     import datasets
 

@@ -87,6 +87,7 @@ def test_what_a_masked_branch_earned_reaches_the_turn_that_it_continues_wherever
     assert earned == {0: 4.75, 3 - masked: 5.0}
 
 
+@pytest.mark.slow
 def test_a_critic_learns_what_its_trajectories_earn_and_a_checkpoint_keeps_it(tmp_path: Path) -> None:
     config = TrainerConfig(
         advantage={"kind": "gae", "critic_lr": 3e-4, "value_clip": 0.5, "gae_lambda": 1.0},
