@@ -43,7 +43,7 @@ test: lint test-whole
 test-whole: .venv/ready
 	$(BIN)/python -m pytest --numprocesses=$(PROCESSES)
 
-# Some two minutes on two cores, for the everyday loop: without what is marked slow, and without what needs a server or a sandbox to be started.
+# Under two minutes on two cores, for the everyday loop: without what is marked slow, and without what needs a server or a sandbox to be started.
 # What is left waits more than it computes, so three processes share it.
 test-fast: PROCESSES = 3
 test-fast: .venv/ready
