@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import ast
-import json
 import operator
 from pathlib import Path
 from typing import Any
 
+from agentrl.envs.task_files import write_task_files
 from agentrl.envs.tool_env import ToolEnv
 from agentrl.envs.tools import tool, tool_of
 
@@ -111,11 +111,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     tasks = distinct_tasks(args.train + args.eval, args.seed)
-    args.directory.mkdir(parents=True, exist_ok=True)
-    for name, part in (("eval", tasks[: args.eval]), ("train", tasks[args.eval :])):
-        path = args.directory / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(task) + "\n" for task in part))
-        print(f"{path}: {len(part)} tasks")
+    write_task_files(args.directory, {"eval": tasks[: args.eval], "train": tasks[args.eval :]})
 
 
 if __name__ == "__main__":

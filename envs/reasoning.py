@@ -22,6 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from agentrl.envs.task_files import write_task_files
 from agentrl.envs.tool_env import Message, Result, ToolEnv
 from agentrl.errors import EpisodeError
 from agentrl.reporting.exit_code import exit_code_of
@@ -215,15 +216,9 @@ def main() -> int:
     for name in args.datasets:
         dataset(name)
     settings: dict[str, Any] = {"attempts": args.attempts} if args.attempts > 1 else {}
-    args.directory.mkdir(parents=True, exist_ok=True)
     curriculum = {"curriculum": True} if args.curriculum else {}
-    for part, count, first, make in (
-        ("train", args.train, args.eval, {**settings, **curriculum}),
-        ("eval", args.eval, 0, settings),
-    ):
-        path = args.directory / f"{part}.jsonl"
-        path.write_text("".join(json.dumps(t) + "\n" for t in tasks(args.datasets, count, first, make)))
-        print(f"{path}: {count * len(args.datasets)} tasks")
+    train = tasks(args.datasets, args.train, args.eval, {**settings, **curriculum})
+    write_task_files(args.directory, {"train": train, "eval": tasks(args.datasets, args.eval, 0, settings)})
     return 0
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -17,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from agentrl.envs.service_env import ServiceEnv
+from agentrl.envs.task_files import write_task_files
 from agentrl.envs.tools import tool, user_tool
 
 RETURN_DAYS = 30
@@ -291,11 +291,7 @@ def main() -> None:
     args = parser.parse_args()
     seeds = np.random.default_rng(args.seed).permutation(2**20)[: args.train + args.eval]
     tasks = [{"env": "agentrl/Shop-v0", **shop_task(int(seed))} for seed in seeds]
-    args.directory.mkdir(parents=True, exist_ok=True)
-    for name, part in (("eval", tasks[: args.eval]), ("train", tasks[args.eval :])):
-        path = args.directory / f"{name}.jsonl"
-        path.write_text("".join(json.dumps(task) + "\n" for task in part))
-        print(f"{path}: {len(part)} tasks")
+    write_task_files(args.directory, {"eval": tasks[: args.eval], "train": tasks[args.eval :]})
 
 
 if __name__ == "__main__":
