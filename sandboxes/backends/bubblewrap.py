@@ -180,15 +180,12 @@ def _file_system(spec: SandboxSpec, group: ControlGroup | None) -> Iterator[str]
     if spec.network:
         shown += ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl", "/etc/ca-certificates"]
     for name in shown:
-        # bubblewrap would make the folders above with mode 0700, and root's, when root runs it.
-        for parent in reversed(Path(name).parents[:-1]):
-            yield from ("--perms", "0755", "--dir", str(parent))
+        yield from _folders_above(Path(name))
         yield from ("--ro-bind-try", name, name)
     if sys.prefix != sys.base_prefix:
         yield from ("--ro-bind", sys.prefix, VENV)
     for inside, here in spec.folders:
-        for parent in reversed(Path(inside).parents[:-1]):
-            yield from ("--perms", "0755", "--dir", str(parent))
+        yield from _folders_above(Path(inside))
         yield from ("--ro-bind", here, inside)
     yield from ("--proc", "/proc")
     if group is None:
@@ -196,13 +193,19 @@ def _file_system(spec: SandboxSpec, group: ControlGroup | None) -> Iterator[str]
     else:
         yield from ("--dev", "/dev")
         for folder, place in group.shown():
-            for parent in (*reversed(place.parents[:-1]), place):
-                yield from ("--perms", "0755", "--dir", str(parent))
+            yield from _folders_above(place)
+            yield from ("--perms", "0755", "--dir", str(place))
             yield from ("--ro-bind", str(folder), str(place))
     yield from ("--remount-ro", "/dev")
     for name in (WORK, "/tmp"):  # noqa: S108
         yield from ("--dir", name)
     yield from ("--remount-ro", "/")
+
+
+def _folders_above(path: Path) -> Iterator[str]:
+    """Make the folders above a path, which bubblewrap would make with mode 0700, and root's, when root runs it."""
+    for parent in reversed(path.parents[:-1]):
+        yield from ("--perms", "0755", "--dir", str(parent))
 
 
 def _devices_without_memory() -> Iterator[str]:
