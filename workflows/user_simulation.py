@@ -16,7 +16,7 @@ import openai
 from anyio.to_thread import run_sync as in_thread
 
 from agentrl import Episode
-from agentrl.envs.service_env import ScriptedUser, User
+from agentrl.envs.service_env import User
 from agentrl.envs.simulated_user import SimulatedUser
 from agentrl.errors import EpisodeError
 
@@ -30,15 +30,15 @@ async def run(episode: Episode) -> float:
         return await env.play(episode)
 
 
-async def _user(episode: Episode, stack: AsyncExitStack) -> User:
-    """Return who plays the user.
+async def _user(episode: Episode, stack: AsyncExitStack) -> User | list[str]:
+    """Return who plays the user: a model, or the lines of one who says nothing else.
 
     Raises:
         EpisodeError: The task or the environment's variables name half of an endpoint.
     """
     given: dict[str, Any] | list[str] = episode.task.get("user", {})
     if isinstance(given, list):
-        return ScriptedUser(given)
+        return given
     named = {key: given.get(key) or os.environ.get(f"AGENTRL_USER_{key.upper()}") for key in ("base_url", "model")}
     if not any(named.values()):
         role = episode.role("user", trained=False)

@@ -18,7 +18,7 @@ from agentrl.config import (
 from agentrl.episode import Task
 from agentrl.errors import ConfigError, TaskFileError
 from agentrl.rollout.drawn_tasks import DrawnTasks
-from agentrl.rollout.sampling_order import MixedOrder, SamplingOrder
+from agentrl.rollout.sampling_order import MixedOrder, SamplingOrder, first_indices, source_of
 from agentrl.rollout.task_pools import PooledOrder, PoolStage
 from agentrl.rollout.task_type import TaskType
 from agentrl.rollout.tasks import TaskList, Tasks, TaskStream, list_tasks, open_tasks, split_tasks, tasks_from_python
@@ -97,12 +97,11 @@ def _stages(order: PoolOrder, tasks: Sequence[Task], sizes: Sequence[int], weigh
     assert isinstance(order, ScheduleOrder)
     alike = [1.0] * (len(order.bounds) + 1)
     levels = _levels(tasks, order) if any(stage.has_levels for stage in order.stages) else []
-    stages = []
+    first, stages = first_indices(sizes), []
     for stage in order.stages:
         taken = frozenset(i for i, level in enumerate(levels) if _within(level, stage)) if stage.has_levels else None
         shares = stage.sources or weights
-        source_of_task = [source for source, size in enumerate(sizes) for _ in range(size)]
-        if taken is not None and not any(shares[source_of_task[index]] for index in taken):
+        if taken is not None and not any(shares[source_of(first, index)] for index in taken):
             raise ConfigError(
                 f"the stage from_step = {stage.from_step} of `data.order` takes no task: none in a source with a weight has a "
                 f"`{order.level_field}` within its min_level and max_level; levels go from {min(levels):g} to {max(levels):g}"
