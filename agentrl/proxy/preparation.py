@@ -13,7 +13,7 @@ from agentrl.proxy.api_error import ApiError, invalid
 from agentrl.proxy.bounds import check_conversation, check_count, check_images, check_length, least_tokens
 from agentrl.proxy.call_log import request_digest
 from agentrl.proxy.chat_format import ChatFormat, Message, Tool
-from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion
+from agentrl.proxy.completion import CompletionRequest, Json, NamedTool, PreparedCompletion, alterations_of
 from agentrl.proxy.model_names import ModelNames
 from agentrl.proxy.prefill import check_prefill, prefill_ids
 from agentrl.proxy.session import Prompt, SamplingDefaults, Session, SessionRole
@@ -40,8 +40,12 @@ class Preparation:
         """
         session, role = role.session, self._role(role, request)
         prompt, tools, forced = self._prompt(session, request)
-        self._check_alterations(role, request)
+        bias = request.alterations.logit_bias
+        check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
+        _check_ids([token for token, _ in bias], self.format.vocabulary, "logit_bias")
         sampling = self._sampling(session.defaults, request, prompt, tools)
+        if self.refuse_altered and role.trained:
+            _check_own_distribution(sampling)
         if request.logprobs:
             logprobs = request.choices * sampling.max_new_tokens * (1 + request.top_logprobs)
             check_count("logprobs", "logprobs (see max_tokens)", logprobs, self.limits.max_logprobs, "max_logprobs")
@@ -200,26 +204,16 @@ class Preparation:
             **vars(request.alterations),
         )
 
-    def _check_alterations(self, role: SessionRole, request: CompletionRequest) -> None:
-        bias = request.alterations.logit_bias
-        check_count("logit_bias", "tokens", len(bias), self.limits.max_logit_bias, "max_logit_bias")
-        _check_ids([token for token, _ in bias], self.format.vocabulary, "logit_bias")
-        if self.refuse_altered and role.trained and (asked := _altered_by(request)):
-            problem = (
-                "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
-                'trainer.turns.altered_sampling = "refuse" forbids'
-            )
-            raise invalid(asked[0], problem)
 
-
-def _altered_by(request: CompletionRequest) -> list[str]:
-    """Return the fields of a request that ask for another distribution than the policy's at some temperature."""
-    exact = {
-        "temperature": request.temperature != 0,
-        "top_p": request.top_p in (None, 1),
-        "response_format": request.json_schema is None,
-    }
-    return [*request.alterations.to_json(), *(name for name, is_exact in exact.items() if not is_exact)]
+def _check_own_distribution(sampling: Sampling) -> None:
+    asked = alterations_of(sampling)
+    if asked:
+        field = "response_format" if "json_schema" in asked else next(iter(asked))
+        problem = (
+            "it changes the distribution that is sampled from, so that the reply could not be trained on as the policy's own, which "
+            'trainer.turns.altered_sampling = "refuse" forbids'
+        )
+        raise invalid(field, problem)
 
 
 def _images(message: Message) -> list[Json]:

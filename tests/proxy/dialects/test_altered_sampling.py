@@ -117,7 +117,7 @@ CUT: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"temperature": 0, "top_p": 0.5}, {"temperature": 0}, "temperature"),
     ({"top_p": 0.9}, {"top_p": 0.9}, "top_p"),
     ({"response_format": {"type": "json_object"}}, {"json_schema": True}, "response_format"),
-    ({"top_k": 3, "top_p": 0.9}, {"top_p": 0.9, "top_k": 3}, "top_k"),
+    ({"top_k": 3, "top_p": 0.9}, {"top_p": 0.9, "top_k": 3}, "top_p"),
 ]
 
 
