@@ -259,6 +259,8 @@ def read_task_folder(folder: Path) -> TaskFolder:
             f"{file.with_name('instruction.md') if form == 'harbor' else file}: the instruction is empty"
         )
     checked = _checked(file, settings)
+    for section in ("environment", "verifier", "solution"):
+        variables(getattr(checked, section).env, f"{file}, {section}.env")
     has_dockerfile = (context / "Dockerfile").is_file()
     if (context / "docker-compose.yaml").is_file() and not has_dockerfile:
         raise TaskFileError(
@@ -330,8 +332,8 @@ def variables(given: Mapping[str, str], where: str) -> dict[str, str]:
     return {name: _VARIABLE.sub(value, text) for name, text in given.items()}
 
 
-def folder_digest(folder: Path, also: Iterable[str] = ()) -> str:
-    """Return a digest of the paths, modes and contents below a folder, and of further texts.
+def folder_digest(folder: Path | None, also: Iterable[str] = ()) -> str:
+    """Return a digest of the paths, modes and contents below a folder, if there is one, and of further texts.
 
     Raises:
         TaskFileError: A file cannot be read.
@@ -339,6 +341,8 @@ def folder_digest(folder: Path, also: Iterable[str] = ()) -> str:
     digest = hashlib.sha256()
     for text in also:
         digest.update(f"{len(text)}:{text}".encode())
+    if folder is None:
+        return digest.hexdigest()[:16]
     try:
         for path in sorted(folder.rglob("*")):
             info = path.lstat()
