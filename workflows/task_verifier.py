@@ -111,9 +111,7 @@ def image_source(folder: TaskFolder) -> ImageSource:
     parts = (image or "", environment.workdir or "", *settings.writable)
     return ImageSource(
         name=folder.name,
-        digest=folder_digest(folder.context, also=parts)
-        if image is None
-        else folder_digest(None, parts),
+        digest=folder_digest(folder.context, also=parts) if image is None else folder_digest(None, parts),
         context=folder.context,
         image=image,
         workdir=environment.workdir,

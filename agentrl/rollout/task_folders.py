@@ -209,6 +209,11 @@ def tasks_of_folder(source: str) -> Iterator[Task]:
         yield read_task_folder(found).as_task(agent)
 
 
+def is_task_folder(task: Task) -> bool:
+    """Return whether a task is one of `tasks_of_folder`."""
+    return {"folder", "digest", "prompt"} <= task.keys()
+
+
 def find_folders(folder: Path) -> list[Path]:
     """Return the task folders at or right below a folder, by name.
 

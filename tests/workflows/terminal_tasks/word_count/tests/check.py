@@ -17,7 +17,9 @@ def answer() -> bool:
 def program() -> bool:
     for words in (0, 1, random.randrange(5, 500)):
         text = " \n".join(random.choices(os.environ["ALPHABET"], k=words))
-        done = subprocess.run(["python3", "/app/count.py"], input=text, capture_output=True, text=True, timeout=5, check=False)
+        done = subprocess.run(
+            ["python3", "/app/count.py"], input=text, capture_output=True, text=True, timeout=5, check=False
+        )
         if done.returncode or done.stdout.strip() != str(words):
             return False
     return True
