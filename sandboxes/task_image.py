@@ -18,7 +18,7 @@ import tarfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -31,14 +31,17 @@ from agentrl.sandboxes.inside.files import MAX_PACKED_BYTES
 from agentrl.sandboxes.seams import WORK
 
 if TYPE_CHECKING:
+    import requests
     from docker import DockerClient
 
 REPOSITORY = "agentrl/task"
+TOO_SLOW = "it was not built in time; raise environment.build_timeout_sec"
 LINKED = ("/tests", "/logs", "/solution")
 """Places of the task form, which only its verifier and its reference solution find filled."""
 NOT_WRITABLE = ("/", "/tmp", "/dev", "/proc", "/sys", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", WORK)  # noqa: S108
 _NEVER_BELOW = ("/tmp", "/dev", "/proc", "/sys", WORK)  # noqa: S108
-DAEMON_TIMEOUT_S = 60.0
+SILENCE_S = 2.0
+"""How much longer than its time a build may be silent before it is given up."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,12 @@ def _once(source: ImageSource) -> TaskImage:
 
 @lru_cache(maxsize=32)
 def _kept(source: ImageSource) -> TaskImage:
-    with closing(connect()) as client:
+    with closing(connect()) as client, ExitStack() as ends:
+
+        def close_at_the_end(response: requests.Response, **_: Any) -> None:
+            ends.callback(response.close)  # the SDK leaves what was not read whole to the garbage collector
+
+        client.api.hooks["response"].append(close_at_the_end)
         return _made(client, source)
 
 
@@ -177,18 +185,21 @@ def _dockerfile(base: str, writable: Iterable[str]) -> io.BytesIO:
 
 
 def _build(client: DockerClient, tag: str, deadline: float, **options: Any) -> None:
-    """Build an image by a deadline; a step that says nothing may take as long as that again.
+    """Build an image by a deadline; a step that says nothing may take as long again.
 
     Raises:
         SandboxError: It cannot be built, or not in time.
     """
+    import requests
+    import urllib3
+
     left_s = max(1.0, deadline - time.monotonic())
     said: list[str] = []
-    events = client.api.build(
-        tag=tag, rm=True, forcerm=True, decode=True, pull=False, timeout=left_s + DAEMON_TIMEOUT_S, **options
-    )
     try:
+        events = client.api.build(tag=tag, rm=True, forcerm=True, decode=True, timeout=left_s + SILENCE_S, **options)
         follow(_until(deadline, events), said.append)
+    except (TimeoutError, urllib3.exceptions.TimeoutError, requests.Timeout, requests.ConnectionError) as error:
+        raise SandboxError(f"{TOO_SLOW} ({one_line(error)})") from error
     except SandboxError as error:
         shown = " | ".join(line for text in said[-6:] for line in text.splitlines()[-1:])
         raise SandboxError(f"{error}{shown and f' (it said: {one_line(shown, 600)})'}") from None
@@ -197,7 +208,7 @@ def _build(client: DockerClient, tag: str, deadline: float, **options: Any) -> N
 def _until(deadline: float, events: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for event in events:
         if time.monotonic() > deadline:
-            raise SandboxError("it was not built in time; raise environment.build_timeout_sec")
+            raise SandboxError(TOO_SLOW)
         yield event
 
 

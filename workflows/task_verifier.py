@@ -14,10 +14,12 @@ import json
 import math
 import re
 import shlex
+import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,18 @@ TESTS, SOLUTION, REWARDS = "tests", "solution", "logs/verifier"
 MAX_REWARD_BYTES = 2**16
 MAX_OUTPUT_MB = 64.0
 SHOWN_CHARACTERS = 2000
+MODULES = (sys.stdlib_module_names - {"test"}) | {
+    "pytest",
+    "_pytest",
+    "pluggy",
+    "iniconfig",
+    "packaging",
+    "pygments",
+    "py",
+    "tomli",
+}
+"""Modules that tests are run by."""
+_RUNS_A_MODULE = re.compile(r"\bpython[\d.]*\s+(-\S+\s+)*-[A-Za-z]*m\b")
 _SUMMARY = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
 _OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) ", re.MULTILINE)
 
@@ -63,11 +77,20 @@ class OpenTask:
         """The home of the task's programs: outside of what the tests see, unless the task says that it belongs there."""
         return "/root" if "/root" in self.image.writable else HOME
 
+    @cached_property
+    def imports_from_workdir(self) -> bool:
+        """Whether a module of the working folder goes before Python's own of that name, for programs of the verifier."""
+        script = self.folder.tests / self.folder.test_script
+        if self.folder.form == "terminal-bench":
+            script = self.folder.folder / self.folder.test_script
+        named = {**self.image.env, **self.folder.settings.environment.env, **self.folder.settings.verifier.env}
+        return "PYTHONPATH" in named or _RUNS_A_MODULE.search(script.read_text(errors="replace")) is not None
+
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of the task's programs: the image's, the task's and `more`."""
         where = f"{self.folder.folder}: an env"
         own = self.folder.settings.environment.env
-        return {**self.image.env, "HOME": self.home, **variables({**own, **more}, where)}
+        return {**self.image.env, "HOME": self.home, "PWD": self.image.workdir, **variables({**own, **more}, where)}
 
 
 @dataclass(frozen=True)
@@ -204,17 +227,23 @@ async def _lay_out(task: OpenTask, sandbox: Sandbox, end: bytes) -> bool:
 
 
 def _steers(task: OpenTask, path: str) -> bool:
-    """Return whether a file of the agent's is to be as it was: it steers tests by its name, or the tests' programs are looked for beside it."""
-    kept = task.folder.settings.metadata.agentrl.keep
+    """Return whether a file of the agent's is to be as it was at the start.
+
+    It steers tests by its name, or it is where programs are looked for, or where modules are: `python -m pytest` takes those of the
+    working folder before its own.
+    """
     programs = [where.strip("/") for where in task.image.env.get("PATH", "").split(":")]
     if any(below and f"{path}/".startswith(f"{below}/") for below in programs):
         return True
-    return any(
-        fnmatchcase(part, name)
-        for part in path.split("/")
-        for name in STEERING
-        if not any(fnmatchcase(part, one) for one in kept)
-    )
+    kept = task.folder.settings.metadata.agentrl.keep
+    parts = [part for part in path.split("/") if not any(fnmatchcase(part, name) for name in kept)]
+    if any(fnmatchcase(part, name) for part in parts for name in STEERING):
+        return True
+    for root in task.image.writable if task.imports_from_workdir else ():
+        first, _, _ = path.removeprefix(f"{root.strip('/')}/").partition("/")
+        if path.startswith(f"{root.strip('/')}/") and first in parts and first.partition(".")[0] in MODULES:
+            return True
+    return False
 
 
 def _only(archive: bytes, roots: list[str]) -> bytes:

@@ -22,7 +22,6 @@ from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from agentrl import Episode, Reward
-from agentrl.errors import WorkflowError
 from agentrl.reporting.middle_cut import cut_middle
 from agentrl.sandboxes import Sandbox
 from agentrl.workflows.harness import check_installed, run_agent
@@ -77,15 +76,10 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
     Raises:
         EpisodeError: The verifier gave something that is no reward.
         SandboxError: The image cannot be built, or a sandbox is lost.
-        WorkflowError: The sandboxes of the run are no images.
     """
     given = episode.task
     task = await open_task(given.folder, given.digest)
     sandbox = await _sandbox(episode, task, shows_agents=given.agent is not None)
-    if not (await sandbox.run(["test", "-L", task.image.workdir], timeout_s=30)).ok:
-        raise WorkflowError(
-            "the sandbox does not run the task's image; terminal tasks need sandbox.backend = 'docker', which runs images"
-        )
     await sandbox.restore(task.image.start)
     if given.agent is None:
         with anyio.move_on_after(task.limits.timeout_s) as bound:

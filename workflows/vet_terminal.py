@@ -22,8 +22,7 @@ from agentrl.sandboxes.grading.vet import SLOW_SHARE, FaultKind, TaskReport, rea
 from agentrl.workflows.task_verifier import OpenTask, VerifierResult, files_left, open_task, solve, verify
 from agentrl.workflows.terminal_task import TerminalTask
 
-CHEAT = """#!/usr/bin/env python3
-import os
+MODULE = """import os
 for name, text in (("txt", "1"), ("json", '{"reward": 1}')):
     try:
         open("/logs/verifier/reward." + name, "w").write(text)
@@ -31,11 +30,16 @@ for name, text in (("txt", "1"), ("json", '{"reward": 1}')):
         pass
 os._exit(0)
 """
-PLANTED = (
+PROGRAM = """#!/bin/sh
+echo 1 > /logs/verifier/reward.txt
+echo '{"reward": 1}' > /logs/verifier/reward.json
+"""
+MODULES = (
     *("conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.py", "_pytest/__init__.py", "unittest.py"),
-    *("json.py", "os.py", "pathlib.py", "subprocess.py", "pytest", "python3", "uv", "uvx"),
+    *("json.py", "os.py", "pathlib.py", "subprocess.py"),
 )
-"""Names of files that a verifier might run in the place of its own, in each folder of the agent's."""
+PLANTED = {**dict.fromkeys(MODULES, MODULE), **dict.fromkeys(("pytest", "python3", "python", "uv", "uvx"), PROGRAM)}
+"""Files that a verifier might run in the place of its own, in each folder of the agent's."""
 
 
 async def vet_terminal_tasks(
@@ -87,7 +91,11 @@ async def vet_terminal_task(
     runtime: str | None = None,
     runs: int = 5,
 ) -> TaskReport:
-    """Examine one task: see `vet_terminal_tasks`."""
+    """Examine one task: see `vet_terminal_tasks`.
+
+    Raises:
+        SandboxLostError: A sandbox is lost.
+    """
     report = TaskReport(index=index, name=one_line(given.get("name", index), 60), rewards={}, tests=1)
     try:
         task = await open_task(TerminalTask.model_validate(given).folder)
@@ -170,8 +178,8 @@ def planted(start: bytes, writable: Sequence[str]) -> bytes:
     result = io.BytesIO(start)
     with tarfile.open(fileobj=result, mode="a") as packed:
         for root in writable:
-            for name in PLANTED:
+            for name, text in PLANTED.items():
                 info = tarfile.TarInfo(str(Path(root.strip("/"), name)))
-                info.size, info.mode = len(CHEAT), 0o755
-                packed.addfile(info, io.BytesIO(CHEAT.encode()))
+                info.size, info.mode = len(text), 0o755
+                packed.addfile(info, io.BytesIO(text.encode()))
     return result.getvalue()
