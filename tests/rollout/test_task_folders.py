@@ -91,7 +91,7 @@ def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SET_HERE", "here")
     given = {"A": "${SET_HERE}/x", "B": "${NOT_SET_HERE:-default}", "C": "$SET_HERE"}
     assert variables(given, "task.toml") == {"A": "here/x", "B": "default", "C": "$SET_HERE"}
-    with pytest.raises(TaskFileError, match="task.toml names the variable NOT_SET_HERE, which is not set"):
+    with pytest.raises(TaskFileError, match=r"task\.toml names the variable NOT_SET_HERE, which is not set"):
         variables({"A": "${NOT_SET_HERE}"}, "task.toml")
 
 
@@ -144,5 +144,5 @@ def test_a_folder_of_the_older_form_says_so_too(tmp_path: Path, files: dict[str,
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TaskFileError, match="there is no folder .*/nowhere; name one with task folders in it"):
+    with pytest.raises(TaskFileError, match=r"there is no folder .*/nowhere; name one with task folders in it"):
         open_tasks(f"harbor:{tmp_path}/nowhere")
