@@ -35,6 +35,7 @@ OF_DOCKER = (
     "sandboxes/test_docs",
     "workflows/test_code",
     "workflows/test_ready",
+    "workflows/test_terminal_task",
 )
 """Files whose tests use a Docker engine, beside those that have one as a parameter."""
 OF_SGLANG = (

@@ -14,6 +14,7 @@ The agent runs in a sandbox that reaches the model and nothing else. Its time be
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 from anyio.to_thread import run_sync as in_thread
 from pydantic import BaseModel, ConfigDict, Field
@@ -80,7 +81,7 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
     sandbox = await episode.sandbox(limits=task.limits.of_sandbox(), cpus=task.limits.cpus, folders=shown)
     await check_installed(sandbox, task.harness)
     await sandbox.restore(start)
-    done = await run_agent(episode, sandbox, task.harness)
+    done = await run_agent(episode, sandbox, task.harness, prompt=task.prompt, timeout_s=task.limits.timeout_s)
     answer = await read_answer(sandbox, task.harness, done)
     try:
         end: bytes | None = await sandbox.snapshot()
@@ -116,7 +117,9 @@ async def check_installed(sandbox: Sandbox, harness: Harness) -> None:
         )
 
 
-async def run_agent(episode: Episode[HarnessTask], sandbox: Sandbox, harness: Harness) -> CommandResult:
+async def run_agent(
+    episode: Episode[Any], sandbox: Sandbox, harness: Harness, *, prompt: str, timeout_s: float
+) -> CommandResult:
     """Run the agent to its end, or to that of its time, with all that it started."""
     extra = {name: value.replace("{model}", episode.model) for name, value in harness.environment.items()}
     script = f"export {_PATH} HOME={HOME}; mkdir -p {HOME}; {harness.command}"
@@ -126,8 +129,8 @@ async def run_agent(episode: Episode[HarnessTask], sandbox: Sandbox, harness: Ha
         base_url=episode.base_url,
         api_key=episode.api_key,
         env={**model_environment("{url}", INSIDE_KEY, episode.model), **extra},
-        stdin=episode.task.prompt.encode(),
-        timeout_s=episode.task.limits.timeout_s,
+        stdin=prompt.encode(),
+        timeout_s=timeout_s,
     )
 
 

@@ -15,7 +15,7 @@ import json
 import secrets
 import subprocess
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Annotated
@@ -216,8 +216,18 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
         return FAILED
 
 
-def with_tests(start: bytes, end: bytes, tests: Mapping[str, str]) -> bytes:
-    """Return the repository as its tests see it: `end`, with the files of `tests`, and with what steers pytest as it was at the `start`."""
+def with_tests(
+    start: bytes, end: bytes, tests: Mapping[str, str], is_steering: Callable[[str], bool] | None = None
+) -> bytes:
+    """Return the repository as its tests see it: `end`, with the files of `tests`, and with what steers them as it was at the `start`.
+
+    Args:
+        start: The repository as the agent found it.
+        end: The repository as the agent left it.
+        tests: The files of the tests, by path.
+        is_steering: Whether the file of a path steers tests; None: where a part of the path is one of `STEERING`.
+    """
+    is_steering = is_steering or steers
     replaced = {*tests}
     result = io.BytesIO()
     with (
@@ -225,14 +235,14 @@ def with_tests(start: bytes, end: bytes, tests: Mapping[str, str]) -> bytes:
         tarfile.open(fileobj=io.BytesIO(start)) as given,
         tarfile.open(fileobj=result, mode="w") as packed,
     ):
-        steering = [one for one in given if _steers(_name(one)) and _name(one) not in replaced]
+        steering = [one for one in given if is_steering(_name(one)) and _name(one) not in replaced]
         replaced.update(map(_name, steering))
         above = {str(folder) for path in replaced for folder in PurePosixPath(path).parents}
         for one in left:
             name = _name(one)
             below = any(str(folder) in replaced for folder in PurePosixPath(name).parents)
             in_the_way = name in above and not one.isdir()
-            if name in replaced or below or in_the_way or _steers(name):
+            if name in replaced or below or in_the_way or is_steering(name):
                 continue
             if one.isdir():
                 one.mode |= 0o700
@@ -243,7 +253,8 @@ def with_tests(start: bytes, end: bytes, tests: Mapping[str, str]) -> bytes:
     return result.getvalue()
 
 
-def _steers(path: str) -> bool:
+def steers(path: str) -> bool:
+    """Return whether the file of a path decides how pytest runs, or what Python imports."""
     return any(fnmatchcase(part, name) for part in path.split("/") for name in STEERING)
 
 

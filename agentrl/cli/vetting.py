@@ -17,6 +17,7 @@ from rich.table import Table
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
+from agentrl.rollout.task_folders import is_task_folder
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.grading.vet import TaskReport
@@ -44,9 +45,26 @@ async def run_vetting(
     from agentrl.sandboxes.grading.vet import vet
 
     sandbox = config.sandbox
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    if any(map(is_task_folder, tasks)):
+        from agentrl.sandboxes.pool import default_size
+        from agentrl.workflows.vet_terminal import vet_terminal_tasks
+
+        if sandbox.backend not in ("auto", "docker"):
+            raise ConfigError(
+                f"sandbox.backend = {sandbox.backend!r} runs no images, which terminal tasks have; use docker"
+            )
+        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("tasks", total=len(tasks))
+            return await vet_terminal_tasks(
+                tasks,
+                runtime=sandbox.runtime,
+                at_once=sandbox.graders or default_size(),
+                runs=runs,
+                on_report=lambda _: progress.advance(bar),
+            )
     limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     async with open_pool(
         spec, backend=sandbox.backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
     ) as pool:

@@ -75,7 +75,7 @@ class Docker:
     async def prepare(self, spec: SandboxSpec) -> None:
         """Fetch or build the image where it is missing, and remove containers that nobody uses any more."""
         await self._call(remove_left_over)
-        await self._call(lambda client: _have_image(client, spec.image, self._on_progress))
+        await self._call(lambda client: have_image(client, spec.image, self._on_progress))
 
     @asynccontextmanager
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[AttachedLink]:
@@ -233,7 +233,12 @@ def remove_left_over(client: DockerClient) -> None:
                 client.api.remove_container(container["Id"], force=True, v=True)
 
 
-def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
+def have_image(client: DockerClient, image: str, on_progress: Callable[[str], None]) -> None:
+    """Fetch an image where it is missing, or build it if it is ours.
+
+    Raises:
+        SandboxError: The engine did not get it.
+    """
     import docker.errors
 
     try:
@@ -247,14 +252,14 @@ def _have_image(client: DockerClient, image: str, on_progress: Callable[[str], N
     else:
         on_progress(f"pulling the image {image}")
         events = client.api.pull(image, stream=True, decode=True)
-    _follow(events, on_progress)
+    follow(events, on_progress)
     try:
         client.images.get(image)
     except docker.errors.ImageNotFound:
         raise SandboxError(f"the Docker engine did not get the image {image}") from None
 
 
-def _follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None]) -> None:
+def follow(events: Iterable[dict[str, Any]], on_progress: Callable[[str], None]) -> None:
     """Show the progress of a pull or a build, each layer at every tenth of its size.
 
     Raises:

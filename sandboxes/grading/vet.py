@@ -135,10 +135,10 @@ async def vet_task(
     try:
         code_task = await in_thread(load_code_task, task, index)
     except ConfigError as error:
-        return _with_fault(report, FaultKind.UNREADABLE, one_line(error))
+        return with_fault(report, FaultKind.UNREADABLE, one_line(error))
     report = replace(report, partial=code_task.partial)
     if not code_task.tests:
-        return _with_fault(report, FaultKind.NO_TESTS, "the task has no tests")
+        return with_fault(report, FaultKind.NO_TESTS, "the task has no tests")
     limits = limits or pool.spec.limits
     try:
         baseline = await measured_baseline(code_task.tests, pool=pool, language=code_task.language, limits=limits)
@@ -146,12 +146,12 @@ async def vet_task(
         report = await _run_reference(report, code_task, pool, limits, runs)
         if code_task.partial and not baseline.earnable:
             detail = f"a program that does nothing passes all {baseline.free_count} tests"
-            report = _with_fault(report, FaultKind.FREE, detail)
+            report = with_fault(report, FaultKind.FREE, detail)
         if any(fault.kind is FaultKind.REFERENCE_FAILS for fault in report.faults):
             return report  # nobody trains on it, whoever else passes
         return await _run_cheaters(report, code_task, pool, limits)
     except ConfigError as error:
-        return _with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
+        return with_fault(report, FaultKind.UNSUPPORTED, one_line(error))
 
 
 async def _run_reference(
@@ -159,7 +159,7 @@ async def _run_reference(
 ) -> TaskReport:
     if task.reference is None:
         detail = "no reference solution (a field solution or reference), so nothing shows that the tests can be passed"
-        return _with_fault(report, FaultKind.NO_REFERENCE, detail)
+        return with_fault(report, FaultKind.NO_REFERENCE, detail)
     verdicts = [
         await grade(task.reference, task.tests, pool=pool, language=task.language, limits=limits) for _ in range(runs)
     ]
@@ -177,8 +177,8 @@ async def _run_reference(
     first = next(result for result in failed[0].results if not result.passed)
     detail = f"{first.name}: {first.status} {reason(first.message)}"
     if len(failed) < runs or len({tuple(result.passed for result in verdict.results) for verdict in verdicts}) > 1:
-        return _with_fault(report, FaultKind.FLAKY, f"fails {len(failed)} of {runs} times: {detail}")
-    return _with_fault(report, FaultKind.REFERENCE_FAILS, detail)
+        return with_fault(report, FaultKind.FLAKY, f"fails {len(failed)} of {runs} times: {detail}")
+    return with_fault(report, FaultKind.REFERENCE_FAILS, detail)
 
 
 async def _run_public_tests(
@@ -191,7 +191,7 @@ async def _run_public_tests(
     if wrong is None:
         return report
     detail = f"public tests, {wrong.name}: {wrong.status} {reason(wrong.message)}"
-    return _with_fault(report, FaultKind.REFERENCE_FAILS, detail)
+    return with_fault(report, FaultKind.REFERENCE_FAILS, detail)
 
 
 def reason(message: str) -> str:
@@ -222,7 +222,7 @@ async def _run_cheaters(report: TaskReport, task: CodeTask, pool: SandboxPool, l
     if rewarded:
         shown = ", ".join(f"{name!r} gets {rewards[name]:.2g}" for name in rewarded[:5])
         more = f" and {len(rewarded) - 5} more" if len(rewarded) > 5 else ""
-        report = _with_fault(report, FaultKind.CHEATER, shown + more)
+        report = with_fault(report, FaultKind.CHEATER, shown + more)
     return report
 
 
@@ -235,7 +235,8 @@ def _time_share(verdict: Verdict, task: CodeTask, limits: Limits) -> float:
     return max(shares)
 
 
-def _with_fault(report: TaskReport, kind: FaultKind, detail: str) -> TaskReport:
+def with_fault(report: TaskReport, kind: FaultKind, detail: str) -> TaskReport:
+    """Return the report with one more reason to refuse its task."""
     return replace(report, faults=(*report.faults, Fault(kind=kind, detail=detail)))
 
 

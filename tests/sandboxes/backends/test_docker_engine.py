@@ -135,7 +135,7 @@ async def test_the_default_image_is_built_where_it_is_missing(docker: BackendNam
             events = client.api.build(
                 path=str(docker_engine.IMAGES), tag="agentrl/test-build", rm=True, decode=True, buildargs=arguments
             )
-            docker_engine._follow(events, progress.append)
+            docker_engine.follow(events, progress.append)
             return True
 
     if not await in_thread(build):
@@ -158,16 +158,16 @@ async def test_a_runtime_is_passed_through(docker: BackendName) -> None:
 
 
 async def test_a_pull_shows_each_layer_at_every_tenth() -> None:
-    from agentrl.sandboxes.backends.docker_engine import _follow
+    from agentrl.sandboxes.backends.docker_engine import follow
 
     sizes = [{"status": "Downloading", "id": "abc", "progressDetail": {"current": n, "total": 100}} for n in range(101)]
     progress: list[str] = []
-    _follow([{"status": "Pulling from x"}, *sizes, {"status": "Pull complete", "id": "abc"}], progress.append)
+    follow([{"status": "Pulling from x"}, *sizes, {"status": "Pull complete", "id": "abc"}], progress.append)
     assert len(progress) == 13
     assert progress[0] == "Pulling from x"
     assert progress[6] == "abc: Downloading 50 % of 0 MB"
     with pytest.raises(SandboxError, match="no such manifest"):
-        _follow([{"error": "no such manifest"}], progress.append)
+        follow([{"error": "no such manifest"}], progress.append)
 
 
 def remove_test_build() -> None:

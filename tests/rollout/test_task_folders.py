@@ -1,0 +1,148 @@
+"""Folders of terminal tasks as a source: what is read of them, and what is wrong with those that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentrl.errors import TaskFileError
+from agentrl.rollout.task_folders import folder_digest, read_task_folder, variables
+from agentrl.rollout.task_type import task_type_of
+from agentrl.rollout.tasks import fingerprint, list_tasks, open_tasks
+from agentrl.workflows import terminal_task
+
+FOLDERS = Path(__file__).parents[1] / "workflows" / "terminal_tasks"
+HARBOR = {
+    "task.toml": "",
+    "instruction.md": "Do it.",
+    "environment/Dockerfile": "FROM agentrl/sandbox\n",
+    "tests/test.sh": "#!/bin/sh\n",
+}
+OLDER = {
+    "task.yaml": "instruction: Do it.\nparser_name: pytest\nmax_agent_timeout_sec: 7\nmax_test_timeout_sec: 8\n",
+    "Dockerfile": "FROM agentrl/sandbox\n",
+    "run-tests.sh": "pytest\n",
+}
+
+
+def folder_of(tmp_path: Path, files: dict[str, str | None]) -> Path:
+    for path, text in files.items():
+        if text is not None:
+            file = tmp_path / "a-task" / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    return tmp_path / "a-task"
+
+
+def test_a_folder_of_folders_is_a_list_of_tasks() -> None:
+    tasks = open_tasks(f"harbor:{FOLDERS}", task_type_of(terminal_task.run))
+    assert isinstance(tasks, list)
+    assert [task["name"] for task in tasks] == ["greeting", "word_count"]
+    assert tasks[0]["prompt"].startswith('Write the line "Hello, world!"')
+    assert tasks == list_tasks(f"harbor:{FOLDERS}")
+    assert list_tasks(f"harbor:{FOLDERS / 'greeting'}") == tasks[:1]
+
+
+def test_the_agent_is_named_after_an_at_sign(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "with@sign", {**HARBOR})
+    assert [task["agent"] for task in list_tasks(f"harbor:{folder}")] == ["shell"]
+    assert [task["agent"] for task in list_tasks(f"harbor:{folder}@codex")] == ["codex"]
+    with pytest.raises(TaskFileError, match="there is no harness 'codx'; did you mean 'codex'"):
+        open_tasks(f"harbor:{folder}@codx", task_type_of(terminal_task.run))
+
+
+def test_settings_are_read_in_the_words_of_every_schema(tmp_path: Path) -> None:
+    word_count = read_task_folder(FOLDERS / "word_count")
+    environment = word_count.settings.environment
+    assert (environment.memory_mb, environment.storage_mb, environment.cpus) == (512, 64, 1.0)
+    assert word_count.settings.metadata.agentrl.writable == ("/srv/data",)
+    assert word_count.settings.verifier.timeout_sec == 20.0
+    text = 'schema_version = "1.4"\nfuture = 1\n[environment]\nmemory = "2G"\nworkdir = "/work"\nallow_internet = true\nnew = [1]\n'
+    found = read_task_folder(folder_of(tmp_path, {**HARBOR, "task.toml": text}))
+    assert (found.settings.environment.memory_mb, found.settings.environment.workdir) == (2048, "/work")
+    assert found.settings.agent.timeout_sec == 600.0
+    assert found.solution is None
+
+
+def test_the_older_form_says_the_same(tmp_path: Path) -> None:
+    compose = "services:\n  client:\n    build: .\n"
+    found = read_task_folder(folder_of(tmp_path, {**OLDER, "docker-compose.yaml": compose, "solution.sh": ""}))
+    assert (found.form, found.instruction, found.test_script) == ("terminal-bench", "Do it.", "run-tests.sh")
+    assert (found.settings.agent.timeout_sec, found.settings.verifier.timeout_sec) == (7, 8)
+    assert found.settings.verifier.env == {"TEST_DIR": "/tests"}
+    assert found.solution == found.folder / "solution.sh"
+
+
+def test_a_task_is_another_when_a_file_of_it_is(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path, {**HARBOR})
+    before = list_tasks(f"harbor:{folder}")
+    (folder / "tests" / "test.sh").chmod(0o755)
+    between = list_tasks(f"harbor:{folder}")
+    (folder / "tests" / "link").symlink_to("test.sh")
+    after = list_tasks(f"harbor:{folder}")
+    assert len({fingerprint(tasks) for tasks in (before, between, after)}) == 3
+    assert after == list_tasks(f"harbor:{folder}")
+    assert folder_digest(None, ["ab", "c"]) != folder_digest(None, ["a", "bc"])
+
+
+def test_variables_come_from_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SET_HERE", "here")
+    given = {"A": "${SET_HERE}/x", "B": "${NOT_SET_HERE:-default}", "C": "$SET_HERE"}
+    assert variables(given, "task.toml") == {"A": "here/x", "B": "default", "C": "$SET_HERE"}
+    with pytest.raises(TaskFileError, match=r"task\.toml names the variable NOT_SET_HERE, which is not set"):
+        variables({"A": "${NOT_SET_HERE}"}, "task.toml")
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"task.toml": None}, "holds no task folders: neither it nor a folder in it has a task.toml"),
+        ({"task.toml": "["}, "task.toml: not valid TOML"),
+        ({"task.toml": "[agent]\ntimeout_sec = 0"}, "task.toml, agent.timeout_sec: Input should be greater than 0, not 0"),
+        ({"task.toml": "[environment]\nmemory = 'much'"}, "task.toml, environment.memory_mb: "),
+        ({"task.toml": "[environment]\ngpus = 1"}, "task.toml, environment: gpus cannot be had in a sandbox"),
+        ({"task.toml": "[environment]\nos = 'windows'"}, "os cannot be had in a sandbox"),
+        ({"task.toml": "[environment]\nworkdir = 'app'"}, "environment.workdir: 'app' must be an absolute path"),
+        ({"task.toml": "[environment]\nenv = {A = '${NOT_SET_HERE}'}"}, "environment.env names the variable NOT_SET_HERE"),
+        ({"task.toml": "[verifier.environment]\ncpus = 1"}, "it runs in a new sandbox of the task's image"),
+        ({"task.toml": "[[steps]]\nname = 'one'"}, "a task of several steps ([[steps]]) is not run"),
+        ({"task.toml": "[metadata.agentrl]\nwriteable = ['/a']"}, "metadata.agentrl.writeable: Extra inputs"),
+        ({"instruction.md": None}, "instruction.md cannot be read: No such file or directory"),
+        ({"instruction.md": " \n"}, "instruction.md: the instruction is empty"),
+        ({"environment/Dockerfile": None}, "write "),
+        ({"environment/Dockerfile": None, "environment/docker-compose.yaml": ""}, "services of Docker Compose are not started"),
+        ({"tests/test.sh": None}, "tests/test.sh is missing: it runs the tests and writes the reward to /logs/verifier/reward.txt"),
+    ],
+)  # fmt: skip
+def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path, files: dict[str, Any], complaint: str) -> None:
+    folder = folder_of(tmp_path, {**HARBOR, **files})
+    with pytest.raises(TaskFileError) as refused:
+        open_tasks(f"harbor:{folder}")
+    assert complaint in str(refused.value)
+    assert str(folder) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("files", "complaint"),
+    [
+        ({"task.yaml": "a: ["}, "task.yaml: not valid YAML"),
+        ({"task.yaml": "- a"}, "a task must be a mapping, not list"),
+        ({"task.yaml": "author: me"}, "task.yaml, instruction: it must be a text, not None"),
+        ({"task.yaml": "instruction: x\nparser_name: swebench"}, "task.yaml, parser_name: 'swebench' is not understood"),
+        ({"docker-compose.yaml": "services: {a: {}, b: {}}"}, "docker-compose.yaml, services: a, b; a sandbox runs one image"),
+        ({"docker-compose.yaml": "x"}, "docker-compose.yaml: not understood"),
+        ({"Dockerfile": None}, "the task has no image; write "),
+        ({"run-tests.sh": None}, "run-tests.sh is missing: it runs the tests"),
+    ],
+)  # fmt: skip
+def test_a_folder_of_the_older_form_says_so_too(tmp_path: Path, files: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(TaskFileError) as refused:
+        open_tasks(f"harbor:{folder_of(tmp_path, {**OLDER, **files})}")
+    assert complaint in str(refused.value)
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TaskFileError, match=r"there is no folder .*/nowhere; name one with task folders in it"):
+        open_tasks(f"harbor:{tmp_path}/nowhere")

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "$GREETING, $(cat name.txt)!" > /app/hello.txt

@@ -1,0 +1,9 @@
+from pathlib import Path
+
+
+def test_greeting() -> None:
+    assert Path("/app/hello.txt").read_text().strip() == "Hello, world!"
+
+
+def test_the_name_is_as_it_was() -> None:
+    assert Path("/app/name.txt").read_text().strip() == "world"
