@@ -48,7 +48,7 @@ async def run_vetting(
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     async with open_pool(
-        spec, backend=sandbox.backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
+        spec, backend=await load_backend(sandbox.backend), size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
     ) as pool:
         image = f", image {spec.image}" if pool.backend.name == "docker" else ""
         print(
