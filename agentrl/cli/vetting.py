@@ -17,6 +17,7 @@ from rich.table import Table
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
+from agentrl.rollout.episode_parts import load_backend
 
 if TYPE_CHECKING:
     from agentrl.sandboxes.grading.vet import TaskReport

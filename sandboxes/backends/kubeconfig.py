@@ -88,7 +88,11 @@ def _of_this_pod(namespace: str | None) -> ClusterAccess:
 
 
 def _merged(paths: list[Path]) -> dict[str, Any]:
-    """Return all files as one: of entries with the same name, and of contexts that are current, the first counts."""
+    """Return all files as one: of entries with the same name, and of contexts that are current, the first counts.
+
+    Raises:
+        SandboxError: A file makes no sense, or PyYAML is missing.
+    """
     try:
         import yaml
     except ImportError as error:
@@ -123,7 +127,11 @@ def _entry(config: dict[str, Any], kind: str, name: str | None) -> dict[str, Any
 
 
 def _from_plugin(plugin: dict[str, Any]) -> dict[str, Any]:
-    """Run a plug-in of credentials, and return what it says as a user's entry."""
+    """Run a plug-in of credentials, and return what it says as a user's entry.
+
+    Raises:
+        SandboxError: It fails, or says nothing of use.
+    """
     command = [plugin["command"], *(plugin.get("args") or ())]
     given = {"apiVersion": plugin.get("apiVersion"), "kind": "ExecCredential", "spec": {"interactive": False}}
     env = {entry["name"]: entry["value"] for entry in plugin.get("env") or ()}

@@ -73,6 +73,7 @@ class Api:
         """Yield the streams of the first process of a container.
 
         Raises:
+            ApiError: The API server refuses.
             SandboxError: They cannot be had.
         """
         address = f"{self.access.server}/api/v1/namespaces/{namespace}/pods/{pod}/attach"

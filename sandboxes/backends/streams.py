@@ -102,7 +102,7 @@ class StreamLink:
         except SandboxLostError:
             raise
         except Exception as error:
-            raise _broken(error) from error
+            raise SandboxLostError(_broken(error)) from error
 
     async def receive(self) -> bytes:
         """Return some bytes, at least one.
@@ -140,7 +140,7 @@ class StreamLink:
         except SandboxLostError:
             raise
         except Exception as error:
-            raise _broken(error) from error
+            raise SandboxLostError(_broken(error)) from error
         if not data:
             raise SandboxLostError("its program ended")
         return data
@@ -186,5 +186,5 @@ async def open_streams(
     return link
 
 
-def _broken(error: Exception) -> SandboxLostError:
-    return SandboxLostError(f"its connection broke: {type(error).__name__}: {error}")
+def _broken(error: Exception) -> str:
+    return f"its connection broke: {type(error).__name__}: {error}"
