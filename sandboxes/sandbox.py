@@ -317,6 +317,12 @@ class Sandbox:
             self._lose(str(error))
             if not self._ready and self._number == 0:
                 raise
+        finally:
+            if self.lost is None:  # its context ends: who still waits for a program waits in vain
+                self.lost = "its context has ended"
+                for process in self._processes.values():
+                    process._changed.notify_all()
+                self._changed.notify_all()
 
     def _dispatch(self, kind: bytes, number: int, payload: bytes) -> None:
         if kind in b"oex":

@@ -14,7 +14,7 @@ from agentrl.errors import SandboxError, SandboxLostError, one_line
 from agentrl.sandboxes import Backend, EndReason, Sandbox, SandboxSpec
 from agentrl.sandboxes.choose import choose_backend, start_sandbox
 from agentrl.sandboxes.limit_check import ATTEMPTS, LIMITS, Attempt
-from agentrl.sandboxes.seams import DEFAULT_IMAGE
+from agentrl.sandboxes.seams import DEFAULT_IMAGE, Link
 from agentrl.testing.clause import BrokenContractError, require
 from agentrl.testing.problems import Problems
 
@@ -275,27 +275,23 @@ class _Contract:
             )
 
     async def a_sandbox_ends_with_its_context(self) -> None:
-        link = None
+        links: list[Link] = []
+        came_out: BaseException | None = None
         try:
             async with self.sandbox() as sandbox:
-                link = sandbox._link
+                links.append(sandbox._link)
                 raise KeyError("from the block")
-        except KeyError:
-            pass
         except Exception as error:
-            require(
-                False,
-                f"an exception of the block came out as {type(error).__name__}",
-                "start() lets an exception of its block through as itself",
-            )
-        assert link is not None
-        await self._is_over(link, "left by an exception")
+            came_out = error
+        problem = f"a KeyError of the block came out as {type(came_out).__name__}"
+        require(isinstance(came_out, KeyError), problem, "start() lets an exception of its block through as itself")
+        await self._is_over(links[0], "left by an exception")
 
-    async def _is_over(self, link: object, how: str) -> None:
+    async def _is_over(self, link: Link, how: str) -> None:
         try:
             with anyio.fail_after(END_S):
                 while True:
-                    await link.receive()  # type: ignore[attr-defined]
+                    await link.receive()
         except SandboxError:
             return
         except TimeoutError:
@@ -306,7 +302,7 @@ class _Contract:
             )
 
     async def a_cancellation_ends_a_sandbox(self) -> None:
-        links = []
+        links: list[Link] = []
         with anyio.CancelScope() as scope:
             async with self.sandbox() as sandbox:
                 links.append(sandbox._link)

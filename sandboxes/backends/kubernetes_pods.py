@@ -175,7 +175,8 @@ def _waits_for(status: dict[str, Any], before: str) -> tuple[bool, str]:
         state = container.get("state") or {}
         if waiting := state.get("waiting"):
             reason = str(waiting.get("reason"))
-            return reason in HOPELESS, _sentence(reason, waiting.get("message"), before)
+            pull_failed = reason == "ImagePullBackOff" and before.startswith("ErrImagePull")  # which said why
+            return reason in HOPELESS, before if pull_failed else _sentence(reason, waiting.get("message"), before)
         if ended := state.get("terminated"):
             return True, _sentence(
                 f"{ended.get('reason')}, exit code {ended.get('exitCode')}", ended.get("message"), ""
