@@ -19,7 +19,6 @@ from agentrl.errors import SandboxError, one_line
 from agentrl.sandboxes.backends.kubernetes_api import Api, ApiError, open_api
 from agentrl.sandboxes.backends.kubernetes_objects import CONTAINER, LABEL, OWNER, USERS, network_policy, pod
 from agentrl.sandboxes.backends.owner import is_dead, owner
-from agentrl.sandboxes.backends.start_arguments import packed_modules
 from agentrl.sandboxes.backends.streams import StreamLink, open_streams
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, SandboxSpec
 
@@ -102,7 +101,6 @@ class Kubernetes:
         Raises:
             SandboxError: It does not start; it says what the cluster says.
         """
-        await in_thread(packed_modules, False)  # which is kept
         name = f"agentrl-{secrets.token_hex(6)}"
         _in_use.add(name)
         try:

@@ -17,9 +17,10 @@ from typing import Protocol
 
 import anyio
 
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import SandboxError, SandboxLostError
 from agentrl.sandboxes.backends.bubblewrap import sandbox_environment
-from agentrl.sandboxes.backends.start_arguments import GREETING_TIMEOUT_S, init_arguments
+from agentrl.sandboxes.backends.start_arguments import GREETING_TIMEOUT_S, init_arguments, packed_modules
 from agentrl.sandboxes.seams import WORK, SandboxSpec
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -178,6 +179,7 @@ async def open_streams(
             await link.skip_to_mark()
         if bound.cancelled_caught:
             raise SandboxError(f"the program of the sandbox did not listen within {MARK_TIMEOUT_S:g} s")
+    await in_thread(packed_modules, False)  # which is kept
     words = init_arguments(
         spec, own_python=False, work=work, isolated=isolated, counted=counted, scratch=isolated or work == WORK
     )

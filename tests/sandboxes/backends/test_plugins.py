@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -19,14 +20,15 @@ from agentrl.rollout.episode_parts import load_backend, open_run_sandboxes
 from agentrl.sandboxes import Sandbox, open_sandbox
 from agentrl.sandboxes.plugins import plugin_names
 from agentrl.testing import check_backend
-from tests.loopback import free_port
 
 pytestmark = pytest.mark.anyio
 PAGE = Path(__file__).parents[3] / "docs/sandbox_plugins.md"
 HOLES = ("network = false", "read-only root", "no privileges", "processes = 16", "files")
 
 
-def install(folder: Path, code: str, entry: str = "hosted = agentrl_hosted:Hosted", package: str = "agentrl_hosted") -> None:
+def install(
+    folder: Path, code: str, entry: str = "hosted = agentrl_hosted:Hosted", package: str = "agentrl_hosted"
+) -> None:
     """Put a package where Python finds it, as an installer does."""
     (folder / f"{package}.py").write_text(code)
     facts = folder / f"{package}-1.0.dist-info"
@@ -56,8 +58,8 @@ class Service:
         command = await socket.receive_json()
         process = await start_process([sys.executable, *command[1:]], stderr=subprocess.DEVNULL)
         self.alive[request.match_info["name"]].append(process)
-        assert process.stdin is not None and process.stdout is not None
-        import asyncio
+        assert process.stdin is not None
+        assert process.stdout is not None
 
         async def carry() -> None:
             try:
@@ -85,21 +87,21 @@ class Service:
     @asynccontextmanager
     async def serve(self) -> AsyncIterator[str]:
         app = web.Application()
-        app.router.add_get("/health", lambda _: _answered())
+        app.router.add_get("/health", _answered)
         app.router.add_post("/sandboxes", self.create)
         app.router.add_get("/sandboxes/{name}/run", self.run)
         app.router.add_delete("/sandboxes/{name}", self.delete)
         runner = web.AppRunner(app, shutdown_timeout=1)
         await runner.setup()
-        port = free_port()
-        await web.TCPSite(runner, "127.0.0.1", port).start()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
         try:
             yield f"http://127.0.0.1:{port}"
         finally:
             await runner.cleanup()
 
 
-async def _answered() -> web.Response:
+async def _answered(request: web.Request) -> web.Response:
     return web.json_response({"ok": True})
 
 
@@ -138,8 +140,8 @@ async def test_a_run_takes_a_package_s_backend_and_one_of_a_file(service: Servic
         config = RunConfig.model_validate({"sandbox": {"backend": name}})
         async with open_run_sandboxes(config) as sandboxes:
             lease = await sandboxes.acquire(image=None, limits=None, cpus=1.0, network=False, folders={})
-            assert (await lease.run(["sh", "-c", "echo $((6 * 7))"])).stdout == b"42\n"
-            await lease.release()
+            assert (await lease.sandbox.run(["sh", "-c", "echo $((6 * 7))"])).stdout == b"42\n"
+            lease.release()
 
 
 @pytest.mark.parametrize(
@@ -148,25 +150,34 @@ async def test_a_run_takes_a_package_s_backend_and_one_of_a_file(service: Servic
         ("import nosuch", r"cannot be imported: ModuleNotFoundError: No module named 'nosuch'"),
         ("Hosted = 3", "is int; name a class or function"),
         ("class Hosted:\n def __init__(self): raise KeyError('HOSTED_URL')", "cannot be made: KeyError: 'HOSTED_URL'"),
-        ("class Hosted:\n name = 'x'\n def prepare(self, spec): pass", r"lacks isolates .*async def prepare\(spec\), start\(spec, core\)"),
+        (
+            "class Hosted:\n name = 'x'\n def prepare(self, spec): pass",
+            r"lacks isolates .*async def prepare\(spec\), start\(spec, core\)",
+        ),
     ],
 )
-async def test_a_package_that_is_none_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str) -> None:
+async def test_a_package_that_is_none_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
     install(tmp_path, code, entry="broken = agentrl_broken:Hosted", package="agentrl_broken")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=says):
         await load_backend("broken")
     sys.modules.pop("agentrl_broken", None)
     (tmp_path / "own.py").write_text(code)
-    with pytest.raises(ConfigError, match=says.replace("imported", "(imported|loaded)").replace("ModuleNotFoundError: ", ".*")):
+    with pytest.raises(
+        ConfigError, match=says.replace("imported", "(imported|loaded)").replace("ModuleNotFoundError: ", ".*")
+    ):
         await load_backend(f"python:{tmp_path / 'own.py'}:Hosted")
 
 
-async def test_a_name_that_nobody_has_is_refused_with_those_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_nobody_has_is_refused_with_those_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install(tmp_path, "", entry="mine = agentrl_mine:Mine", package="agentrl_mine")
     install(tmp_path, "", entry="mine = agentrl_other:Mine", package="agentrl_other")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match="backend = 'dokcer'; use one of auto, docker, .*mine"):
+    with pytest.raises(ConfigError, match=r"backend = 'dokcer'; use one of auto, docker, .*mine"):
         await load_backend("dokcer")
     with pytest.raises(ConfigError, match="of the packages agentrl_mine and agentrl_other; uninstall all but one"):
         await load_backend("mine")
@@ -175,9 +186,9 @@ async def test_a_name_that_nobody_has_is_refused_with_those_there_are(tmp_path: 
 
 
 async def test_a_service_that_ends_a_program_loses_the_sandbox(service: Service) -> None:
-    with pytest.raises(SandboxLostError, match="its program ended"):
-        async with open_sandbox(backend="hosted") as sandbox:
-            for process in service.alive["s1"]:
-                kill_process(process)  # type: ignore[arg-type]
+    async with open_sandbox(backend="hosted") as sandbox:
+        for process in service.alive["s1"]:
+            kill_process(process)  # type: ignore[arg-type]
+        with pytest.raises(SandboxLostError, match="its program ended"):
             await sandbox.run(["sleep", "100"], timeout_s=100)
     assert service.alive == {}
