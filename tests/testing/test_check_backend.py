@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agentrl.concurrency.child_process import kill_process
 from agentrl.errors import CheckFailedError, SandboxLostError
 from agentrl.sandboxes import Backend, BackendName, SandboxSpec
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
@@ -125,7 +126,7 @@ class EndsTheLiving(Faulty):
     async def prepare(self, spec: SandboxSpec) -> None:
         for process in self.processes:
             if process.returncode is None:
-                process.kill()
+                kill_process(process)
 
 
 class MakesNone(Faulty):
@@ -173,7 +174,7 @@ async def test_a_fault_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> 
     backend = backend_class()
     async with backend.kept:
         with pytest.raises(CheckFailedError, match=says):
-            await check_backend(backend, told_holes=told, many=2, timeout_s=3 if fault == "no start" else 20)
+            await check_backend(backend, told_holes=told, many=2, timeout_s=0.5 if fault == "no start" else 20)
 
 
 async def test_what_is_left_at_a_service_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
