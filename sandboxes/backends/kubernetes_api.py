@@ -137,8 +137,8 @@ class PodStreams:
                 self._errors[:] = (self._errors + payload)[-4096:]
             elif channel == STATUS:
                 status = json.loads(payload or b"{}")
-                if status.get("status") == "Failure":
-                    self._errors += b"\n" + str(status.get("message")).encode()
+                if status.get("status") == "Failure" and not self._errors:
+                    self._errors += str(status.get("message")).encode()
 
 
 async def _keep_alive(socket: aiohttp.ClientWebSocketResponse) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import anyio
 import pytest
 
-from agentrl.concurrency.child_process import kill_process
 from agentrl.errors import CheckFailedError, SandboxLostError
 from agentrl.sandboxes import Backend, BackendName, SandboxSpec
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
@@ -125,8 +124,7 @@ class EndsTheLiving(Faulty):
 
     async def prepare(self, spec: SandboxSpec) -> None:
         for process in self.processes:
-            if process.returncode is None:
-                kill_process(process)
+            await process.stdin.aclose()
 
 
 class MakesNone(Faulty):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -137,29 +138,23 @@ class Cluster:
 async def start(spec: dict[str, Any]) -> asyncio.subprocess.Process:
     """Start the command of a pod, with the folders that it mounts."""
     (container,) = spec["containers"]
-    command = ["bwrap", "--unshare-all", "--unshare-user", "--die-with-parent", "--as-pid-1", "--cap-drop", "ALL"]
-    command += ["--uid", str(spec["securityContext"]["runAsUser"]), "--gid", str(spec["securityContext"]["runAsGroup"])]
-    command += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    user, group = (str(spec["securityContext"][name]) for name in ("runAsUser", "runAsGroup"))
+    command = (
+        f"bwrap --unshare-all --unshare-user --uid {user} --gid {group} --die-with-parent --as-pid-1 --cap-drop ALL"
+    )
+    if os.geteuid() == 0:  # the kernel bounds no process of root's
+        command = f"setpriv --reuid={user} --regid={group} --clear-groups {command}"
+    command += " --ro-bind /usr /usr --ro-bind /etc /etc --dir /var --dev /dev --proc /proc"
+    for name in ("bin", "sbin", "lib", "lib64"):
+        command += f" --symlink usr/{name} /{name}"
     sizes = {volume["name"]: volume["emptyDir"]["sizeLimit"] for volume in spec["volumes"]}
     for mount in container["volumeMounts"]:
-        assert sizes[mount["name"]].endswith("Mi")
-        if mount["mountPath"] == "/sandbox":
-            continue
-        command += ["--size", str(int(sizes[mount["name"]][:-2]) * 2**20), "--tmpfs", mount["mountPath"]]
-    command += [
-        "--size",
-        str(int(sizes["work"][:-2]) * 2**20),
-        "--tmpfs",
-        "/sandbox",
-        "--remount-ro",
-        "/",
-        "--chdir",
-        container["workingDir"],
-        "--",
-    ]
-    command += ["/usr/bin/python3", *container["command"][1:]]
+        size = int(sizes[mount["name"]].removesuffix("Mi")) * 2**20
+        command += f" --size {size} --tmpfs {mount['mountPath']}"
+    command += f" --remount-ro /dev --remount-ro / --chdir {container['workingDir']} --"
+    words = [*command.split(), "/usr/bin/python3", *container["command"][1:]]
     pipe = subprocess.PIPE
-    return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    return await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, stderr=pipe)
 
 
 async def pump(socket: web.WebSocketResponse, channel: int, pipe: asyncio.StreamReader | None) -> None:
