@@ -22,8 +22,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.filterwarnings("ignore:`sandbox.bac
 UNTRIED = ("network = false", "read-only root", "no privileges", "processes = 16", "what nothing counts", "files")
 
 
-async def test_agentrl_s_own_backends_keep_it(backend: BackendName) -> None:
-    await check_backend(backend)
+async def test_docker_keeps_it(docker: BackendName) -> None:
+    """Bubblewrap is tried by `agentrl doctor --backend` (tests/cli/test_doctor.py), pods and a package's backend by their own tests."""
+    await check_backend(docker)
 
 
 async def test_no_isolation_keeps_what_it_says() -> None:
