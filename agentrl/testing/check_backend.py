@@ -264,8 +264,12 @@ class _Contract:
         sleep = "import time\ntime.sleep(1000)"
         limits = LIMITS.but(timeout_s=END_S)
         async with self.sandbox() as sandbox, anyio.create_task_group() as others:
-            if self.loses is not None:
-                others.start_soon(self.loses, sandbox)
+            if (loses := self.loses) is not None:
+
+                async def lose() -> None:
+                    await loses(sandbox)
+
+                others.start_soon(lose)
             started = time.monotonic()
             with suppress(SandboxLostError):
                 await sandbox.run_python(code=kill if self.loses is None else sleep, limits=limits)
