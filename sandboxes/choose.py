@@ -9,24 +9,25 @@ from typing import Literal, get_args
 import anyio
 
 from agentrl.concurrency.background import background_tasks
+from agentrl.concurrency.threads import in_thread
 from agentrl.errors import ConfigError, SandboxError
 from agentrl.sandboxes.backends.bubblewrap import Bubblewrap
 from agentrl.sandboxes.backends.docker_engine import Docker
+from agentrl.sandboxes.backends.kubernetes_pods import Kubernetes
 from agentrl.sandboxes.backends.no_isolation import NoIsolation
+from agentrl.sandboxes.plugins import load_plugin, plugin_names
 from agentrl.sandboxes.sandbox import Sandbox
 from agentrl.sandboxes.seams import DEFAULT_IMAGE, Backend, Limits, SandboxSpec
 
-BackendName = Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"]
+BackendName = Literal["auto", "docker", "bubblewrap", "kubernetes", "UNSAFE_no_isolation"]
 """auto is the first of an order that works here; it never is the unsafe one."""
 
 START_TIMEOUT_S = 60.0
 AUTO_ORDER: tuple[BackendName, ...] = ("docker", "bubblewrap")
 
 
-async def choose_backend(
-    name: BackendName | Backend, spec: SandboxSpec, order: Sequence[BackendName] = AUTO_ORDER
-) -> Backend:
-    """Return the backend of that name, ready for sandboxes of `spec`.
+async def choose_backend(name: str | Backend, spec: SandboxSpec, order: Sequence[BackendName] = AUTO_ORDER) -> Backend:
+    """Return the backend of that name, one of agentrl's or of an installed package, ready for sandboxes of `spec`.
 
     Raises:
         SandboxError: It, or all of `order`, cannot be used.
@@ -36,10 +37,17 @@ async def choose_backend(
         await name.prepare(spec)
         return name
     if name not in get_args(BackendName):
-        raise ConfigError(f"backend = {name!r}; use one of {', '.join(get_args(BackendName))}")
+        plugin = await in_thread(named_plugin, name)
+        await plugin.prepare(spec)
+        return plugin
     reasons = []
     for candidate in order if name == "auto" else (name,):
-        backend: Backend = {"docker": Docker, "bubblewrap": Bubblewrap, "UNSAFE_no_isolation": NoIsolation}[candidate]()
+        backend: Backend = {
+            "docker": Docker,
+            "bubblewrap": Bubblewrap,
+            "kubernetes": Kubernetes,
+            "UNSAFE_no_isolation": NoIsolation,
+        }[candidate]()
         try:
             await backend.prepare(spec)
         except SandboxError as error:
@@ -51,11 +59,33 @@ async def choose_backend(
     raise SandboxError("no sandbox backend works here. " + "; ".join(reasons))
 
 
+def named_plugin(name: str) -> Backend:
+    """Return the backend of an installed package.
+
+    Raises:
+        ConfigError: No package names one so, or it cannot be used.
+    """
+    plugin = load_plugin(name)
+    if plugin is None:
+        raise ConfigError(f"backend = {name!r}; use one of {', '.join((*get_args(BackendName), *plugin_names()))}")
+    return plugin
+
+
+def check_name(name: str) -> None:
+    """Check that there is a backend of this name, without asking it anything.
+
+    Raises:
+        ConfigError: There is none, or that of a package cannot be used.
+    """
+    if name not in get_args(BackendName):
+        named_plugin(name)
+
+
 @asynccontextmanager
 async def open_sandbox(
     *,
     image: str = DEFAULT_IMAGE,
-    backend: BackendName | Backend = "auto",
+    backend: str | Backend = "auto",
     limits: Limits | None = None,
     cpus: float = 1.0,
     network: bool = False,

@@ -285,7 +285,7 @@ class SandboxPool:
 async def open_pool(
     spec: SandboxSpec | None = None,
     *,
-    backend: BackendName | Backend = "auto",
+    backend: str | Backend = "auto",
     size: int | None = None,
     wait_timeout_s: float = 600.0,
     order: Sequence[BackendName] = AUTO_ORDER,
@@ -325,7 +325,7 @@ class Sandboxes:
     def __init__(
         self,
         tasks: TaskGroup,
-        backend: BackendName,
+        backend: str | Backend,
         order: Sequence[BackendName],
         sizes: Mapping[Purpose, int | None],
         wait_timeout_s: float,
@@ -369,7 +369,7 @@ class Sandboxes:
 @asynccontextmanager
 async def open_sandboxes(
     *,
-    backend: BackendName = "auto",
+    backend: str | Backend = "auto",
     order: Sequence[BackendName] = AUTO_ORDER,
     graders: int | None = None,
     leases: int | None = None,

@@ -45,6 +45,8 @@ class Sandbox:
         """Called when the sandbox is lost."""
         self.suspect = False
         """Whether something unusual happened since the last reset: a limit that was hit, or a message that made no sense."""
+        self.unheard = False
+        """Whether nobody takes in what it says any more, as at the end of its context: no program's end will be reported."""
         self.runs = 0
         self.run_s = 0.0
         self._link = link
@@ -317,6 +319,10 @@ class Sandbox:
             self._lose(str(error))
             if not self._ready and self._number == 0:
                 raise
+        finally:
+            self.unheard = True
+            for process in self._processes.values():
+                process._changed.notify_all()
 
     def _dispatch(self, kind: bytes, number: int, payload: bytes) -> None:
         if kind in b"oex":

@@ -16,17 +16,21 @@ from rich.table import Table
 
 import agentrl
 from agentrl.cli.options import Flag
-from agentrl.errors import SandboxError
+from agentrl.errors import CheckFailedError, SandboxError
 
 
-def doctor(*, limits: Flag = False) -> int:
+def doctor(*, limits: Flag = False, backend: str | None = None, image: str | None = None) -> int:
     """Tell what works on this machine, and what to do about the rest.
 
     Args:
         limits: Try every limit of every sandbox backend.
+        backend: Try the contract of this sandbox backend instead: one of agentrl's, of a package, or python:FILE:NAME.
+        image: Image of the sandboxes that are tried.
     """
     import anyio
 
+    if backend is not None:
+        return 0 if anyio.run(lambda: try_contract(Console(), backend, image)) else 1
     return 0 if anyio.run(lambda: examine(Console(), limits=limits)) else 1
 
 
@@ -68,6 +72,28 @@ async def examine(console: Console, *, limits: bool) -> bool:
     columns = {backend.name: await check_limits(backend) for backend in working}
     print("\n" + limits_table(columns))
     return all(observed.holds for column in columns.values() for observed in column)
+
+
+async def try_contract(console: Console, name: str, image: str | None) -> bool:
+    """Print what a sandbox backend isolates, its holes, and what is against the contract. Returns whether nothing is."""
+    from agentrl.rollout.episode_parts import load_backend
+    from agentrl.sandboxes import SandboxSpec, choose_backend
+    from agentrl.sandboxes.seams import DEFAULT_IMAGE
+    from agentrl.testing import check_backend
+
+    image = image or DEFAULT_IMAGE
+    try:
+        backend = await choose_backend(await load_backend(name), SandboxSpec(image=image))
+        for what, how in backend.isolates.items():
+            console.print(f"{what:<14} {escape(how)}")
+        for hole in await backend.holes() if hasattr(backend, "holes") else ():
+            console.print(f"hole: {escape(hole)}")
+        await check_backend(backend, image=image)
+    except (CheckFailedError, SandboxError) as error:
+        console.print(escape(str(error)))
+        return False
+    console.print(f"the backend {backend.name} keeps the contract")
+    return True
 
 
 def _machine() -> Iterator[tuple[str, str]]:

@@ -17,6 +17,7 @@ from rich.table import Table
 from agentrl.config import RunConfig
 from agentrl.episode import Task
 from agentrl.errors import ConfigError
+from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.task_folders import is_task_folder
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ async def run_vetting(
     limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
     async with open_pool(
-        spec, backend=sandbox.backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
+        spec, backend=await load_backend(sandbox.backend), size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
     ) as pool:
         image = f", image {spec.image}" if pool.backend.name == "docker" else ""
         print(

@@ -145,8 +145,9 @@ class EngineConfig(Section):
 class SandboxConfig(Section):
     """Where model-written code runs. Nothing is started before a workflow asks for it."""
 
-    backend: Literal["auto", "docker", "bubblewrap", "UNSAFE_no_isolation"] = "auto"
-    """auto: bubblewrap with the embedded engine, Docker with SGLang, and the other where that does not work."""
+    backend: str = "auto"
+    """auto, docker, bubblewrap, kubernetes, UNSAFE_no_isolation, one of an installed package, or python:FILE_OR_MODULE:FACTORY. auto: bubblewrap
+    with the embedded engine, Docker with SGLang, and the other where that does not work."""
     image: str = "agentrl/sandbox"
     """Docker image, where the workflow does not say. The default one is built when it is missing."""
     runtime: str | None = None

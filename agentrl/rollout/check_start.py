@@ -13,12 +13,13 @@ from agentrl.models import model_directory, model_name
 from agentrl.models.check import check_checkpoint
 from agentrl.proxy import ChatFormat
 from agentrl.proxy.model_names import check_names
+from agentrl.rollout.episode_parts import load_backend
 from agentrl.rollout.open_runner import chat_format_of
 from agentrl.rollout.trained_roots import load_trajectories
 
 
 async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
-    """Find the model, and check it, its engine, the proxy's address and `rollout.trajectories`.
+    """Find the model, and check it, its engine, the proxy's address, `sandbox.backend` and `rollout.trajectories`.
 
     Returns:
         The configuration with the model's directory in `model.path`, and the model's chat format.
@@ -30,6 +31,7 @@ async def check_start(config: RunConfig) -> tuple[RunConfig, ChatFormat]:
     await in_thread(check_engine, config.engine)
     await in_thread(check_address, config.proxy.host, config.proxy.port)
     check_names(model_name(config.model.path), config.proxy)
+    await load_backend(config.sandbox.backend)
     await in_users_thread(load_trajectories, config.rollout.trajectories)
     return config, await chat_format_of(config.model)
 

@@ -13,11 +13,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 from agentrl.concurrency.resources import open_resources
-from agentrl.concurrency.threads import in_thread
+from agentrl.concurrency.threads import in_thread, in_users_thread
 from agentrl.config import RunConfig
 from agentrl.episode import EnvFactory, EpisodeSandboxes
+from agentrl.errors import ConfigError, one_line
+from agentrl.rollout.workflow import load_object
 
 
 @asynccontextmanager
@@ -34,7 +37,7 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     sandboxes = await in_thread(_import_sandboxes)
     options = config.sandbox
     async with sandboxes.open_sandboxes(
-        backend=options.backend,
+        backend=await load_backend(options.backend),
         order=("bubblewrap", "docker") if config.engine.kind == "embedded" else ("docker", "bubblewrap"),
         graders=options.graders,
         leases=options.leases or config.rollout.max_concurrent,
@@ -42,6 +45,30 @@ async def open_run_sandboxes(config: RunConfig) -> AsyncIterator[EpisodeSandboxe
     ) as opened:
         limits = sandboxes.Limits(memory_mb=options.memory_mb)
         yield sandboxes.RunSandboxes(opened, image=options.image, runtime=options.runtime, limits=limits)
+
+
+async def load_backend(name: str) -> Any:
+    """Return what `sandbox.backend` stands for: the name of a backend that is there, or a `Backend` of the user's own.
+
+    Raises:
+        ConfigError: There is none of that name, or it cannot be loaded.
+    """
+    sandboxes = await in_thread(_import_sandboxes)
+    if not name.startswith("python:"):
+        await in_users_thread(sandboxes.choose.check_name, name)
+        return name
+    return await in_users_thread(_own_backend, sandboxes, name)
+
+
+def _own_backend(sandboxes: ModuleType, name: str) -> Any:
+    where = f"sandbox.backend = {name!r}"
+    if not name.removeprefix("python:").rpartition(":")[0]:
+        raise ConfigError(f"{where} names no object; write python:FILE_OR_MODULE:FACTORY")
+    try:
+        factory = load_object(name.removeprefix("python:"))
+    except (Exception, SystemExit) as error:
+        raise ConfigError(f"{where} cannot be loaded: {type(error).__name__}: {one_line(error)}") from error
+    return sandboxes.plugins.make_backend(factory, where)
 
 
 def _import_envs() -> ModuleType:

@@ -36,7 +36,7 @@ class NoIsolation:
         """Yield a first process in a temporary folder."""
         await in_thread(packed_modules, True)  # which is kept
         with tempfile.TemporaryDirectory(prefix="agentrl-sandbox-", ignore_cleanup_errors=True) as work:
-            command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False)]
+            command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False, scratch=False)]
             env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
             async with process_link(command, work=work, env=env, nproc=None) as link:
                 yield link

@@ -26,7 +26,13 @@ LONGEST_ARGUMENT = 100_000
 
 
 def init_arguments(
-    spec: SandboxSpec, *, own_python: bool, work: str = WORK, isolated: bool = True, counted: bool = True
+    spec: SandboxSpec,
+    *,
+    own_python: bool,
+    work: str = WORK,
+    isolated: bool = True,
+    counted: bool = True,
+    scratch: bool = True,
 ) -> list[str]:
     """Return the arguments of `python3` that make it the pristine process of a sandbox.
 
@@ -36,12 +42,13 @@ def init_arguments(
         work: The user's folder.
         isolated: Whether it has namespaces.
         counted: Whether there is a control group; without one, what it alone can count is refused.
+        scratch: Whether the other writable folders are the sandbox's own, so that a reset may empty them.
     """
     size = spec.limits.disk_mb * MB
     namespaces = {"folders": [work, *FOLDERS], "network": spec.network, "size": size, "files": FILES}
     config = {
         "work": work,
-        "scratch": SCRATCH if isolated else (),
+        "scratch": SCRATCH if scratch else (),
         "namespaces": namespaces if isolated else None,
         "counted": counted,
         "greeting_ms": 1000 * GREETING_TIMEOUT_S,

@@ -72,3 +72,17 @@ def test_it_takes_no_configuration() -> None:
     code, shown = doctor("--trainer.optimizer.lr", "1")
     assert code == 2
     assert "doctor takes no --trainer.optimizer.lr" in shown
+
+
+def test_it_tries_the_contract_of_one_backend(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import agentrl.sandboxes as s\nclass Mine(s.Bubblewrap):\n isolates = {'files': 'all'}\n"
+    )
+    working_backend("bubblewrap")
+    code, shown = doctor("--backend", f"python:{tmp_path / 'mine.py'}:Mine")
+    assert code == 1
+    assert "1. it says what it isolates: isolates has no line for cpu, memory, network" in shown
+    assert "has 1 problem" in shown
+    code, shown = doctor("--backend", "kubernetes", KUBECONFIG="/no/such/file")
+    assert code == 1
+    assert "there is no /no/such/file; set KUBECONFIG" in shown

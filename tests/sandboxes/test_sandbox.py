@@ -338,7 +338,7 @@ async def test_a_sandbox_with_a_network_reaches_the_host(backend: BackendName) -
 
 async def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"backend = 'podman'; use one of auto, docker, bubblewrap, UNSAFE_no_isolation"
+        ConfigError, match=r"backend = 'podman'; use one of auto, docker, bubblewrap, kubernetes, UNSAFE_no_isolation"
     ):
         async with open_sandbox(backend="podman"):  # type: ignore[arg-type]
             pass
