@@ -109,10 +109,14 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
+PRODUCT = ["agentrl", *(f"agentrl.{folder}" for folder in ("envs", "sandboxes", "trainer", "workflows"))]
+"""The packages of the product: blockbuster goes by the folder of each, and four lie beside the first."""
+
+
 @pytest.fixture(autouse=True)
 def no_blocking_call_in_the_event_loop() -> Iterator[None]:
     """A call of agentrl that blocks the event loop fails the test."""
-    with blockbuster_ctx("agentrl"):
+    with blockbuster_ctx(PRODUCT):
         yield
 
 

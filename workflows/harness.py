@@ -2,13 +2,17 @@
 
 A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests": {"files": {"test_it.py": TEXT}}}.
 
-- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode"), or a row of your own: {"program": ..., "command": ...}.
+- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode"), "shell" (the model with a shell for a tool, `shell_agent.py`), or a row of
+  your own: {"program": ..., "command": ...}.
 - "repository" is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}.
-- "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command".
+- "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command". "must_pass"
+  names those that decide.
+- "image" is a Docker image with what the repository needs; without it, it is the run's.
 - "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2}.
 
 The agent runs in a sandbox that reaches the model and nothing else. Its time being up, or its exit code, decides nothing: the repository does. The reward is
-1 where every hidden test passes, else 0; with "partial": true, the share that passes.
+1 where every hidden test passes, else 0; with "partial": true, the share that passes. Rows in SWE-bench's form become such tasks: `--tasks swe:ROWS`
+(docs/swe_tasks.md).
 """
 
 from __future__ import annotations
@@ -23,9 +27,11 @@ from agentrl import Episode, Reward
 from agentrl.errors import SandboxError, SandboxLostError, WorkflowError
 from agentrl.sandboxes import Limits, Sandbox
 from agentrl.sandboxes.run_with_model import INSIDE_KEY, CommandResult, run_with_model
+from agentrl.sandboxes.seams import WORK
 from agentrl.workflows.black_box import model_environment
 from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
 from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests
+from agentrl.workflows.shell_agent import work_with_a_shell
 
 HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it
 _PATH = f'PATH="{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
@@ -66,6 +72,16 @@ class HarnessTask(BaseModel):
     partial: bool = False
     limits: AgentLimits = AgentLimits()
     name: str = ""
+    image: str | None = None
+    max_turns: int = Field(default=40, gt=0)
+    """Of the agent "shell"."""
+    solution: str = ""
+    """A patch that passes the tests, for `agentrl vet`. No agent sees it."""
+
+    def grading_limits(self) -> Limits:
+        """Return the limits of the sandbox that the hidden tests run in."""
+        memory_mb = min(self.limits.memory_mb, 1024)
+        return Limits(timeout_s=self.tests.timeout_s, memory_mb=memory_mb, disk_mb=self.limits.disk_mb)
 
 
 async def run(episode: Episode[HarnessTask]) -> Reward:
@@ -77,12 +93,14 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
     task = episode.task
     start = await in_thread(task.repository.packed)
     agents = await in_thread(installed_agents)
-    shown = {AGENTS_INSIDE: str(agents)} if await in_thread(agents.is_dir) else {}
-    sandbox = await episode.sandbox(limits=task.limits.of_sandbox(), cpus=task.limits.cpus, folders=shown)
-    await check_installed(sandbox, task.harness)
+    shown = {AGENTS_INSIDE: str(agents)} if task.harness is not None and await in_thread(agents.is_dir) else {}
+    sandbox = await episode.sandbox(
+        image=task.image, limits=task.limits.of_sandbox(), cpus=task.limits.cpus, folders=shown
+    )
+    if task.harness is not None:
+        await check_installed(sandbox, task.harness)
     await sandbox.restore(start)
-    done = await run_agent(episode, sandbox, task.harness, prompt=task.prompt, timeout_s=task.limits.timeout_s)
-    answer = await read_answer(sandbox, task.harness, done)
+    how_it_ended = await _work(episode, sandbox)
     try:
         end: bytes | None = await sandbox.snapshot()
     except SandboxLostError:
@@ -94,13 +112,34 @@ async def run(episode: Episode[HarnessTask]) -> Reward:
     result = FAILED if end is None else await _graded(episode, start, end)
     metrics = {
         "tests_passed": result.passed / max(result.total, 1),
-        "answered": float(bool(answer)),
-        "timed_out": float(done.exit_code is None),
-        "exit_code": float(-1 if done.exit_code is None else done.exit_code),
+        **how_it_ended,
         "repository_lost": float(end is None),
     }
     value = metrics["tests_passed"] if task.partial else float(result.all_passed)
     return Reward(value, metrics)
+
+
+async def _work(episode: Episode[HarnessTask], sandbox: Sandbox) -> dict[str, float]:
+    """Let the agent work, and return how that ended, as metrics."""
+    task = episode.task
+    if task.harness is None:
+        timed_out = await work_with_a_shell(
+            episode,
+            sandbox,
+            prompt=task.prompt,
+            folder=WORK,
+            env={"HOME": HOME},
+            timeout_s=task.limits.timeout_s,
+            max_turns=task.max_turns,
+        )
+        return {"timed_out": float(timed_out)}
+    done = await run_agent(episode, sandbox, task.harness, prompt=task.prompt, timeout_s=task.limits.timeout_s)
+    answer = await read_answer(sandbox, task.harness, done)
+    return {
+        "answered": float(bool(answer)),
+        "timed_out": float(done.exit_code is None),
+        "exit_code": float(-1 if done.exit_code is None else done.exit_code),
+    }
 
 
 async def check_installed(sandbox: Sandbox, harness: Harness) -> None:
@@ -152,7 +191,5 @@ async def read_answer(sandbox: Sandbox, harness: Harness, done: CommandResult) -
 
 async def _graded(episode: Episode[HarnessTask], start: bytes, end: bytes) -> TestResult:
     task = episode.task
-    limits = Limits(
-        timeout_s=task.tests.timeout_s, memory_mb=min(task.limits.memory_mb, 1024), disk_mb=task.limits.disk_mb
-    )
-    return await run_hidden_tests(await episode.sandbox(limits=limits), start, end, task.tests)
+    sandbox = await episode.sandbox(image=task.image, limits=task.grading_limits())
+    return await run_hidden_tests(sandbox, start, end, task.tests)

@@ -16,6 +16,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 AGENTS_INSIDE = "/opt/agents"
 """Where a sandbox sees `installed_agents()`."""
+SHELL = "shell"
+"""The name of the agent of `shell_agent.py`."""
 INSTALL = "scripts/install_agents.sh installs it"
 
 
@@ -86,25 +88,27 @@ HARNESSES: dict[str, Harness] = {
 
 
 def find_harness(given: Any) -> Any:
-    """Return the row that a task names, and what is no name as it is.
+    """Return the row that a task names, None for "shell", and what is no name as it is.
 
     Raises:
         ValueError: No row has that name.
     """
     if not isinstance(given, str):
         return given
+    if given == SHELL:
+        return None
     if given in HARNESSES:
         return HARNESSES[given]
-    meant = difflib.get_close_matches(given, HARNESSES, n=1)
+    meant = difflib.get_close_matches(given, [SHELL, *HARNESSES], n=1)
     hint = f"; did you mean {meant[0]!r}?" if meant else "."
-    known = ", ".join(HARNESSES)
+    known = ", ".join([SHELL, *HARNESSES])
     raise ValueError(
         f"there is no harness {given!r}{hint} Use {known}, or a row of your own: {{'program': ..., 'command': ...}}"
     )
 
 
-NamedHarness = Annotated[Harness, BeforeValidator(find_harness)]
-"""A harness, which a task may name."""
+NamedHarness = Annotated[Harness | None, BeforeValidator(find_harness)]
+"""A harness, which a task may name; None: the agent of `shell_agent.py`."""
 
 
 def installed_agents() -> Path:

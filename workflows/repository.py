@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import secrets
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -23,7 +25,7 @@ from typing import Annotated
 from anyio.to_thread import run_sync as in_thread
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from agentrl.errors import ConfigError, SandboxError, SandboxLostError
+from agentrl.errors import ConfigError, SandboxError, SandboxLostError, one_line
 from agentrl.sandboxes import Sandbox
 
 MAX_BYTES = 32 * 2**20
@@ -109,9 +111,13 @@ class HiddenTests(BaseModel):
     command: list[str] | None = None
     """Decides by its exit code, in place of pytest. Code under test that ends the command's process with 0 passes it."""
     timeout_s: float = Field(default=120.0, gt=0)
+    must_pass: list[str] = Field(default_factory=list)
+    """The ids of pytest of the tests that decide, such as tests/test_it.py::test_one; none: all of them do."""
 
     @model_validator(mode="after")
     def _something_runs(self) -> HiddenTests:
+        if missing := [test for test in self.must_pass if test.partition("::")[0] not in self.files]:
+            raise ValueError(f"must_pass names {missing[0]!r}, whose file is none of 'files'")
         if self.command is None and not self.test_files:
             raise ValueError(
                 f"none of the files {sorted(self.files)} is called test_*.py or *_test.py; name a 'command'"
@@ -123,6 +129,8 @@ class HiddenTests(BaseModel):
     @property
     def test_files(self) -> list[str]:
         """The paths that pytest is given."""
+        if self.must_pass:
+            return sorted({test.partition("::")[0] for test in self.must_pass})
         names = {path: PurePosixPath(path).name for path in self.files}
         return sorted(path for path, name in names.items() if name.endswith("_test.py") or _is_test(name))
 
@@ -172,10 +180,17 @@ def main():
                 outcomes[report.nodeid] = False
 
     out = os.dup(1)
-    sys.path.insert(0, os.getcwd())
-    pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", os.getcwd(), *job["files"]], plugins=[Reporter()])
-    passed = sum(outcome is True for outcome in outcomes.values())
-    said = json.dumps({"passed": passed, "total": len(outcomes)})
+    sys.path[:0] = [os.getcwd(), os.path.join(os.getcwd(), "src")]  # in place of an installation
+    options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", "--rootdir", os.getcwd()]
+    pytest.main([*options, *job["files"]], plugins=[Reporter()])
+
+    def deciding(test):  # data sets cut ids in two where a parameter has a space
+        cut = "[" in test and not test.endswith("]")
+        return [test] if not cut else [found for found in outcomes if found.startswith(test + " ")] or [test]
+
+    decides = [deciding(test) for test in job["must_pass"]] or [[test] for test in outcomes]
+    passed = sum(all(outcomes.get(one) is True for one in tests) for tests in decides)
+    said = json.dumps({"passed": passed, "total": len(decides)})
     os.write(out, f"\\n{job['mark']}{said}\\n".encode())
     os._exit(0)
 
@@ -205,7 +220,7 @@ async def run_hidden_tests(sandbox: Sandbox, start: bytes, end: bytes, tests: Hi
         done = await sandbox.run(tests.command, timeout_s=tests.timeout_s)
         return TestResult(passed=int(done.ok), total=1)
     mark = secrets.token_hex(16)
-    job = json.dumps({"files": tests.test_files, "mark": mark}).encode()
+    job = json.dumps({"files": tests.test_files, "mark": mark, "must_pass": tests.must_pass}).encode()
     done = await sandbox.run_python(code=_RUN_PYTEST, stdin=job, timeout_s=tests.timeout_s)
     _, said, report = done.stdout.rpartition(mark.encode())
     if not done.ok or not said:
@@ -256,6 +271,44 @@ def with_tests(
 def steers(path: str) -> bool:
     """Return whether the file of a path decides how pytest runs, or what Python imports."""
     return any(fnmatchcase(part, name) for part in path.split("/") for name in STEERING)
+
+
+def with_files(start: bytes, files: Mapping[str, str]) -> bytes:
+    """Return the repository with further files, which take the place of those that are there."""
+    result = io.BytesIO(start)
+    with tarfile.open(fileobj=result, mode="a") as packed:
+        _add_files(packed, files)
+    return result.getvalue()
+
+
+def with_patch(start: bytes, patch: str) -> bytes:
+    """Return the repository with a patch applied to it, packed anew.
+
+    Raises:
+        ConfigError: The patch does not apply.
+    """
+    with tempfile.TemporaryDirectory(prefix="agentrl-patch-") as folder:
+        with tarfile.open(fileobj=io.BytesIO(start)) as given:
+            given.extractall(folder, filter="data")
+        if patch.strip():
+            # Outside of any repository that the folder for temporary files may be in.
+            env = {**os.environ, "GIT_CEILING_DIRECTORIES": str(Path(folder).parent)}
+            command = ["git", "apply", "--whitespace=nowarn", "-"]
+            try:
+                done = subprocess.run(  # noqa: S603
+                    command,
+                    cwd=folder,
+                    env=env,
+                    input=patch.encode(),
+                    capture_output=True,
+                    timeout=GIT_TIMEOUT_S,
+                    check=False,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                raise ConfigError(f"the patch cannot be applied: git cannot be run: {error}") from error
+            if done.returncode:
+                raise ConfigError(f"the patch does not apply: {one_line(done.stderr.decode(errors='replace').strip())}")
+        return _pack_folder(Path(folder))
 
 
 def pack(files: Mapping[str, str]) -> bytes:

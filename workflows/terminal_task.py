@@ -13,45 +13,17 @@ The reward is the verifier's, from 0 to 1. Where it leaves none, or runs out of 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, Any
 
-import anyio
 from anyio.to_thread import run_sync as in_thread
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from agentrl import Episode, Reward
-from agentrl.reporting.middle_cut import cut_middle
 from agentrl.sandboxes import Sandbox
 from agentrl.workflows.harness import check_installed, run_agent
-from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, find_harness, installed_agents
+from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, installed_agents
+from agentrl.workflows.shell_agent import work_with_a_shell
 from agentrl.workflows.task_verifier import OpenTask, files_left, open_task, verify
-
-SYSTEM = (
-    "You solve a task in a terminal. Run commands with the tool; each starts in {workdir}, in a shell of its own, and nothing that it leaves "
-    "running goes on. Files stay. There is no network. When the task is done, reply without a call."
-)
-TOOLS: Any = [
-    {
-        "type": "function",
-        "function": {
-            "name": "shell",
-            "description": "Run a command with sh. Its exit code and what it prints are returned.",
-            "parameters": {
-                "type": "object",
-                "properties": {"command": {"type": "string", "description": "The command."}},
-                "required": ["command"],
-            },
-        },
-    }
-]
-SHOWN_CHARACTERS = 10_000
-"""Of what one command prints."""
-
-
-def _find_agent(given: Any) -> Any:
-    return None if given == "shell" else find_harness(given)
 
 
 class TerminalTask(BaseModel):
@@ -61,8 +33,7 @@ class TerminalTask(BaseModel):
 
     folder: Path
     prompt: str = Field(min_length=1)
-    agent: Annotated[Harness | None, BeforeValidator(_find_agent)] = None
-    """None: the agent "shell"."""
+    agent: NamedHarness = None
     digest: str | None = None
     """What the content of the folder must be; None: anything."""
     name: str = ""
@@ -82,9 +53,15 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
     sandbox = await _sandbox(episode, task, shows_agents=given.agent is not None)
     await sandbox.restore(task.image.start)
     if given.agent is None:
-        with anyio.move_on_after(task.limits.timeout_s) as bound:
-            await work_with_a_shell(episode, sandbox, task)
-        timed_out = bound.cancelled_caught
+        timed_out = await work_with_a_shell(
+            episode,
+            sandbox,
+            prompt=given.prompt,
+            folder=task.image.workdir,
+            env=task.environment({}),
+            timeout_s=task.limits.timeout_s,
+            max_turns=given.max_turns,
+        )
     else:
         timed_out = await _work_with_a_harness(episode, sandbox, task, given.agent)
     end = await files_left(sandbox)
@@ -98,41 +75,6 @@ async def run(episode: Episode[TerminalTask]) -> Reward:
         "verifier_timed_out": float(result.timed_out),
     }
     return Reward(result.reward, metrics)
-
-
-async def work_with_a_shell(episode: Episode[TerminalTask], sandbox: Sandbox, task: OpenTask) -> None:
-    """Let the model run commands until it replies without a call, or its turns are over."""
-    env = task.environment({})
-    await sandbox.run(["mkdir", "-p", task.home], timeout_s=30)
-    messages: list[Any] = [
-        {"role": "system", "content": SYSTEM.format(workdir=task.image.workdir)},
-        {"role": "user", "content": episode.task.prompt},
-    ]
-    for _ in range(episode.task.max_turns):
-        reply = await episode.client.chat.completions.create(model=episode.model, messages=messages, tools=TOOLS)
-        message = reply.choices[0].message
-        if not message.tool_calls:
-            return
-        messages.append(message.model_dump(exclude_none=True))
-        for call in message.tool_calls:
-            command = command_of(call)
-            if command is None:
-                shown = 'The tool is shell, and its arguments are {"command": "..."}.'
-            else:
-                done = await sandbox.run(["sh", "-c", command], cwd=task.image.workdir, env=env)
-                ended = done.end_reason.value if done.exit_code is None else f"exit code {done.exit_code}"
-                printed = (done.stdout + done.stderr).decode(errors="replace")
-                shown = f"[{ended}]\n{cut_middle(printed, SHOWN_CHARACTERS)}"
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": shown})
-
-
-def command_of(call: Any) -> str | None:
-    """Return the command of a tool call; None when the call makes no sense."""
-    try:
-        command = json.loads(call.function.arguments)["command"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return command if call.function.name == "shell" and isinstance(command, str) and "\0" not in command else None
 
 
 async def _work_with_a_harness(

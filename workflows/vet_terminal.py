@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from agentrl.errors import EpisodeError, SandboxError, SandboxLostError, TaskFileError, one_line
 from agentrl.sandboxes import SandboxPool, SandboxSpec, open_pool
 from agentrl.sandboxes.choose import BackendName
-from agentrl.sandboxes.grading.vet import SLOW_SHARE, FaultKind, TaskReport, reason, with_fault
+from agentrl.sandboxes.grading.vet import SLOW_SHARE, FaultKind, TaskReport, each_task, reason, with_fault
 from agentrl.workflows.task_verifier import OpenTask, VerifierResult, files_left, open_task, solve, verify
 from agentrl.workflows.terminal_task import TerminalTask
 
@@ -67,20 +67,11 @@ async def vet_terminal_tasks(
     Raises:
         SandboxError: No sandbox can be started.
     """
-    reports: dict[int, TaskReport] = {}
-    slots = anyio.Semaphore(at_once)
 
-    async def one(index: int, given: Mapping[str, Any]) -> None:
-        async with slots:
-            report = await vet_terminal_task(given, index, backend=backend, runtime=runtime, runs=runs)
-        reports[index] = report
-        if on_report is not None:
-            on_report(report)
+    async def one(index: int, given: Mapping[str, Any]) -> TaskReport:
+        return await vet_terminal_task(given, index, backend=backend, runtime=runtime, runs=runs)
 
-    async with anyio.create_task_group() as group:
-        for index, task in enumerate(tasks):
-            group.start_soon(one, index, task)
-    return [reports[index] for index in range(len(tasks))]
+    return await each_task(tasks, one, at_once=at_once, on_report=on_report)
 
 
 async def vet_terminal_task(

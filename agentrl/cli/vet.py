@@ -1,4 +1,4 @@
-"""`agentrl vet`: which tasks of a set of code or terminal tasks are fit to be trained on."""
+"""`agentrl vet`: which tasks of a set of code, repository or terminal tasks are fit to be trained on."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def vet(
     config: Files = NO_FILES,
     keys: SandboxKeys = NO_KEYS,
 ) -> int:
-    """Find the tasks of a set of code or terminal tasks that cannot be solved, or are rewarded for nothing.
+    """Find the tasks of a set of code, repository or terminal tasks that cannot be solved, or are rewarded for nothing.
 
     Exit code 0: every task is kept; 1: some are refused; 2: bad input.
 
     Args:
-        tasks: File of JSON lines (.gz too), hf:DATASET, python:FILE:NAME, or harbor:DIR.
+        tasks: File of JSON lines (.gz too), hf:DATASET, python:FILE:NAME, harbor:DIR, or swe:ROWS.
         output: Write the tasks that are kept to this file.
         report: Write what is wrong with each other task to this file.
         limit: Examine the first so many tasks alone.

@@ -44,39 +44,43 @@ async def run_vetting(
     """
     from agentrl.sandboxes import Limits, SandboxSpec, open_pool
     from agentrl.sandboxes.grading.vet import vet
+    from agentrl.sandboxes.pool import default_size
+    from agentrl.workflows.vet_repository import is_repository_task, vet_repository_tasks
+    from agentrl.workflows.vet_terminal import vet_terminal_tasks
 
     sandbox = config.sandbox
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    if any(map(is_task_folder, tasks)):
-        from agentrl.sandboxes.pool import default_size
-        from agentrl.workflows.vet_terminal import vet_terminal_tasks
-
-        if sandbox.backend not in ("auto", "docker"):
-            raise ConfigError(
-                f"sandbox.backend = {sandbox.backend!r} runs no images, which terminal tasks have; use docker"
-            )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            bar = progress.add_task("tasks", total=len(tasks))
-            return await vet_terminal_tasks(
-                tasks,
-                runtime=sandbox.runtime,
-                at_once=sandbox.graders or default_size(),
-                runs=runs,
-                on_report=lambda _: progress.advance(bar),
-            )
+    at_once = sandbox.graders or default_size()
     limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
-    async with open_pool(
-        spec, backend=await load_backend(sandbox.backend), size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
-    ) as pool:
-        image = f", image {spec.image}" if pool.backend.name == "docker" else ""
-        print(
-            f"graded with {pool.backend.name}{image}; vet with the `sandbox.backend` that you train with",
-            file=sys.stderr,
-        )
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            bar = progress.add_task("tasks", total=len(tasks))
-            return await vet(tasks, pool=pool, runs=runs, on_report=lambda _: progress.advance(bar))
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("tasks", total=len(tasks))
+
+        def on_report(_: TaskReport) -> None:
+            progress.advance(bar)
+
+        if any(map(is_task_folder, tasks)):
+            if sandbox.backend not in ("auto", "docker"):
+                raise ConfigError(
+                    f"sandbox.backend = {sandbox.backend!r} runs no images, which terminal tasks have; use docker"
+                )
+            return await vet_terminal_tasks(
+                tasks, runtime=sandbox.runtime, at_once=at_once, runs=runs, on_report=on_report
+            )
+        backend = await load_backend(sandbox.backend)
+        if any(map(is_repository_task, tasks)):
+            return await vet_repository_tasks(
+                tasks, backend=backend, spec=spec, at_once=at_once, runs=runs, on_report=on_report
+            )
+        async with open_pool(
+            spec, backend=backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
+        ) as pool:
+            image = f", image {spec.image}" if pool.backend.name == "docker" else ""
+            print(
+                f"graded with {pool.backend.name}{image}; vet with the `sandbox.backend` that you train with",
+                file=sys.stderr,
+            )
+            return await vet(tasks, pool=pool, runs=runs, on_report=on_report)
 
 
 def finish_vetting(

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import ClassVar
 
@@ -78,12 +78,12 @@ class Bubblewrap:
         for inside, here in spec.folders:
             if not await anyio.Path(here).is_dir():
                 raise SandboxError(f"folders shows {here!r} at {inside!r}, and there is no such folder")
-        if shutil.which("bwrap") is None:
+        if await in_thread(shutil.which, "bwrap") is None:
             raise SandboxError(
                 "bubblewrap is not installed: install the package `bubblewrap`, or start a Docker engine"
             )
         mount = ["--", "/bin/mount", "-t", "tmpfs", "none", "/mnt"]
-        if (parents := parent_groups()) is not None:
+        if (parents := await in_thread(parent_groups)) is not None:
             await in_thread(remove_orphaned_groups, parents)
         probe = [*_namespaces(network=False), "--ro-bind", "/", "/", *mount]
         done = await in_thread(lambda: subprocess.run(probe, capture_output=True, timeout=30))  # noqa: S603
@@ -98,22 +98,18 @@ class Bubblewrap:
         """Yield a new sandbox."""
         await in_thread(packed_modules, True)  # which is kept
         parents = await in_thread(parent_groups)
-        if parents is None:
-            async with _started(spec, core, None) as link:
-                yield link
-            return
-        group = await in_thread(make_group, parents, spec.limits)
+        group = None if parents is None else await in_thread(make_group, parents, spec.limits)
         try:
-            async with _started(spec, core, group) as link:
+            command, env = await in_thread(_command, spec, core, group)
+            async with process_link(command, work=WORK, env=env, nproc=spec.limits.processes) as link:
                 yield link
         finally:
-            with anyio.CancelScope(shield=True):
-                await in_thread(remove_group, group)
+            if group is not None:
+                with anyio.CancelScope(shield=True):
+                    await in_thread(remove_group, group)
 
 
-def _started(
-    spec: SandboxSpec, core: int | None, group: ControlGroup | None
-) -> AbstractAsyncContextManager[ProcessLink]:
+def _command(spec: SandboxSpec, core: int | None, group: ControlGroup | None) -> tuple[list[str], dict[str, str]]:
     python = _python()
     env = sandbox_environment(WORK, f"{python.parent}:/usr/local/bin:/usr/bin:/bin")
     command = [
@@ -124,9 +120,7 @@ def _started(
         str(python),
         *init_arguments(spec, own_python=True, counted=group is not None),
     ]
-    if group is not None:
-        command = group.entering(command)
-    return process_link(command, work=WORK, env=env, nproc=spec.limits.processes)
+    return (command if group is None else group.entering(command)), env
 
 
 def _python() -> Path:

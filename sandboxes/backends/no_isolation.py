@@ -8,7 +8,10 @@ import tempfile
 import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import ClassVar
+
+import anyio
 
 from agentrl.concurrency.threads import in_thread
 from agentrl.sandboxes.backends.bubblewrap import sandbox_environment
@@ -35,8 +38,14 @@ class NoIsolation:
     async def start(self, spec: SandboxSpec, core: int | None = None) -> AsyncIterator[ProcessLink]:
         """Yield a first process in a temporary folder."""
         await in_thread(packed_modules, True)  # which is kept
-        with tempfile.TemporaryDirectory(prefix="agentrl-sandbox-", ignore_cleanup_errors=True) as work:
+        made = partial(tempfile.TemporaryDirectory, prefix="agentrl-sandbox-", ignore_cleanup_errors=True)
+        folder = await in_thread(made)
+        try:
+            work = folder.name
             command = [sys.executable, *init_arguments(spec, own_python=True, work=work, isolated=False, scratch=False)]
             env = sandbox_environment(work, os.environ.get("PATH", os.defpath))
             async with process_link(command, work=work, env=env, nproc=None) as link:
                 yield link
+        finally:
+            with anyio.CancelScope(shield=True):
+                await in_thread(folder.cleanup)

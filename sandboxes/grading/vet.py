@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -108,23 +108,37 @@ async def vet(
     """
     if runs < 1:
         raise ConfigError(f"runs = {runs} must be 1 or more")
-    reports: list[TaskReport] = []
-    slots = anyio.Semaphore(pool.size)
+
+    async def one(index: int, task: Mapping[str, Any]) -> TaskReport:
+        return await vet_task(task, index, pool=pool, limits=limits, runs=runs)
+
+    return await each_task(tasks, one, at_once=pool.size, on_report=on_report)
+
+
+async def each_task(
+    tasks: Sequence[Mapping[str, Any]],
+    examine: Callable[[int, Mapping[str, Any]], Awaitable[TaskReport]],
+    *,
+    at_once: int,
+    on_report: Callable[[TaskReport], None] | None = None,
+) -> list[TaskReport]:
+    """Examine every task, `at_once` at the same time, and return the reports in their order."""
+    reports: dict[int, TaskReport] = {}
+    slots = anyio.Semaphore(at_once)
 
     async def one(index: int, task: Mapping[str, Any]) -> None:
         try:
-            report = await vet_task(task, index, pool=pool, limits=limits, runs=runs)
+            reports[index] = await examine(index, task)
         finally:
             slots.release()
-        reports.append(report)
         if on_report is not None:
-            on_report(report)
+            on_report(reports[index])
 
     async with anyio.create_task_group() as group:
         for index, task in enumerate(tasks):
             await slots.acquire()
             group.start_soon(one, index, task)
-    return sorted(reports, key=lambda report: report.index)
+    return [reports[index] for index in range(len(tasks))]
 
 
 async def vet_task(

@@ -54,7 +54,7 @@ async def test_groups_of_the_dead_are_removed(bubblewrap: BackendName, monkeypat
     parents = await in_thread(parent_groups)
     if parents is None:
         missing("no control group may be made here: run as root")
-    host, boot, *_ = module.owner().split(":")
+    host, boot, *_ = (await in_thread(module.owner)).split(":")
     dead = f"{host}:{boot}:1:no-such-start"
     left = await in_thread(leave_one)
     assert all(folder.exists() for folder in left.folders.values())

@@ -14,6 +14,7 @@ import pytest
 from aiohttp import WSMsgType, web
 
 from agentrl.concurrency.child_process import kill_process, start_process
+from agentrl.concurrency.threads import in_thread
 from agentrl.config import RunConfig
 from agentrl.errors import ConfigError, SandboxLostError
 from agentrl.rollout.episode_parts import load_backend, open_run_sandboxes
@@ -130,7 +131,7 @@ async def test_the_example_keeps_the_contract(service: Service) -> None:
             for process in processes:
                 kill_process(process)  # type: ignore[arg-type]
 
-    assert "hosted" in plugin_names()
+    assert "hosted" in await in_thread(plugin_names)
     await check_backend("hosted", told_holes=HOLES, alive=alive, loses=loses, many=2)
     assert service.made > 8
 

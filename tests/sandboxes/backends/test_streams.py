@@ -33,7 +33,7 @@ class Terminal:
     async def receive(self) -> bytes:
         await anyio.wait_readable(self.fd)
         try:
-            return os.read(self.fd, 65536)
+            return await in_thread(os.read, self.fd, 65536)
         except OSError:  # as the kernel says that the other end is closed
             return b""
 
