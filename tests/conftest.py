@@ -29,6 +29,8 @@ torch.set_num_threads(1)  # the models are tiny, and threads that spin slow down
 settings.register_profile("busy machine", deadline=None)  # time is bounded for each test, and not for each example
 settings.load_profile("busy machine")
 START_TIMEOUT_S = 60
+collect_ignore = ["workflows/terminal_tasks"]
+"""Task folders, whose tests run in sandboxes."""
 OF_DOCKER = (
     "cli/test_doctor",
     "sandboxes/backends/test_docker_engine",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,35 +53,37 @@ async def run_vetting(
     at_once = sandbox.graders or default_size()
     limits = Limits(memory_mb=sandbox.memory_mb).but(timeout_s=timeout_s)
     spec = SandboxSpec(image=sandbox.image, runtime=sandbox.runtime, limits=limits)
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        bar = progress.add_task("tasks", total=len(tasks))
-
-        def on_report(_: TaskReport) -> None:
-            progress.advance(bar)
-
-        if any(map(is_task_folder, tasks)):
-            if sandbox.backend not in ("auto", "docker"):
-                raise ConfigError(
-                    f"sandbox.backend = {sandbox.backend!r} runs no images, which terminal tasks have; use docker"
-                )
+    if any(map(is_task_folder, tasks)):
+        if sandbox.backend not in ("auto", "docker"):
+            raise ConfigError(
+                f"sandbox.backend = {sandbox.backend!r} runs no images, which terminal tasks have; use docker"
+            )
+        with _progress(len(tasks)) as on_report:
             return await vet_terminal_tasks(
                 tasks, runtime=sandbox.runtime, at_once=at_once, runs=runs, on_report=on_report
             )
-        backend = await load_backend(sandbox.backend)
-        if any(map(is_repository_task, tasks)):
+    backend = await load_backend(sandbox.backend)
+    if any(map(is_repository_task, tasks)):
+        with _progress(len(tasks)) as on_report:
             return await vet_repository_tasks(
                 tasks, backend=backend, spec=spec, at_once=at_once, runs=runs, on_report=on_report
             )
-        async with open_pool(
-            spec, backend=backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s
-        ) as pool:
-            image = f", image {spec.image}" if pool.backend.name == "docker" else ""
-            print(
-                f"graded with {pool.backend.name}{image}; vet with the `sandbox.backend` that you train with",
-                file=sys.stderr,
-            )
+    async with open_pool(spec, backend=backend, size=sandbox.graders, wait_timeout_s=sandbox.wait_timeout_s) as pool:
+        image = f", image {spec.image}" if pool.backend.name == "docker" else ""
+        print(
+            f"graded with {pool.backend.name}{image}; vet with the `sandbox.backend` that you train with",
+            file=sys.stderr,
+        )
+        with _progress(len(tasks)) as on_report:
             return await vet(tasks, pool=pool, runs=runs, on_report=on_report)
+
+
+@contextmanager
+def _progress(count: int) -> Iterator[Callable[[TaskReport], None]]:
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        bar = progress.add_task("tasks", total=count)
+        yield lambda _: progress.advance(bar)
 
 
 def finish_vetting(

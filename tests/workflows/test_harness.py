@@ -204,9 +204,9 @@ def test_a_repository_is_a_folder_or_a_commit_without_its_history(tmp_path: Path
     [
         (
             {"harness": "claude-cod"},
-            "there is no harness 'claude-cod'; did you mean 'claude-code'? Use claude-code, codex",
+            "there is no harness 'claude-cod'; did you mean 'claude-code'? Use shell, claude-code, codex",
         ),
-        ({"harness": "zzz"}, "there is no harness 'zzz'. Use claude-code"),
+        ({"harness": "zzz"}, "there is no harness 'zzz'. Use shell, claude-code"),
         ({"harness": {"program": "x"}}, "the field 'harness.command' is missing"),
         ({"repository": {}}, "a repository has one of 'folder', 'files' and 'git'; this has none"),
         ({"repository": {"git": ".", "files": {"a": ""}}}, "this has ['files', 'git']"),
