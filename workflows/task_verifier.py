@@ -30,6 +30,7 @@ from agentrl.rollout.task_folders import TaskFolder, folder_digest, read_task_fo
 from agentrl.sandboxes import EndReason, Sandbox
 from agentrl.sandboxes.task_image import ImageSource, TaskImage, task_image
 from agentrl.workflows.harness import HOME, AgentLimits
+from agentrl.workflows.links_to_tests import links_out
 from agentrl.workflows.repository import STEERING, with_tests
 
 TESTS, SOLUTION, REWARDS = "tests", "solution", "logs/verifier"
@@ -213,7 +214,9 @@ async def _lay_out(task: OpenTask, sandbox: Sandbox, end: bytes) -> bool:
     def tree() -> bytes:
         folder = task.folder
         own = _only(end, [root.strip("/") for root in task.image.writable])
-        packed = with_tests(task.image.start, own, {}, lambda path: _steers(task, path))
+        with tarfile.open(fileobj=io.BytesIO(own)) as left:
+            leading_out = links_out(left, task.image.writable)
+        packed = with_tests(task.image.start, own, {}, lambda path: path in leading_out or _steers(task, path))
         packed = _with_folder(packed, folder.tests, TESTS)
         return packed if folder.form == "harbor" else _with_folder(packed, folder.folder / folder.test_script, TESTS)
 

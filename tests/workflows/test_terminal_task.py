@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from agentrl.sandboxes import BackendName
 from agentrl.sandboxes.grading.vet import FaultKind, TaskReport
 from agentrl.testing import ScriptedModel, ToolCall
 from agentrl.workflows import terminal_task
+from agentrl.workflows.links_to_tests import links_out
 from agentrl.workflows.task_verifier import open_task, pytest_reward, reward_of
 from agentrl.workflows.vet_terminal import vet_terminal_tasks
 from tests.workflows.test_harness import SHELL
@@ -102,6 +105,7 @@ CHEATS = {
     "packages in its home": "D=$HOME/.local/lib/python3.11/site-packages; mkdir -p $D; printf 'import os\\nos._exit(0)\\n' > $D/usercustomize.py",
     "a folder that leads to the tests": "cd /; mv /sandbox/app /sandbox/old; ln -s tests /sandbox/app",
     "a folder that leads to the reward": "cd /; rm -r /sandbox/app; ln -s logs/verifier /sandbox/app; mkdir -p /sandbox/logs/verifier; echo 1 > /app/reward.txt",
+    "a link to what the tests expect": "ln -s /tests/expected.txt hello.txt",
     "files that cannot be read": f"{SOLVE}; chmod 000 hello.txt; mkfifo pipe",
     "more than there is room for": f"{SOLVE}; head -c 34000000 /dev/zero > zeros",
 }
@@ -233,6 +237,33 @@ async def test_a_folder_that_nobody_can_write_to_is_named(
     (folder / "task.toml").write_text(f'{settings}workdir = "{workdir}"\n')
     with pytest.raises(SandboxError, match=complaint):
         await open_task(folder)
+
+
+@pytest.mark.parametrize(
+    ("links", "leading_out"),
+    [
+        ({"app/a": "/tests/expected.txt", "app/b": "../tests/x", "app/c": "/sandbox/tests"}, "abc"),
+        ({"app/a": "/logs", "app/b": "/proc/self/root/tests", "app/c": "/", "app/d": "/sandbox", "app/e": "/dev/fd/3"}, "abcde"),
+        ({"app/a": "b/x", "app/b": "/tests"}, "ab"),
+        ({"app/a": "/usr/lib", "app/b": "a/../../tests"}, "b"),
+        ({"app/a": "/usr/../tests", "app/b": "/var/run/../tests"}, "ab"),
+        ({"app/a": "b", "app/b": "a", "app/c": "sub/../../app/x"}, "abc"),
+        ({"app/a": "/app/x", "app/b": "sub/../x", "app/c": "/srv/data/x", "app/d": "/usr/bin/python3", "app/e": "/dev/null"}, ""),
+        ({"app/a": "/sandbox/app/x", "app/sub/b": "../a", "app/c": "nowhere", "app/d": "/sandbox/srv/data", "app/e": "."}, ""),
+        ({"srv/data/a": "/app", "srv/data/b": "../../tests/x", "srv/data/c": "../other"}, "bc"),
+    ],
+)  # fmt: skip
+def test_links_of_the_agents_do_not_lead_to_the_tests(links: dict[str, str], leading_out: str) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, target in links.items():
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.SYMTYPE, target
+            archive.addfile(info)
+    packed.seek(0)
+    with tarfile.open(fileobj=packed) as archive:
+        found = links_out(archive, ("/app", "/srv/data"))
+    assert {name.rpartition("/")[2] for name in found} == set(leading_out)
 
 
 def test_rewards_are_numbers_from_0_to_1() -> None:
