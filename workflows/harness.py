@@ -2,7 +2,7 @@
 
 A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests": {"files": {"test_it.py": TEXT}}}.
 
-- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode"), or a row of your own: {"program": ..., "command": ...}.
+- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode", "gemini", "mini-swe-agent"), or a row of your own: {"program": ..., "command": ...}.
 - "repository" is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}.
 - "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command".
 - "limits" are {"timeout_s": 900, "memory_mb": 4096, "disk_mb": 512, "cpus": 2}.
@@ -27,7 +27,7 @@ from agentrl.workflows.harnesses import AGENTS_INSIDE, Harness, NamedHarness, in
 from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestResult, run_hidden_tests
 
 HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it
-_PATH = f'PATH="{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
+_PATH = f'PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
 
 
 class AgentLimits(BaseModel):
