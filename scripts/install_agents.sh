@@ -10,21 +10,33 @@ packages=(
     @ai-sdk/openai@3.0.141
     @anthropic-ai/claude-code@2.1.197
     @anthropic-ai/sdk@1.13.0
+    @google/gemini-cli@0.61.0
     @openai/codex@0.169.0
     ai@6.0.326
     openai@6.49.0
     opencode-ai@1.18.33
     zod@4.6.7
 )
-if [ "$(cat "$folder/installed" 2> /dev/null)" = "${packages[*]}" ]; then
+python_agent=mini-swe-agent==2.4.6
+if [ "$(cat "$folder/installed" 2> /dev/null)" = "${packages[*]} $python_agent" ]; then
     exit 0
 fi
 if ! command -v npm > /dev/null; then
-    echo "[1/2] installing npm" >&2
+    echo "[1/3] installing npm" >&2
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm > /dev/null
 fi
-echo "[2/2] installing ${packages[*]} in $folder" >&2
-mkdir -p "$folder"
+echo "[2/3] installing ${packages[*]} in $folder" >&2
+mkdir -p "$folder/bin"
 npm install --prefix "$folder" --save-exact --no-audit --no-fund --loglevel=error "${packages[@]}" >&2
-echo "${packages[*]}" > "$folder/installed"
+# Of Debian's Python, as sandboxes have that one at the same place; a program that starts it from where the folder is shown.
+echo "[3/3] installing $python_agent in $folder" >&2
+rm -rf "$folder/python"
+/usr/bin/python3 -m venv --without-pip "$folder/python"
+python3 -m pip --python "$folder/python/bin/python3" install --quiet --disable-pip-version-check "$python_agent" >&2
+cat > "$folder/bin/mini" << 'END'
+#!/bin/sh
+exec "$(dirname "$0")/../python/bin/python3" -m minisweagent.run.mini "$@"
+END
+chmod +x "$folder/bin/mini"
+echo "${packages[*]} $python_agent" > "$folder/installed"

@@ -2,8 +2,8 @@
 
 A task is {"harness": "claude-code", "repository": ..., "prompt": TEXT, "tests": {"files": {"test_it.py": TEXT}}}.
 
-- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode"), "shell" (the model with a shell for a tool, `shell_agent.py`), or a row of
-  your own: {"program": ..., "command": ...}.
+- "harness" is a name of `HARNESSES` ("claude-code", "codex", "opencode", "gemini", "mini-swe-agent"), "shell" (the model with a shell for a tool,
+  `shell_agent.py`), or a row of your own: {"program": ..., "command": ...}.
 - "repository" is a folder, {"files": {path: text}}, or {"git": folder, "commit": name}.
 - "tests" are put over the repository when the agent has been stopped, and run in a sandbox that nobody has used: by pytest, or by a "command". "must_pass"
   names those that decide.
@@ -34,7 +34,7 @@ from agentrl.workflows.repository import FAILED, HiddenTests, Repository, TestRe
 from agentrl.workflows.shell_agent import work_with_a_shell
 
 HOME = "/tmp/home"  # noqa: S108 - of the sandbox; beside the repository, so that what the agent keeps there is no part of it
-_PATH = f'PATH="{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
+_PATH = f'PATH="{AGENTS_INSIDE}/bin:{AGENTS_INSIDE}/node_modules/.bin:$PATH"'
 
 
 class AgentLimits(BaseModel):

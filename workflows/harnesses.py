@@ -31,7 +31,7 @@ class Harness(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     program: str = Field(min_length=1)
-    """What must be on the PATH of the sandbox, /opt/agents/node_modules/.bin included."""
+    """What must be on the PATH of the sandbox, /opt/agents/bin and /opt/agents/node_modules/.bin included."""
     command: str = Field(min_length=1)
     install: str = "install it in the image, or in the folder that AGENTRL_AGENTS names"
     """What to do where the program is missing."""
@@ -53,6 +53,16 @@ _OPENCODE = {
     "share": "disabled",
     "permission": "allow",
 }
+_GEMINI = {
+    "security": {"auth": {"selectedType": "gemini-api-key"}},
+    "privacy": {"usageStatisticsEnabled": False},
+    "general": {"enableAutoUpdate": False},
+}
+_LAST_SAID = (
+    'import json, os; said = json.load(open(os.environ["HOME"] + "/run.json"))["messages"];'
+    ' print([one.get("content") or "" for one in said if one.get("role") == "assistant"][-1])'
+)
+"""Prints the last words of a run of mini-swe-agent, whose log has all that it saw too."""
 HARNESSES: dict[str, Harness] = {
     "claude-code": Harness(
         program="claude",
@@ -82,6 +92,29 @@ HARNESSES: dict[str, Harness] = {
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
             "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
         },
+    ),
+    "gemini": Harness(
+        program="gemini",
+        command=(
+            'mkdir -p "$HOME/.gemini"; printf %s "$GEMINI_SETTINGS" > "$HOME/.gemini/settings.json";'
+            ' GEMINI_API_KEY="$OPENAI_API_KEY" exec gemini --model "$OPENAI_MODEL" --yolo --skip-trust'
+        ),
+        install=INSTALL,
+        environment={"GOOGLE_GEMINI_BASE_URL": "{url}", "GEMINI_SETTINGS": json.dumps(_GEMINI)},
+    ),
+    "mini-swe-agent": Harness(
+        program="mini",
+        command=(
+            'mini --yolo --exit-immediately --cost-limit 0 --model "openai/$OPENAI_MODEL" --task "$(cat)" --output "$HOME/run.json"; code=$?;'
+            f" python3 -c '{_LAST_SAID}' > \"$HOME/answer.txt\"; exit $code"
+        ),
+        install=INSTALL,
+        environment={
+            "MSWEA_CONFIGURED": "true",
+            "MSWEA_COST_TRACKING": "ignore_errors",
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        },
+        answer="answer.txt",
     ),
 }
 """Known agents by name. Add your own."""

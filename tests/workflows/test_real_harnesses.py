@@ -37,6 +37,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(600)]
 WRONG = "def add(a, b):\n    return a - b\n"
 HIDDEN = "from calc import add\n\ndef test_small():\n    assert add(2, 3) == 5\n"
 LOOK, MEND, DONE = "cat calc.py", "sed -i 's/a - b/a + b/' calc.py && cat calc.py", "I have mended add()."
+SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""What mini-swe-agent has its model print at the end."""
 IMAGE = "agentrl/agents"
 
 
@@ -59,12 +61,13 @@ def solve(prompt: str) -> str:
     """Look at the file, mend it, and say so. Side calls, which have no tools, get a word."""
     spoken = prompt[prompt.rfind("add() is wrong") :]
     if "return a + b" in spoken:
-        return DONE
+        return DONE + (call("bash", command=f"echo {SUBMIT}") if SUBMIT in prompt else "")
     command = MEND if "return a - b" in spoken else LOOK
     for name, arguments in (
         ("Bash", {"command": command, "description": "Work"}),
         ("exec_command", {"cmd": command}),
         ("bash", {"command": command, "description": "Work"}),
+        ("run_shell_command", {"command": command, "description": "Work"}),
     ):
         if re.search(rf'"name": ?"{name}"', prompt):
             return call(name, **arguments)
@@ -76,7 +79,7 @@ def give_up(prompt: str) -> str:
 
 
 def check_installed(program: str) -> None:
-    if not (installed_agents() / "node_modules" / ".bin" / program).exists():
+    if not any((installed_agents() / folder / program).exists() for folder in ("bin", "node_modules/.bin")):
         missing(f"{program} is not installed in {installed_agents()}; scripts/install_agents.sh installs it")
 
 
@@ -167,7 +170,7 @@ TASK = {
 }
 
 
-@pytest.mark.parametrize("name", ["claude-code", "codex", "opencode"])
+@pytest.mark.parametrize("name", ["claude-code", "codex", "opencode", "gemini", "mini-swe-agent"])
 async def test_a_real_agent_mends_a_repository(name: str, nano_format: ChatFormat, bubblewrap: BackendName) -> None:
     check_installed(HARNESSES[name].program)
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
