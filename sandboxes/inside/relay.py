@@ -18,9 +18,11 @@ import queue
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+OUTPUT_GRACE_S = 1.0
 KEPT_BYTES = 2**20
 """How much of the end of each output stream of the command is kept."""
 
@@ -121,8 +123,10 @@ def main() -> None:
     except BrokenPipeError:
         pass
     code = command.wait()
+    # What the command has left running may hold its output open for ever.
+    deadline = time.monotonic() + OUTPUT_GRACE_S
     for reader in readers:
-        reader.join(1)
+        reader.join(max(0.0, deadline - time.monotonic()))
     said = {name: base64.b64encode(bytes(data)).decode() for name, data in kept.items()}
     say({"kind": "exit", "code": code, **said})
     os._exit(0)

@@ -123,7 +123,7 @@ CHEATS = {
     "modules of the tests' names": write("pytest.py", "raise SystemExit(0)") + write("json.py", "x = 1"),
     "a folder in the way": "mkdir -p test_calc.py/inside",
     "a link in the way": "ln -s /dev/null test_calc.py",
-    "a process that goes on": "(setsid sh -c 'sleep 2; echo \"def add(a, b): return a + b\" > /sandbox/calc.py' &) ; true",
+    "a process that goes on": "(setsid sh -c 'sleep 5; echo \"def add(a, b): return a + b\" > /sandbox/calc.py' &) ; true",
     "a report of its own": write("calc.py", 'print(\'{"passed": 9, "total": 9}\', flush=True)\nimport os\nos._exit(0)'),
     "files that cannot be read": "mkfifo pipe; chmod 000 calc.py pipe",
 }
