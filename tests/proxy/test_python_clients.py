@@ -59,6 +59,21 @@ class Program:
         return {**dict.fromkeys(self.one.split(), (1, 1)), **self.others}
 
 
+def fields_of_dspy(prompt: str) -> str:
+    """A reply in the form that DSPy asks for: it looks once, and then answers."""
+    asked = prompt[prompt.rfind("<|im_start|>user") :]
+    if "next_tool_name" in asked:
+        name, arguments = ("finish", {}) if "observation_0" in asked else ("weather", {"place": "Berlin"})
+        values = {"next_thought": "I look.", "next_tool_name": name, "next_tool_args": json.dumps(arguments)}
+    elif "reasoning" in asked:
+        values = {"reasoning": "I know.", "answer": ANSWER}
+    else:
+        values = {"answer": ANSWER}
+    if "JSON object" in asked:
+        return json.dumps(values)
+    return "\n\n".join(f"[[ ## {name} ## ]]\n{value}" for name, value in {**values, "completed": ""}.items())
+
+
 IN_EACH = "whole stream parallel output_by_tool memory thinking native_output"
 PROGRAM_OF = {
     "openai": Program(
@@ -101,6 +116,40 @@ PROGRAM_OF = {
         " ".join(f"{model}_{name}" for model in ("chat", "responses", "anthropic", "google") for name in IN_EACH.split())
         + " chat_prompted_output",
     ),
+    "litellm": Program(
+        "litellm",
+        " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google", "responses") for name in "whole stream parallel structured required thinking".split())
+        + " options asynchronous responses_api text_completion",
+    ),
+    "llama-index": Program(
+        "llama-index-core",
+        " ".join(f"{model}_{name}" for model in ("chat", "responses", "anthropic", "like") for name in "agent agent_whole parallel structured twice".split())
+        + " react",
+    ),
+    "instructor": Program(
+        "instructor",
+        "chat_tools chat_tools_again chat_tools_strict chat_json chat_json_again chat_json_schema chat_md_json chat_partial chat_several"
+        " responses_tools anthropic_tools anthropic_tools_again anthropic_json",
+    ),
+    "autogen": Program(
+        "autogen-agentchat",
+        "chat_whole chat_stream chat_parallel chat_twice chat_structured chat_team anthropic_whole anthropic_stream anthropic_parallel",
+    ),
+    "smolagents": Program(
+        "smolagents",
+        "tools_whole tools_stream tools_two_steps tools_parallel tools_twice tools_anthropic code_whole code_stream",
+    ),
+    "dspy": Program(
+        "dspy",
+        "chat_predict chat_thought chat_json chat_history chat_agent responses_predict anthropic_agent",
+        decide=fields_of_dspy,
+    ),
+    "inspect-ai": Program(
+        "inspect-ai",
+        " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google", "responses") for name in "whole two_steps parallel loop structured forced thinking".split())
+        + " chat_options anthropic_cached",
+    ),
+    "mini-swe-agent": Program("mini-swe-agent", "chat chat_three_steps chat_amiss anthropic"),
 }
 
 

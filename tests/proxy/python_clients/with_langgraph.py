@@ -93,7 +93,7 @@ def response_format(key: str, dialect: str) -> str:
 
 
 def batch(key: str) -> str:
-    replies = model(key, "chat", stop=["!"], n=1, logprobs=True).batch([say(ANSWER), say(ANSWER)])
+    replies = model(key, "chat", stop=["!"], n=1, logprobs=True, max_tokens=500).batch([say(ANSWER), say(ANSWER)])
     assert replies[0].response_metadata["logprobs"]["content"]
     return text_of(replies[1])
 
