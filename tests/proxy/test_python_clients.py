@@ -30,9 +30,11 @@ from tests.proxy.conformance.recording import Recorder
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-CLIENTS = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl" / "clients"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "agentrl"
 PROGRAMS = Path(__file__).parent / "python_clients"
-VERSIONS = Path(__file__).parents[2] / "scripts" / "clients_versions.txt"
+VERSIONS = Path(__file__).parents[2] / "scripts"
+OPENAI_2, OPENAI_3 = "clients_of_openai_2", "clients_of_openai_3"
+"""Environments of `scripts/install_clients.sh`."""
 TIMEOUT_S = 150
 ANSWER = "The answer is 42."
 
@@ -51,8 +53,8 @@ class Program:
     """Those with calls that share no conversation, and those whose history the client rewrites."""
     decide: Callable[[str], str] | None = None
     """What the model says where no message has a plan."""
-    of_tests: bool = False
-    """Whether agentrl's own environment has the client, which other tests use too."""
+    environment: str | None = OPENAI_3
+    """Which of those that are installed has the client; None: agentrl's own, since other tests use it too."""
 
     @property
     def shapes(self) -> dict[str, Shape]:
@@ -82,26 +84,26 @@ PROGRAM_OF = {
         " responses_whole responses_stream responses_two_steps responses_parallel responses_parsed models",
         {"chat_options": (8, 8), "chat_choices": (4, 4), "responses_choices": (4, 4), "stored": (1, 1), "thinking": (2, 2),
         "completions": (6, 6), "at_once": (2, 2)},
-        of_tests=True,
+        environment=None,
     ),
     "anthropic": Program(
         "anthropic",
         "whole stream two_steps parallel runner_whole runner_stream parsed prefilled thinking parts models asynchronous",
         {"choices": (3, 3), "options": (4, 4), "counted": (1, 1)},
-        of_tests=True,
+        environment=None,
     ),
     "google-genai": Program(
         "google-genai",
         "chat_whole chat_stream chat_two_steps chat_parallel by_hand_whole by_hand_stream thinking counted listed asynchronous",
         {"structured": (2, 2), "options": (3, 3), "choices": (3, 3)},
-        of_tests=True,
+        environment=None,
     ),
     "openai-agents": Program(
         "openai-agents",
         "chat_whole chat_stream chat_parallel chat_required chat_structured chat_memory responses_whole responses_stream"
         " responses_parallel responses_required responses_structured",
         {"responses_handoff": (2, 2)},
-        of_tests=True,
+        environment=None,
     ),
     "langgraph": Program(
         "langgraph",
@@ -110,6 +112,7 @@ PROGRAM_OF = {
         " anthropic_whole anthropic_stream anthropic_parallel anthropic_response_format anthropic_structured_by_tool"
         " anthropic_thinking google_whole google_stream google_parallel",
         {"chat_batch": (2, 2)},
+        environment=OPENAI_2,
     ),
     "pydantic-ai": Program(
         "pydantic-ai-slim",
@@ -125,11 +128,13 @@ PROGRAM_OF = {
         "llama-index-core",
         " ".join(f"{model}_{name}" for model in ("chat", "responses", "anthropic", "like") for name in "agent agent_whole parallel structured twice".split())
         + " react",
+        environment=OPENAI_2,
     ),
     "instructor": Program(
         "instructor",
         "chat_tools chat_tools_again chat_tools_strict chat_json chat_json_again chat_json_schema chat_md_json chat_partial chat_several"
         " responses_tools anthropic_tools anthropic_tools_again anthropic_json",
+        environment=OPENAI_2,
     ),
     "autogen": Program(
         "autogen-agentchat",
@@ -183,14 +188,14 @@ def unplanned(prompt: str) -> str:
 
 def python_and_version(program: Program) -> tuple[str, str]:
     """The Python that has a client, and the client's version."""
-    if program.of_tests:
+    if program.environment is None:
         return sys.executable, importlib.metadata.version(program.package)
-    versions = VERSIONS.read_text()
-    stamp = CLIENTS / "installed"
+    folder, versions = CACHE / program.environment, (VERSIONS / f"{program.environment}.txt").read_text()
+    stamp = folder / "installed"
     if not stamp.exists() or stamp.read_text() != versions:
-        missing(f"the clients of {VERSIONS.name} are not installed in {CLIENTS}; scripts/install_clients.sh installs them")
+        missing(f"{program.package} is not installed in {folder}; scripts/install_clients.sh installs it")
     (version,) = re.findall(rf"^{program.package}==(\S+)$", versions, re.MULTILINE)
-    return str(CLIENTS / "bin" / "python"), version
+    return str(folder / "bin" / "python"), version
 
 
 async def run(python: str, script: str, home: Path, **environment: str) -> tuple[int, str]:

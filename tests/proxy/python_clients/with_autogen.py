@@ -60,7 +60,7 @@ async def team(key: str) -> str:
         AssistantAgent("writer", client, system_message="You write."),
         AssistantAgent("critic", client, system_message="You judge."),
     ]
-    result = await RoundRobinGroupChat(agents, MaxMessageTermination(4)).run(task=say(ANSWER))
+    result = await RoundRobinGroupChat(agents, termination_condition=MaxMessageTermination(4)).run(task=say(ANSWER))
     await client.close()
     return str(result.messages[-1].to_text())  # type: ignore[union-attr]
 

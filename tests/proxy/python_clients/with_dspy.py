@@ -10,7 +10,7 @@ from asking import ANSWER, URL, hold, weather
 
 def model(key: str, dialect: str) -> Any:
     if dialect == "anthropic":
-        return dspy.LM("anthropic/claude-opus-4-5", api_base=URL, api_key=key, cache=False, num_retries=0)
+        return dspy.LM("anthropic/claude-opus-4-5", api_base=f"{URL}/v1", api_key=key, cache=False, num_retries=0)
     kind: Any = {"model_type": "responses"} if dialect == "responses" else {}
     return dspy.LM("openai/nano", api_base=f"{URL}/v1", api_key=key, cache=False, num_retries=0, **kind)
 

@@ -104,7 +104,7 @@ def thinking(key: str, dialect: str, **options: Any) -> str:
     return text_of(one.invoke([("user", THINKING), first, ("user", THINKING)]))
 
 
-budget: Any = {"thinking": {"type": "enabled", "budget_tokens": 1024}, "max_tokens": 2000}
+budget: Any = {"thinking": {"type": "adaptive"}, "max_tokens": 2000}
 hold(
     chat_whole=lambda key: converse(key, "chat", False, ONE),
     chat_stream=lambda key: converse(key, "chat", True, TWO, stream_usage=True),

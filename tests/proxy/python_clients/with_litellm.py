@@ -16,7 +16,7 @@ TOOL: Any = {"type": "function", "function": {"name": "weather", "description": 
 MODELS = {
     "chat": ("openai/gpt-5.4", f"{URL}/v1"),
     "anthropic": ("anthropic/claude-opus-4-5", URL),
-    "google": ("gemini/gemini-3-pro-preview", URL),
+    "google": ("gemini/gemini-3-pro-preview", f"{URL}/v1beta"),
     "responses": ("openai/responses/gpt-5.4", f"{URL}/v1"),
 }
 litellm.drop_params = False
