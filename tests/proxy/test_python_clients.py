@@ -139,6 +139,7 @@ PROGRAM_OF = {
     "autogen": Program(
         "autogen-agentchat",
         "chat_whole chat_stream chat_parallel chat_twice chat_structured chat_team anthropic_whole anthropic_stream anthropic_parallel",
+        environment=OPENAI_2,
     ),
     "smolagents": Program(
         "smolagents",
@@ -146,7 +147,8 @@ PROGRAM_OF = {
     ),
     "dspy": Program(
         "dspy",
-        "chat_predict chat_thought chat_json chat_history chat_agent responses_predict anthropic_agent",
+        "chat_predict chat_thought chat_json responses_predict",
+        {"chat_history": (2, 2), "chat_agent": (3, 3), "anthropic_agent": (3, 3)},
         decide=fields_of_dspy,
     ),
     "inspect-ai": Program(

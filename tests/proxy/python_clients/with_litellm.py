@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 TOOL: Any = {"type": "function", "function": {"name": "weather", "description": DESCRIPTION, "parameters": SCHEMA}}
 MODELS = {
-    "chat": ("openai/gpt-5.4", f"{URL}/v1"),
+    "chat": ("openai/gpt-4.1", f"{URL}/v1"),
     "anthropic": ("anthropic/claude-opus-4-5", URL),
     "google": ("gemini/gemini-3-pro-preview", f"{URL}/v1beta"),
     "responses": ("openai/responses/gpt-5.4", f"{URL}/v1"),
