@@ -76,6 +76,13 @@ def fields_of_dspy(prompt: str) -> str:
     return "\n\n".join(f"[[ ## {name} ## ]]\n{value}" for name, value in {**values, "completed": ""}.items())
 
 
+def greeting(prompt: str) -> str:
+    """A reply to inspect-ai, which says hello to an API of responses first, to see whether it is there."""
+    assert "Please say 'hello, world'" in prompt
+    return "hello, world"
+
+
+OF_INSPECT = ("whole", "two_steps", "parallel", "loop", "structured", "forced", "thinking")
 IN_EACH = "whole stream parallel output_by_tool memory thinking native_output"
 PROGRAM_OF = {
     "openai": Program(
@@ -126,8 +133,8 @@ PROGRAM_OF = {
     ),
     "llama-index": Program(
         "llama-index-core",
-        " ".join(f"{model}_{name}" for model in ("chat", "responses", "anthropic", "like") for name in "agent agent_whole parallel structured twice".split())
-        + " react",
+        " ".join(f"{model}_{name}" for model in ("chat", "responses", "anthropic", "like") for name in "agent agent_whole parallel structured twice".split()),
+        {"react": (2, 2)},
         environment=OPENAI_2,
     ),
     "instructor": Program(
@@ -138,7 +145,8 @@ PROGRAM_OF = {
     ),
     "autogen": Program(
         "autogen-agentchat",
-        "chat_whole chat_stream chat_parallel chat_twice chat_structured chat_team anthropic_whole anthropic_stream anthropic_parallel",
+        "chat_whole chat_stream chat_parallel chat_structured anthropic_whole anthropic_stream anthropic_parallel",
+        {"chat_twice": (4, 4), "chat_team": (2, 2)},
         environment=OPENAI_2,
     ),
     "smolagents": Program(
@@ -153,8 +161,9 @@ PROGRAM_OF = {
     ),
     "inspect-ai": Program(
         "inspect-ai",
-        " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google", "responses") for name in "whole two_steps parallel loop structured forced thinking".split())
-        + " chat_options anthropic_cached",
+        " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google") for name in OF_INSPECT) + " anthropic_cached",
+        {**dict.fromkeys((f"responses_{name}" for name in OF_INSPECT), (2, 2)), "chat_thinking": (2, 2), "chat_options": (2, 2)},
+        decide=greeting,
     ),
     "mini-swe-agent": Program("mini-swe-agent", "chat chat_three_steps chat_amiss anthropic"),
 }

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 TOOL: Any = {"type": "function", "function": {"name": "weather", "description": DESCRIPTION, "parameters": SCHEMA}}
 MODELS = {
-    "chat": ("openai/gpt-4.1", f"{URL}/v1"),
+    "plain": ("openai/gpt-4.1", f"{URL}/v1"),
+    "chat": ("openai/gpt-5.4", f"{URL}/v1"),
     "anthropic": ("anthropic/claude-opus-4-5", URL),
     "google": ("gemini/gemini-3-pro-preview", f"{URL}/v1beta"),
     "responses": ("openai/responses/gpt-5.4", f"{URL}/v1"),
@@ -69,8 +70,8 @@ def thinking(key: str, dialect: str) -> str:
 
 def options(key: str) -> str:
     asked: list[Any] = [{"role": "user", "content": say(ANSWER + " Or not.")}]
-    stopped = ask(key, "chat", asked, stop=[" Or"], seed=1, user="ada", max_tokens=300, temperature=1, top_p=1, n=1)
-    many = ask(key, "chat", asked, n=2, logprobs=True, max_completion_tokens=300, metadata={"run": "1"})
+    stopped = ask(key, "plain", asked, stop=[" Or"], seed=1, user="ada", max_tokens=300, temperature=1, top_p=1, n=1)
+    many = ask(key, "plain", asked, n=2, logprobs=True, max_completion_tokens=300, metadata={"run": "1"})
     assert len(many.choices) == 2
     return str(stopped.choices[0].message.content)
 
@@ -99,7 +100,7 @@ def text_completion(key: str) -> str:
 
 
 talks: dict[str, Any] = {}
-for name in MODELS:
+for name in ("chat", "anthropic", "google", "responses"):
     talks |= {
         f"{name}_whole": lambda key, name=name: converse(key, name, False, ONE),
         f"{name}_stream": lambda key, name=name: converse(key, name, True, TWO),

@@ -49,8 +49,8 @@ async def react(key: str) -> str:
 
 
 def structured(key: str, dialect: str) -> str:
-    report = model(key, dialect).structured_predict_prompt if False else model(key, dialect).as_structured_llm(Report)
-    asked = say([("Report", REPORT)]) if dialect in ("like", "anthropic") else say(json.dumps(REPORT))
+    report = model(key, dialect).as_structured_llm(Report)
+    asked = say([("Report", REPORT)]) if dialect == "like" else say(json.dumps(REPORT))
     raw: Any = report.chat([ChatMessage(role="user", content=asked)]).raw
     return order(ANSWER, **raw.model_dump())
 
