@@ -25,7 +25,6 @@ from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.record.tokens import Generation
 from tests.components import missing
 from tests.policy_by_prompt import PolicyByPrompt
-from tests.proxy.conformance.plans import SPEAKS, planned
 from tests.proxy.conformance.recording import Recorder
 from tests.record_invariant import assert_record_is_what_the_engine_saw
 
@@ -37,6 +36,8 @@ OPENAI_2, OPENAI_3 = "clients_of_openai_2", "clients_of_openai_3"
 """Environments of `scripts/install_clients.sh`."""
 TIMEOUT_S = 150
 ANSWER = "The answer is 42."
+MARK = "#plan "
+SPEAKS = "<|im_start|>assistant"
 
 Shape = tuple[int, int]
 """Roots and leaves of a conversation."""
@@ -129,7 +130,8 @@ PROGRAM_OF = {
     "litellm": Program(
         "litellm",
         " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google", "responses") for name in "whole stream parallel structured required thinking".split())
-        + " options asynchronous responses_api text_completion",
+        + " asynchronous responses_api text_completion",
+        {"options": (3, 3)},
     ),
     "llama-index": Program(
         "llama-index-core",
@@ -139,7 +141,7 @@ PROGRAM_OF = {
     ),
     "instructor": Program(
         "instructor",
-        "chat_tools chat_tools_again chat_tools_strict chat_json chat_json_again chat_json_schema chat_md_json chat_partial chat_several"
+        "chat_tools chat_tools_again chat_tools_strict chat_json chat_json_again chat_json_schema chat_md_json chat_several"
         " responses_tools anthropic_tools anthropic_tools_again anthropic_json",
         environment=OPENAI_2,
     ),
@@ -165,7 +167,7 @@ PROGRAM_OF = {
         {**dict.fromkeys((f"responses_{name}" for name in OF_INSPECT), (2, 2)), "chat_thinking": (2, 2), "chat_options": (2, 2)},
         decide=greeting,
     ),
-    "mini-swe-agent": Program("mini-swe-agent", "chat chat_three_steps chat_amiss anthropic"),
+    "mini-swe-agent": Program("mini-swe-agent", "chat chat_three_steps anthropic"),
 }
 
 
@@ -182,13 +184,20 @@ class PolicyOfSessions(PolicyByPrompt):
         return generation
 
 
-def continuing(decide: Callable[[str], str]) -> Callable[[str], str]:
-    """A policy that goes on from what its turn begins with, such as the call of a tool that is asked for."""
+def planned(otherwise: Callable[[str], str]) -> Callable[[str], str]:
+    """A policy that does what the last message with a plan tells it (`asking.say`), step by step, and replies as `otherwise` does where there is none."""
 
     def reply(prompt: str) -> str:
-        _, _, begun = prompt.rpartition(SPEAKS)
-        said = decide(prompt)
-        return said.removeprefix(begun.strip("\n"))
+        begins = prompt.rfind(MARK)
+        if begins < 0:
+            return otherwise(prompt)
+        steps, _ = json.JSONDecoder().raw_decode(prompt[begins + len(MARK) :])
+        step = steps[min(prompt.count(SPEAKS, begins), len(steps)) - 1]
+        if not isinstance(step, str):
+            calls = [json.dumps({"name": name, "arguments": arguments}) for name, arguments in step]
+            step = "\n".join(f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+        # Where a tool must be called, the turn has begun with the call.
+        return str(step).removeprefix(prompt.rpartition(SPEAKS)[2].strip("\n"))
 
     return reply
 
@@ -229,7 +238,7 @@ async def test_a_python_client(name: str, nano_format: ChatFormat, tmp_path: Pat
     python, version = await in_thread(python_and_version, program)
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
     recorder = Recorder(name, version)
-    policy = recorder.saying(continuing(planned(program.decide or unplanned)))
+    policy = recorder.saying(planned(program.decide or unplanned))
     engine = PolicyOfSessions(chat_format, policy, has_grammar=True)
     async with open_proxy(engine, chat_format, "nano", training=True, middleware=recorder.around) as proxy:
         sessions = {conversation: proxy.open_session() for conversation in program.shapes}
@@ -244,4 +253,5 @@ async def test_a_python_client(name: str, nano_format: ChatFormat, tmp_path: Pat
         assert_record_is_what_the_engine_saw(session.record, engine.of_session[session.key])
         roots = sum(turn.parent is None for turn in session.record.turns)
         shapes[conversation] = (roots, len(session.record.leaves()))
-    assert not {each: shape for each, shape in shapes.items() if shape != program.shapes[each]}
+    others = {each: shape for each, shape in shapes.items() if shape != program.shapes[each]}
+    assert not others, others

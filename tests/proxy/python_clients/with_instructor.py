@@ -29,14 +29,6 @@ def ask(key: str, mode: instructor.Mode, *steps: Any, **options: Any) -> str:
     return order(ANSWER, **report.model_dump())
 
 
-def partial(key: str) -> str:
-    sdk = openai.OpenAI(base_url=f"{URL}/v1", api_key=key, max_retries=0)
-    asked: Any = [{"role": "user", "content": say([("Report", REPORT)])}]
-    made: Any = instructor.from_openai(sdk)
-    pieces = list(made.create_partial(model="gpt-5.4", messages=asked, response_model=Report))
-    return order(ANSWER, **pieces[-1].model_dump())
-
-
 def several(key: str) -> str:
     sdk = openai.OpenAI(base_url=f"{URL}/v1", api_key=key, max_retries=0)
     asked: Any = [{"role": "user", "content": say([("IterableReport", {"tasks": [REPORT, REPORT]})])}]
@@ -66,7 +58,6 @@ hold(
     chat_json_again=lambda key: ask(key, MODE.JSON, json.dumps(WRONG), json.dumps(REPORT)),
     chat_json_schema=lambda key: ask(key, MODE.JSON_SCHEMA, json.dumps(REPORT)),
     chat_md_json=lambda key: ask(key, MODE.MD_JSON, f"```json\n{json.dumps(REPORT)}\n```"),
-    chat_partial=partial,
     chat_several=several,
     responses_tools=lambda key: ask(key, MODE.RESPONSES_TOOLS, CALL),
     anthropic_tools=lambda key: by_anthropic(key, MODE.ANTHROPIC_TOOLS, CALL),

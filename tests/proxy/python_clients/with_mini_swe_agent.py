@@ -33,6 +33,5 @@ LOOK, END = [("bash", {"command": "echo sunny"})], [("bash", {"command": SUBMIT}
 hold(
     chat=lambda key: solve(key, LOOK, END),
     chat_three_steps=lambda key: solve(key, LOOK, LOOK, END),
-    chat_amiss=lambda key: solve(key, "I forgot to call.", END),
     anthropic=lambda key: solve(key, LOOK, END, name="anthropic/claude-opus-4-5", base=URL),
 )
