@@ -90,8 +90,15 @@ PROGRAM_OF = {
         "openai",
         "chat_whole chat_stream chat_two_steps chat_parallel chat_parsed chat_json_object chat_json_schema"
         " responses_whole responses_stream responses_two_steps responses_parallel responses_parsed models",
-        {"chat_options": (8, 8), "chat_choices": (4, 4), "responses_choices": (4, 4), "stored": (1, 1), "thinking": (2, 2),
-        "completions": (6, 6), "at_once": (2, 2)},
+        {
+            "chat_options": (8, 8),
+            "chat_choices": (4, 4),
+            "responses_choices": (4, 4),
+            "stored": (1, 1),
+            "thinking": (2, 2),
+            "completions": (6, 6),
+            "at_once": (2, 2),
+        },
         environment=None,
     ),
     "anthropic": Program(
@@ -124,18 +131,28 @@ PROGRAM_OF = {
     ),
     "pydantic-ai": Program(
         "pydantic-ai-slim",
-        " ".join(f"{model}_{name}" for model in ("chat", "responses", "anthropic", "google") for name in IN_EACH.split())
+        " ".join(
+            f"{model}_{name}" for model in ("chat", "responses", "anthropic", "google") for name in IN_EACH.split()
+        )
         + " chat_prompted_output",
     ),
     "litellm": Program(
         "litellm",
-        " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google", "responses") for name in "whole stream parallel structured required thinking".split())
+        " ".join(
+            f"{model}_{name}"
+            for model in ("chat", "anthropic", "google", "responses")
+            for name in "whole stream parallel structured required thinking".split()
+        )
         + " asynchronous responses_api text_completion",
         {"options": (3, 3)},
     ),
     "llama-index": Program(
         "llama-index-core",
-        " ".join(f"{model}_{name}" for model in ("chat", "responses", "anthropic", "like") for name in "agent agent_whole parallel structured twice".split()),
+        " ".join(
+            f"{model}_{name}"
+            for model in ("chat", "responses", "anthropic", "like")
+            for name in "agent agent_whole parallel structured twice".split()
+        ),
         {"react": (2, 2)},
         environment=OPENAI_2,
     ),
@@ -163,8 +180,13 @@ PROGRAM_OF = {
     ),
     "inspect-ai": Program(
         "inspect-ai",
-        " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google") for name in OF_INSPECT) + " anthropic_cached",
-        {**dict.fromkeys((f"responses_{name}" for name in OF_INSPECT), (2, 2)), "chat_thinking": (2, 2), "chat_options": (2, 2)},
+        " ".join(f"{model}_{name}" for model in ("chat", "anthropic", "google") for name in OF_INSPECT)
+        + " anthropic_cached",
+        {
+            **dict.fromkeys((f"responses_{name}" for name in OF_INSPECT), (2, 2)),
+            "chat_thinking": (2, 2),
+            "chat_options": (2, 2),
+        },
         decide=greeting,
     ),
     "mini-swe-agent": Program("mini-swe-agent", "chat chat_three_steps anthropic"),
@@ -254,4 +276,4 @@ async def test_a_python_client(name: str, nano_format: ChatFormat, tmp_path: Pat
         roots = sum(turn.parent is None for turn in session.record.turns)
         shapes[conversation] = (roots, len(session.record.leaves()))
     others = {each: shape for each, shape in shapes.items() if shape != program.shapes[each]}
-    assert not others, others
+    assert not others, json.dumps(others)

@@ -29,7 +29,13 @@ def spoken(reply: Any) -> str:
 def converse(key: str, stream: bool, content: Any, **options: Any) -> str:
     messages: list[Any] = [{"role": "user", "content": content}]
     for _ in range(4):
-        asked: dict[str, Any] = {"model": "claude-opus-5", "max_tokens": 500, "messages": messages, "tools": [TOOL], **options}
+        asked: dict[str, Any] = {
+            "model": "claude-opus-5",
+            "max_tokens": 500,
+            "messages": messages,
+            "tools": [TOOL],
+            **options,
+        }
         with client(key) as one:
             if stream:
                 with one.messages.stream(**asked) as events:
@@ -94,10 +100,19 @@ def choices(key: str) -> str:
 
 def options(key: str) -> str:
     """Labels, caching and budgets, and what ends a reply."""
-    question: Any = [{"role": "user", "content": [{"type": "text", "text": say(ANSWER + " Or not."), "cache_control": {"type": "ephemeral"}}]}]
+    question: Any = [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": say(ANSWER + " Or not."), "cache_control": {"type": "ephemeral"}}],
+        }
+    ]
     with client(key) as one:
         stopped = one.messages.create(
-            model="claude-opus-5", max_tokens=500, messages=question, stop_sequences=[" Or"], extra_body={"temperature": 1, "top_p": 1}
+            model="claude-opus-5",
+            max_tokens=500,
+            messages=question,
+            stop_sequences=[" Or"],
+            extra_body={"temperature": 1, "top_p": 1},
         )
         assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", " Or")
         labelled = one.messages.create(
@@ -198,7 +213,9 @@ def models(key: str) -> str:
     with client(key) as one:
         (model,) = one.models.list(limit=20)
         assert one.models.retrieve(model.id).id == model.id
-        return spoken(one.messages.create(model=model.id, max_tokens=99, messages=[{"role": "user", "content": say(ANSWER)}]))
+        return spoken(
+            one.messages.create(model=model.id, max_tokens=99, messages=[{"role": "user", "content": say(ANSWER)}])
+        )
 
 
 async def asynchronous(key: str) -> str:

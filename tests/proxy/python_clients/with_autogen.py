@@ -24,8 +24,12 @@ class Report(BaseModel):
 
 def model(key: str, dialect: str) -> Any:
     if dialect == "anthropic":
-        return AnthropicChatCompletionClient(model="claude-opus-4-5", base_url=URL, api_key=key, model_info=INFO, max_retries=0)
-    return OpenAIChatCompletionClient(model="gpt-5.4", base_url=f"{URL}/v1", api_key=key, model_info=INFO, max_retries=0)
+        return AnthropicChatCompletionClient(
+            model="claude-opus-4-5", base_url=URL, api_key=key, model_info=INFO, max_retries=0
+        )
+    return OpenAIChatCompletionClient(
+        model="gpt-5.4", base_url=f"{URL}/v1", api_key=key, model_info=INFO, max_retries=0
+    )
 
 
 async def converse(key: str, dialect: str, question: str, **options: Any) -> str:

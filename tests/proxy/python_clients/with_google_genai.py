@@ -31,7 +31,9 @@ def config(**options: Any) -> types.GenerateContentConfig:
 
 def chat(key: str, stream: bool, message: Any, **options: Any) -> str:
     """A chat that runs the function itself."""
-    talk = client(key).chats.create(model=MODEL, config=config(tools=[weather], system_instruction="Be brief.", **options))
+    talk = client(key).chats.create(
+        model=MODEL, config=config(tools=[weather], system_instruction="Be brief.", **options)
+    )
     if stream:
         return "".join(piece.text or "" for piece in talk.send_message_stream(message))
     return str(talk.send_message(message).text)
@@ -53,7 +55,10 @@ def by_hand(key: str, stream: bool) -> str:
         if not calls:
             return "".join(part.text or "" for part in parts)
         contents.append(types.Content(role="model", parts=parts))
-        done = [types.Part.from_function_response(name=call.name, response={"result": weather(**call.args)}) for call in calls]
+        done = [
+            types.Part.from_function_response(name=call.name, response={"result": weather(**call.args)})
+            for call in calls
+        ]
         contents.append(types.Content(role="user", parts=done))
     return "no answer"
 
@@ -73,7 +78,9 @@ def options(key: str) -> str:
     stopped = models.generate_content(
         model=MODEL,
         contents=say(ANSWER + " Or not."),
-        config=config(stop_sequences=[" Or"], temperature=1, top_p=1, seed=3, max_output_tokens=200, safety_settings=[off]),
+        config=config(
+            stop_sequences=[" Or"], temperature=1, top_p=1, seed=3, max_output_tokens=200, safety_settings=[off]
+        ),
     )
     many = models.generate_content(
         model=MODEL, contents=say(ANSWER), config=config(candidate_count=2, labels=None, response_logprobs=True)
@@ -92,7 +99,9 @@ def choices(key: str) -> str:
         assert [call.args for call in called.function_calls or []] == [{"place": "Berlin"}]
     none = types.ToolConfig(function_calling_config=types.FunctionCallingConfig(mode="NONE"))
     return str(
-        client(key).models.generate_content(model=MODEL, contents=say(ANSWER), config=config(tools=tools, tool_config=none)).text
+        client(key)
+        .models.generate_content(model=MODEL, contents=say(ANSWER), config=config(tools=tools, tool_config=none))
+        .text
     )
 
 
@@ -122,7 +131,9 @@ def listed(key: str) -> str:
 
 async def asynchronous(key: str) -> str:
     one = client(key).aio
-    said = [piece.text or "" async for piece in await one.models.generate_content_stream(model=MODEL, contents=say(ANSWER))]
+    said = [
+        piece.text or "" async for piece in await one.models.generate_content_stream(model=MODEL, contents=say(ANSWER))
+    ]
     await one.aclose()
     return "".join(said)
 

@@ -92,7 +92,14 @@ async def thinking(key: str, provider: str) -> str:
 
 
 async def options(key: str) -> str:
-    config = {"stop_seqs": [" Or"], "seed": 1, "num_choices": 2, "logprobs": True, "max_tokens": 200, "temperature": 1.0}
+    config = {
+        "stop_seqs": [" Or"],
+        "seed": 1,
+        "num_choices": 2,
+        "logprobs": True,
+        "max_tokens": 200,
+        "temperature": 1.0,
+    }
     async with model(key, "chat", **config) as one:
         output = await one.generate(say(ANSWER + " Or not."))
     assert len(output.choices) == 2

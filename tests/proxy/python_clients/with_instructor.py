@@ -43,7 +43,12 @@ def by_anthropic(key: str, mode: instructor.Mode, *steps: Any) -> str:
     asked: Any = [{"role": "user", "content": say(*steps)}]
     made: Any = instructor.from_anthropic(sdk, mode=mode)
     report = made.create(
-        model="claude-opus-4-5", max_tokens=500, messages=asked, response_model=Report, max_retries=2, system="Be brief."
+        model="claude-opus-4-5",
+        max_tokens=500,
+        messages=asked,
+        response_model=Report,
+        max_retries=2,
+        system="Be brief.",
     )
     return order(ANSWER, **report.model_dump())
 

@@ -79,13 +79,20 @@ def options(key: str) -> str:
 async def asynchronous(key: str) -> str:
     model, base = MODELS["chat"]
     stream: Any = await litellm.acompletion(
-        model, [{"role": "user", "content": say(ANSWER)}], api_base=base, api_key=key, stream=True, stream_options={"include_usage": True}
+        model,
+        [{"role": "user", "content": say(ANSWER)}],
+        api_base=base,
+        api_key=key,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     return "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
 
 
 def responses_api(key: str) -> str:
-    reply: Any = litellm.responses(model="openai/gpt-5.4", input=say(ANSWER), api_base=f"{URL}/v1", api_key=key, store=True)
+    reply: Any = litellm.responses(
+        model="openai/gpt-5.4", input=say(ANSWER), api_base=f"{URL}/v1", api_key=key, store=True
+    )
     again: Any = litellm.responses(
         model="openai/gpt-5.4", input=say(ANSWER), previous_response_id=reply.id, api_base=f"{URL}/v1", api_key=key
     )

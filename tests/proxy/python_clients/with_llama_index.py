@@ -29,7 +29,12 @@ def model(key: str, dialect: str) -> Any:
         return Anthropic(model="claude-opus-4-5", base_url=URL, api_key=key, max_retries=0)
     if dialect == "like":
         return OpenAILike(
-            model="nano", api_base=f"{URL}/v1", api_key=key, is_chat_model=True, is_function_calling_model=True, max_retries=0
+            model="nano",
+            api_base=f"{URL}/v1",
+            api_key=key,
+            is_chat_model=True,
+            is_function_calling_model=True,
+            max_retries=0,
         )
     kind = OpenAIResponses if dialect == "responses" else OpenAI
     return kind(model="gpt-4.1", api_base=f"{URL}/v1", api_key=key, max_retries=0)

@@ -118,7 +118,11 @@ def chat_options(key: str) -> str:
             extra_headers={"x-run": "1"},
         )
         plain = one.chat.completions.create(
-            model="gpt-5.4", messages=question, response_format={"type": "text"}, frequency_penalty=0, presence_penalty=0
+            model="gpt-5.4",
+            messages=question,
+            response_format={"type": "text"},
+            frequency_penalty=0,
+            presence_penalty=0,
         )
         pieces = list(one.chat.completions.create(model="gpt-5.4", messages=question, n=2, stream=True))
     assert len(many.choices) == 3
@@ -133,7 +137,10 @@ def chat_choices(key: str) -> str:
     choices: list[Any] = [
         "required",
         {"type": "function", "function": {"name": "weather"}},
-        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]}},
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]},
+        },
     ]
     with client(key) as one:
         for choice in choices:
@@ -173,7 +180,11 @@ def thinking(key: str) -> str:
             include=["reasoning.encrypted_content"],
             store=False,
         )
-        history: list[Any] = [{"role": "user", "content": THINKING}, *reply.output, {"role": "user", "content": THINKING}]
+        history: list[Any] = [
+            {"role": "user", "content": THINKING},
+            *reply.output,
+            {"role": "user", "content": THINKING},
+        ]
         again = one.responses.create(model="o4", input=history)
     assert [item.type for item in reply.output] == ["reasoning", "message"], reply.output
     assert again.output_text == ANSWER
@@ -184,7 +195,9 @@ def stored(key: str) -> str:
     """What a service keeps of responses."""
     with client(key) as one:
         reply = one.responses.create(
-            model="gpt-5.4", input=[{"role": "user", "content": [{"type": "input_text", "text": say(ANSWER)}]}], truncation="auto"
+            model="gpt-5.4",
+            input=[{"role": "user", "content": [{"type": "input_text", "text": say(ANSWER)}]}],
+            truncation="auto",
         )
         found = one.responses.retrieve(reply.id)
         more = one.responses.create(

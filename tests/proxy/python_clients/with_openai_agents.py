@@ -26,7 +26,9 @@ def model(key: str, dialect: str) -> Any:
 
 
 async def converse(key: str, dialect: str, stream: bool, question: str, **options: Any) -> str:
-    agent: Any = agents.Agent(name="guide", instructions="Be brief.", model=model(key, dialect), tools=[TOOL], **options)
+    agent: Any = agents.Agent(
+        name="guide", instructions="Be brief.", model=model(key, dialect), tools=[TOOL], **options
+    )
     if not stream:
         return str((await agents.Runner.run(agent, question)).final_output)
     running = agents.Runner.run_streamed(agent, question)
@@ -43,7 +45,9 @@ async def structured(key: str, dialect: str) -> str:
 
 async def handoff(key: str) -> str:
     """Two agents: the second goes on with the conversation under a prompt of its own."""
-    clerk: Any = agents.Agent(name="clerk", instructions="You are a clerk.", model=model(key, "responses"), tools=[TOOL])
+    clerk: Any = agents.Agent(
+        name="clerk", instructions="You are a clerk.", model=model(key, "responses"), tools=[TOOL]
+    )
     triage: Any = agents.Agent(name="triage", model=model(key, "responses"), handoffs=[clerk])
     question = say([("transfer_to_clerk", {})], [("weather", {"place": "Berlin"})], ANSWER)
     return str((await agents.Runner.run(triage, question)).final_output)

@@ -25,7 +25,9 @@ def model(key: str, dialect: str) -> Any:
     if dialect == "anthropic":
         from anthropic import AsyncAnthropic
 
-        return AnthropicModel("claude-opus-4-5", provider=AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=URL, api_key=key)))
+        return AnthropicModel(
+            "claude-opus-4-5", provider=AnthropicProvider(anthropic_client=AsyncAnthropic(base_url=URL, api_key=key))
+        )
     if dialect == "google":
         return GoogleModel("gemini-3-pro-preview", provider=GoogleProvider(api_key=key, base_url=URL))
     from openai import AsyncOpenAI
