@@ -21,6 +21,7 @@ import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
+from agentrl.engine.protocol import Sampling
 from agentrl.proxy import ChatFormat, open_proxy
 from agentrl.record.tokens import Generation
 from tests.components import missing
@@ -141,7 +142,7 @@ PROGRAM_OF = {
         " ".join(
             f"{model}_{name}"
             for model in ("chat", "anthropic", "google", "responses")
-            for name in "whole stream parallel structured required thinking".split()
+            for name in ["whole", "stream", "parallel", "structured", "required", "thinking"]
         )
         + " asynchronous responses_api text_completion",
         {"options": (3, 3)},
@@ -151,7 +152,7 @@ PROGRAM_OF = {
         " ".join(
             f"{model}_{name}"
             for model in ("chat", "responses", "anthropic", "like")
-            for name in "agent agent_whole parallel structured twice".split()
+            for name in ["agent", "agent_whole", "parallel", "structured", "twice"]
         ),
         {"react": (2, 2)},
         environment=OPENAI_2,
@@ -170,7 +171,13 @@ PROGRAM_OF = {
     ),
     "smolagents": Program(
         "smolagents",
-        "tools_whole tools_stream tools_two_steps tools_parallel tools_twice tools_anthropic code_whole code_stream",
+        "",
+        {
+            **dict.fromkeys(("tools_whole", "tools_stream", "tools_parallel", "tools_anthropic"), (2, 2)),
+            **dict.fromkeys(("code_whole", "code_stream"), (2, 2)),
+            "tools_two_steps": (3, 3),
+            "tools_twice": (4, 4),
+        },
     ),
     "dspy": Program(
         "dspy",

@@ -12,7 +12,6 @@ from agentrl.proxy.json_text import read_json
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
-
 _SIGNATURE = "YWdlbnRybA=="
 """Clients send a thought back as one only if it is signed, and as a text of their own otherwise. Nothing reads it here."""
 

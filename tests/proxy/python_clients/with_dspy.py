@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import dspy
-from asking import ANSWER, URL, hold, weather
+from asking import URL, hold, weather
 
 
 def model(key: str, dialect: str) -> Any:

@@ -126,9 +126,11 @@ def chat_options(key: str) -> str:
         )
         pieces = list(one.chat.completions.create(model="gpt-5.4", messages=question, n=2, stream=True))
     assert len(many.choices) == 3
-    assert many.choices[0].logprobs and many.choices[0].logprobs.content
+    assert many.choices[0].logprobs
+    assert many.choices[0].logprobs.content
     assert {choice.index for piece in pieces for choice in piece.choices} == {0, 1}
-    assert ANSWER in str(labelled.choices[0].message.content) and ANSWER in str(plain.choices[0].message.content)
+    assert ANSWER in str(labelled.choices[0].message.content)
+    assert ANSWER in str(plain.choices[0].message.content)
     return str(stopped.choices[0].message.content)
 
 
@@ -152,7 +154,8 @@ def chat_choices(key: str) -> str:
                 parallel_tool_calls=False,
             )
             (call,) = called.choices[0].message.tool_calls or []
-            assert call.type == "function" and json.loads(call.function.arguments) == {"place": "Berlin"}
+            assert call.type == "function"
+            assert json.loads(call.function.arguments) == {"place": "Berlin"}
         none = one.chat.completions.create(
             model="gpt-5.4", messages=[{"role": "user", "content": say(ANSWER)}], tools=[CHAT_TOOL], tool_choice="none"
         )
