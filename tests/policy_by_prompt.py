@@ -27,6 +27,8 @@ class PolicyByPrompt(ModellessEngine):
     ) -> Generation:
         said = self.reply(self._format.decode(input_ids)) + "<|im_end|>"
         ids = self._format.tokenizer.encode(said, add_special_tokens=False)
+        if sampling.stop:
+            ids = ids[: self._format.tokens_to_stop(ids, sampling.stop)]
         for end in range(1, len(ids)):
             on_progress(ids[:end])
             await anyio.lowlevel.checkpoint()

@@ -33,6 +33,7 @@ SCRIPTS = Path(__file__).parent / "agents"
 TIMEOUT_S = 120
 ANSWER = "The answer is 42."
 DONE = "sunny in Berlin"
+CLAUDE_CODE = ("Claude Code", "@anthropic-ai/claude-code")
 
 
 @dataclass
@@ -117,7 +118,11 @@ def policy(prompt: str) -> str:
 
 
 @asynccontextmanager
-async def opened(nano_format: ChatFormat, home: Path, decide: Callable[[str], str] = policy) -> AsyncIterator[Setup]:
+async def opened(
+    nano_format: ChatFormat, home: Path, client: str, package: str, decide: Callable[[str], str] = policy
+) -> AsyncIterator[Setup]:
+    """A proxy whose policy is `decide`, and a session, for one client, which an npm package installs."""
+    version = version_of(package)
     prompts: list[str] = []
 
     def reply(prompt: str) -> str:
@@ -125,17 +130,19 @@ async def opened(nano_format: ChatFormat, home: Path, decide: Callable[[str], st
         return decide(prompt)
 
     chat_format = ChatFormat(nano_format.tokenizer, nano_format.renderer, 4_000_000)
-    engine = PolicyByPrompt(chat_format, reply, has_grammar=True)
-    recorder = Recorder()
+    recorder = Recorder(client, version)
+    engine = PolicyByPrompt(chat_format, recorder.saying(reply), has_grammar=True)
     async with open_proxy(engine, chat_format, "nano", training=True, middleware=recorder.around) as proxy:
         yield Setup(proxy, proxy.open_session(), engine, home, prompts)
     await recorder.save()
 
 
-@pytest.fixture
-async def setup(nano_format: ChatFormat, tmp_path: Path) -> AsyncIterator[Setup]:
-    async with opened(nano_format, tmp_path) as setup:
-        yield setup
+def version_of(package: str) -> str:
+    """Version of an installed npm package."""
+    file = AGENTS / "node_modules" / package / "package.json"
+    if shutil.which("node") is None or not file.exists():
+        missing(f"the package {package} is not installed in {AGENTS}; scripts/install_agents.sh installs it")
+    return str(json.loads(file.read_text())["version"])
 
 
 async def claude(setup: Setup, question: str) -> str:
@@ -160,7 +167,7 @@ async def test_claude_code(nano_format: ChatFormat, tmp_path: Path) -> None:
     for attempt in range(4):
         home = tmp_path / str(attempt)
         await anyio.Path(home).mkdir()
-        async with opened(nano_format, home) as setup:
+        async with opened(nano_format, home, *CLAUDE_CODE) as setup:
             assert ANSWER in await claude(setup, "What is the weather in Berlin? Use Bash.")
             roots = setup.choose()
         assert [root.kind for root in roots if root.tools] == ["main"]
@@ -192,7 +199,7 @@ async def test_a_sub_agent_of_claude_code(nano_format: ChatFormat, tmp_path: Pat
             return call("Agent", description="Weather", prompt="Look at the weather.", subagent_type="general-purpose")
         return "Weather"
 
-    async with opened(nano_format, tmp_path, delegating) as setup:
+    async with opened(nano_format, tmp_path, *CLAUDE_CODE, delegating) as setup:
         assert ANSWER in await claude(setup, "What is the weather in Berlin? Delegate.")
         roots = setup.choose()
     kinds = [root.kind for root in roots if root.kind != "side_call"]
@@ -215,37 +222,40 @@ wire_api = "responses"
 """
 
 
-async def test_codex(setup: Setup) -> None:
+async def test_codex(nano_format: ChatFormat, tmp_path: Path) -> None:
     program = installed("codex")
-    (setup.home / ".codex").mkdir()
-    (setup.home / ".codex" / "config.toml").write_text(CODEX.format(url=setup.proxy.url))
-    said = await setup.run(
-        program,
-        "exec",
-        "--skip-git-repo-check",
-        "--dangerously-bypass-approvals-and-sandbox",
-        "What is the weather in Berlin?",
-    )
-    assert ANSWER in said
-    setup.check(roots=1, leaves=1)
+    async with opened(nano_format, tmp_path, "Codex", "@openai/codex") as setup:
+        (setup.home / ".codex").mkdir()
+        (setup.home / ".codex" / "config.toml").write_text(CODEX.format(url=setup.proxy.url))
+        said = await setup.run(
+            program,
+            "exec",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            "What is the weather in Berlin?",
+        )
+        assert ANSWER in said
+        setup.check(roots=1, leaves=1)
+
+
+VERCEL = {"responses": "@ai-sdk/openai", "chat": "@ai-sdk/openai", "anthropic": "@ai-sdk/anthropic"}
+SDKS = {
+    "anthropic_tool_runner": ("Anthropic for Node", "@anthropic-ai/sdk"),
+    "openai_run_tools": ("openai for Node", "openai"),
+}
 
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
-@pytest.mark.parametrize("model", ["responses", "chat", "anthropic"])
-async def test_vercel_ai(setup: Setup, model: str, how: str) -> None:
-    installed_package("ai")
-    assert ANSWER in await setup.node("vercel.mjs", MODEL=model, HOW=how)
-    setup.check(roots=1, leaves=1)
+@pytest.mark.parametrize("model", VERCEL)
+async def test_vercel_ai(nano_format: ChatFormat, tmp_path: Path, model: str, how: str) -> None:
+    async with opened(nano_format, tmp_path, f"Vercel ai with {VERCEL[model]}", "ai") as setup:
+        assert ANSWER in await setup.node("vercel.mjs", MODEL=model, HOW=how)
+        setup.check(roots=1, leaves=1)
 
 
 @pytest.mark.parametrize("how", ["whole", "stream"])
-@pytest.mark.parametrize("sdk", ["anthropic_tool_runner", "openai_run_tools"])
-async def test_sdks_that_run_the_tools(setup: Setup, sdk: str, how: str) -> None:
-    installed_package("openai")
-    assert ANSWER in await setup.node(f"{sdk}.mjs", HOW=how)
-    setup.check(roots=1, leaves=1)
-
-
-def installed_package(name: str) -> None:
-    if shutil.which("node") is None or not (AGENTS / "node_modules" / name).exists():
-        missing(f"the package {name} is not installed in {AGENTS}; scripts/install_agents.sh installs it")
+@pytest.mark.parametrize("sdk", SDKS)
+async def test_sdks_that_run_the_tools(nano_format: ChatFormat, tmp_path: Path, sdk: str, how: str) -> None:
+    async with opened(nano_format, tmp_path, *SDKS[sdk]) as setup:
+        assert ANSWER in await setup.node(f"{sdk}.mjs", HOW=how)
+        setup.check(roots=1, leaves=1)

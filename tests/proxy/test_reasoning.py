@@ -50,6 +50,7 @@ def test_each_dialect_has_its_own_place_for_it(nano_format: ChatFormat) -> None:
     thought = reply(nano_format)
     assert [item["type"] for item in _output(ASKED, call(), thought)] == ["reasoning", "message"]
     assert [block["type"] for block in _content(thought)] == ["thinking", "text"]
+    assert _content(thought)[0]["signature"], "clients send an unsigned thought back as text"
     deltas = SentDeltas().growth(thought.message, final=True)
     assert [(d.reasoning, d.text) for d in deltas] == [("add them", ""), ("", "42")]
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 from anyio.to_thread import run_sync as in_thread
 
@@ -89,19 +90,31 @@ def check_image() -> None:
         missing(f"there is no image {IMAGE}; scripts/agents_image.sh makes it")
 
 
+CLIENTS = {
+    "claude-code": ("Claude Code", "@anthropic-ai/claude-code"),
+    "codex": ("Codex", "@openai/codex"),
+    "opencode": ("OpenCode", "opencode-ai"),
+}
+"""What a harness's recording is of: the client, and the package that it is installed from."""
+
+
 async def episodes(
     engine: Engine, chat_format: ChatFormat, task: dict[str, Any], decides: Sequence[Any], **sandbox: Any
 ) -> list[Outcome]:
     """An episode for each policy."""
     config = RunConfig.model_validate({"sandbox": {"leases": 2, **sandbox}})
-    recorder = Recorder()
+    name = task["harness"] if isinstance(task["harness"], str) else "claude-code"
+    client, package = CLIENTS[name]
+    installed = installed_agents() / "node_modules" / package / "package.json"
+    recorder = Recorder(client, json.loads(await anyio.Path(installed).read_text())["version"])
     async with (
         open_proxy(engine, chat_format, "nano", training=True, middleware=recorder.around) as proxy,
         open_run_sandboxes(config) as sandboxes,
         local_runner(harness.run, proxy, timeout_s=300, sandboxes=sandboxes, defaults=SamplingDefaults()) as runner,
     ):
         outcomes = []
-        for seed, engine.reply in enumerate(decides):
+        for seed, decide in enumerate(decides):
+            engine.reply = recorder.saying(decide)
             outcomes.append(await runner.run(task, seed))
     await recorder.save()
     return outcomes

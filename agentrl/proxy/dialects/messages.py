@@ -12,6 +12,9 @@ from agentrl.proxy.json_text import read_json
 from agentrl.proxy.prefill import joined
 from agentrl.proxy.session import Conversation, Session, SessionRole
 
+_SIGNATURE = "YWdlbnRybA=="
+"""Clients send a thought back as one only if it is signed, and as a text of their own otherwise. Nothing reads it here."""
+
 
 class Messages:
     """The endpoints."""
@@ -58,7 +61,7 @@ class Messages:
         async def close() -> None:
             nonlocal open_kind
             if open_kind == "thinking":
-                await send(_delta(index, {"type": "signature_delta", "signature": ""}))
+                await send(_delta(index, {"type": "signature_delta", "signature": _SIGNATURE}))
             if open_kind:
                 await send({"type": "content_block_stop", "index": index})
             open_kind = ""
@@ -157,7 +160,7 @@ def _content(reply: Completion) -> list[Json]:
     message = reply.message
     blocks: list[Json] = []
     if message.reasoning:
-        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": ""})
+        blocks.append({"type": "thinking", "thinking": message.reasoning, "signature": _SIGNATURE})
     if message.content or not message.tool_calls:
         blocks.append({"type": "text", "text": message.content})
     for call in message.tool_calls:
